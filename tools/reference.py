@@ -125,7 +125,7 @@ def _cell(text: str) -> str:
 def _command_line() -> str:
     verbs = "\n".join(f"| [`thawd {name}`](#thawd-{name}) | {_first(command)} |" for name, command in _verbs())
     sections = "\n\n".join(section for name, command in _verbs() for section in _command(f"thawd {name}", command))
-    return f"# Command line\n\n{_paragraphs(program.main)}\n\n| verb | does |\n|---|---|\n{verbs}\n\n{sections}\n"
+    return f"# Command line\n\n{_paragraphs(program.main)}\n\n| command | does |\n|---|---|\n{verbs}\n\n{sections}\n"
 
 
 def _verbs() -> list[tuple[str, click.Command]]:

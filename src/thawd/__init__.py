@@ -1,12 +1,12 @@
 """thawd: serverless machine-learning inference on your own machine.
 
-Inside a handler, ``import thawd`` offers the platform's stores::
+Inside a handler, ``import thawd`` gives access to the platform's tables and buckets::
 
     thawd.table("labels").put("cat.png", {"label": "cat"})
     image = thawd.bucket("uploads").read("cat.png")
 
-Nothing is imported eagerly here: every execution environment imports this package, and each module that it loads
-would become part of every template and snapshot.
+This module imports `thawd.runtime.services` only when it is used. Every execution environment imports this package,
+and each module that it loads becomes part of every template and snapshot.
 """
 
 from typing import TYPE_CHECKING, Any

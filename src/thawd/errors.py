@@ -1,7 +1,7 @@
 """Every error the platform raises on purpose: its AWS error type, its HTTP status, and whether a retry can help.
 
 The names of the ``*Exception`` classes are the error codes of the Lambda API, so that clients can catch them by name.
-This module imports nothing of thawd.
+This module imports no other module of thawd.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ServiceException(ThawdError):
 
 
 class RequestTimeoutException(ThawdError):
-    """The body of a request came too slowly (HTTP 408)."""
+    """The client sent the body of its request too slowly (HTTP 408)."""
 
     type = "RequestTimeoutException"
     status = 408
@@ -84,7 +84,7 @@ class ValidationException(ThawdError):
 
 
 class SerializationException(ThawdError):
-    """A request is no JSON object, or a parameter is of another type than the operation takes (HTTP 400)."""
+    """The request is not a JSON object, or a parameter has the wrong type (HTTP 400)."""
 
     type = "SerializationException"
     status = 400
@@ -92,7 +92,7 @@ class SerializationException(ThawdError):
 
 
 class MethodNotAllowedException(ThawdError):
-    """The path is known, but not with this method (HTTP 405)."""
+    """The path exists, but does not support this HTTP method (HTTP 405)."""
 
     type = "MethodNotAllowedException"
     status = 405
@@ -132,7 +132,7 @@ class RequestTooLargeException(ThawdError):
 
 
 class TooManyRequestsException(ThawdError):
-    """A concurrency limit, or the bound of the waiting queue, was reached (HTTP 429)."""
+    """A concurrency limit was reached, or too many requests are already waiting (HTTP 429)."""
 
     type = "TooManyRequestsException"
     status = 429
@@ -153,14 +153,14 @@ class ResourceInUseException(ThawdError):
 
 
 class ResourceNotReadyException(ThawdError):
-    """The function is inactive or failed to be published; its last problem is in the message (HTTP 502)."""
+    """The function is inactive or could not be published; the message contains the last error (HTTP 502)."""
 
     type = "ResourceNotReadyException"
     status = 502
 
 
 class AccessDeniedException(ThawdError):
-    """The request carries no key, or a wrong one (HTTP 403)."""
+    """The request has no key or a wrong one, or its host or origin is not allowed (HTTP 403)."""
 
     type = "AccessDeniedException"
     status = 403
@@ -168,23 +168,23 @@ class AccessDeniedException(ThawdError):
 
 
 class StoreError(ThawdError):
-    """A durable store cannot be read or written; the message names file and cause (HTTP 500)."""
+    """A durable store cannot be read or written; the message names the file and the cause (HTTP 500)."""
 
     type = "ServiceException"
 
 
 class NothingStored(StoreError):
-    """The store does not exist yet: the first write makes it. A reader may treat it as empty."""
+    """The store does not exist yet; the first write creates it. A reader may treat it as empty."""
 
 
 class StoreFullError(StoreError):
-    """The disk under the data folder is full; nothing was accepted (HTTP 503)."""
+    """The disk that holds the data folder is full, so the request was not stored (HTTP 503)."""
 
     status = 503
 
 
 class ScarcityError(ThawdError):
-    """The machine has no memory or threads left for thawd itself (HTTP 503); the message ends with the way out."""
+    """The machine has no memory or threads left for thawd itself (HTTP 503). The message ends with what to do."""
 
     status = 503
     way_out: ClassVar[str] = (
@@ -197,7 +197,7 @@ class ScarcityError(ThawdError):
 
 
 class NoThreadError(ScarcityError):
-    """The system refused a thread (HTTP 503)."""
+    """The operating system refused to start another thread (HTTP 503)."""
 
 
 class DestinationUnavailable(ThawdError):
@@ -220,10 +220,10 @@ class EnvironmentBuildError(ThawdError):
 
 
 def unexpected(error: BaseException) -> str:
-    """One line for an error that thawd did not raise on purpose: its class, its message and thawd's line.
+    """Describe, in one line, an error that thawd did not raise on purpose: class, message and line of thawd's code.
 
     Args:
-        error: the error as caught; of an exception group, the first error is described.
+        error: the error as caught; for an exception group, its first error is described.
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,4 +1,4 @@
-"""One request to a function and its answer, as they pass through the platform. Bodies stay bytes.
+"""A request to a function, and its answer, as they pass through the platform. Their bodies are passed on as bytes.
 
 Deadlines are absolute, in ``time.monotonic()`` seconds.
 """
@@ -29,7 +29,7 @@ class StartKind(enum.StrEnum):
     THAW = "thaw"
     """The environment was thawed from the version's snapshot, the image of a process that had run init."""
     WARM = "warm"
-    """The environment had served an invocation before, or was provisioned ahead."""
+    """The environment had served an invocation before, or was kept initialised by provisioned concurrency."""
 
 
 def new_request_id() -> str:
@@ -40,7 +40,7 @@ def new_request_id() -> str:
 
 
 def in_a_line(error: str) -> str:
-    """A function's error document as ``Type: message``; any other text unchanged but for its line breaks."""
+    """Convert a function's error document to ``Type: message`` on one line. Any other text only loses line breaks."""
     try:
         document = json.loads(error)
         error = f"{document.get('errorType', 'Error')}: {document['errorMessage']}"
@@ -52,7 +52,8 @@ def in_a_line(error: str) -> str:
 def new_trace_header() -> str:
     """A trace header for a request that came without one. ``Sampled=0`` says that no trace is recorded.
 
-    Source: AWS X-Ray developer guide, "Tracing header": the time in seconds and 96 random bits, then 64 bits.
+    Source: AWS X-Ray developer guide, "Tracing header". ``Root`` contains the time in seconds and 96 random bits,
+    ``Parent`` 64 random bits.
     """
     digits = os.urandom(20).hex()
     return f"Root=1-{int(time.time()):08x}-{digits[:24]};Parent={digits[24:]};Sampled=0"
@@ -63,12 +64,12 @@ class Invocation:
     """A request to run a function once.
 
     Attributes:
-        function: name of the function, already resolved.
+        function: plain name of the function; an ARN in the request is already resolved to it.
         payload: the event, JSON text in UTF-8.
-        queue_deadline: how long the request may wait for an environment, absolute, ``time.monotonic()`` seconds.
+        queue_deadline: time until which the request may wait for an environment, ``time.monotonic()`` seconds.
         request_id: identifies the invocation; all attempts of an asynchronous event share it.
         client_context: JSON text of the caller's client context, or None.
-        trace_id: X-Ray trace header; None: the platform makes one.
+        trace_id: X-Ray trace header; None: the platform generates one.
         want_log_tail: whether the caller wants the last 4 KiB of the log.
         asynchronous: whether the invocation comes from the event queue.
         stream: receives the parts of the answer as the handler sends them; None: the answer is returned whole.
@@ -92,16 +93,16 @@ class Result:
     """The answer to an invocation that reached an execution environment.
 
     Attributes:
-        payload: the handler's answer, or the error document, JSON text in UTF-8; bytes of any kind where
-            `content_type` is set; empty when the answer was sent to `Invocation.stream`.
+        payload: the handler's answer, or the error document, JSON text in UTF-8; arbitrary bytes if `content_type`
+            is set; empty if the answer was sent to `Invocation.stream`.
         function_error: ``Unhandled`` when the function failed, else None.
         executed_version: the version that ran.
-        start_kind: how the environment was started, as seen by this invocation.
+        start_kind: how the environment was started for this invocation; `StartKind.WARM` if it was already there.
         duration_ms: time in the handler, milliseconds.
         init_ms: milliseconds from spawning the environment until it was ready (for a thawed one, the restore); None
             unless this invocation was the environment's first.
         prepare_ms: the part of `init_ms` spent inside the process: init, fork or restore, with after-restore hooks.
-        log_tail: last 4 KiB of this invocation's log, when requested.
+        log_tail: last 4 KiB of this invocation's log; empty unless requested.
         content_type: content type that a streaming handler set; None for ordinary handlers.
     """
 

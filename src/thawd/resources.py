@@ -1,7 +1,7 @@
-"""The resources that users declare: functions, buckets, tables, routes, destinations. Immutable.
+"""The resources that users declare: functions, buckets, tables, routes, destinations. All structs are immutable.
 
-Names and units are AWS Lambda's where AWS has them (``MemorySize`` in MB is ``memory_mb``). These structs check
-nothing: `thawd.config` has checked values from the file, and `thawd.control` those from the Lambda API.
+Names and units are AWS Lambda's where AWS has them (``MemorySize`` in MB is ``memory_mb``). These structs do not
+validate their values: `thawd.config` validates those from the file, and `thawd.control` those from the Lambda API.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PYTHON_RUNTIMES = tuple(f"python3.{minor}" for minor in range(9, 15))
 NODE_RUNTIMES = ("nodejs18.x", "nodejs20.x", "nodejs22.x", "nodejs24.x")
 PROVIDED_RUNTIMES = ("provided", "provided.al2", "provided.al2023")
 RUNTIMES = (*PYTHON_RUNTIMES, *NODE_RUNTIMES, *PROVIDED_RUNTIMES)
-"""Lambda's names of all runtimes that thawd runs."""
+"""Lambda's identifiers of all runtimes that thawd supports."""
 MAX_ENVIRONMENT_BYTES = 4096
 """Limit on a function's environment variables, names and values together. Source: "Lambda quotas"."""
 _RESERVED_VARIABLES = frozenset(
@@ -54,16 +54,16 @@ class Destination(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: ``table``, ``bucket``, ``s3``, ``function``, ``http``, ``sqs``, ``sns`` or ``events``.
-        name: name of the table, bucket or function (with ``:QUALIFIER`` where one was declared); the URL for ``http``;
-            the ARN for ``sqs``, ``sns`` and ``events``. ``s3`` is a bucket declared by ARN, whose objects get the
-            keys that AWS gives them.
+        name: name of the table, bucket or function (with ``:QUALIFIER`` if one was declared); the URL for ``http``;
+            the ARN for ``sqs``, ``sns`` and ``events``. For ``s3``, the name of a bucket that was declared by its
+            ARN; thawd gives its objects the same keys as AWS does.
     """
 
     kind: str
     name: str
 
     def __str__(self) -> str:
-        """The destination as logs may show it: of a URL only scheme and host, as path and query may hold secrets."""
+        """The destination for logs. Only scheme and host of a URL are shown: path and query may contain secrets."""
         if self.kind == "http":
             scheme, _, rest = self.name.partition("://")
             authority = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
@@ -78,36 +78,36 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: 1-64 letters, digits, hyphens, underscores.
-        handler: ``module.function``; the module may be dotted, or have slashes as on Lambda.
+        handler: ``module.function``; dots or, as on Lambda, slashes separate the parts of the module's name.
         code: folder with the code, absolute.
-        runtime: Lambda's runtime identifier, one of `RUNTIMES`; None: thawd's own Python runtime in `python`.
+        runtime: Lambda's runtime identifier, one of `RUNTIMES`; None: thawd's own Python runtime, run by `python`.
         python: path, command or version number of the interpreter; None: the interpreter that runs thawd.
         requirements: requirements file whose packages are installed for the function, absolute; None: no packages.
         memory_mb: memory limit of an environment, MiB, 128-10,240.
         timeout_s: longest run of one invocation, seconds, 1-900.
         init_timeout_s: longest init phase, seconds.
         environment: environment variables of the handler.
-        reserved_concurrency: limit of environments at once, which other functions cannot use; None: the function shares
-            the rest with others; 0: every request is throttled.
-        provisioned_concurrency: environments kept initialised.
-        snapshot: start environments from the initialised function instead of initialising each.
+        reserved_concurrency: number of environments set aside for the function, and its limit; None: the function
+            shares the unreserved environments with other functions; 0: every request is throttled.
+        provisioned_concurrency: number of environments kept initialised.
+        snapshot: whether environments start from a snapshot of the initialised function instead of running init.
         snapshot_connections: ``drop``: connections that init opened are closed in a thawed environment; ``refuse``: a
             function that opens connections in init is not frozen.
-        snapshot_listeners: ``refuse``: a function whose init listens on a port of its choice is not frozen; ``close``:
-            it is frozen, and that socket accepts no connections in a thawed environment.
-        prime: priming event, run before the function is frozen, so that the snapshot holds everything that the first
-            run loads; JSON text in UTF-8; None: the function is frozen after init.
+        snapshot_listeners: ``refuse``: a function that listens on a fixed port in init is not frozen; ``close``: it is
+            frozen, and that socket accepts no connections in a thawed environment.
+        prime: priming event, run before the function is frozen, so that the snapshot contains everything that the
+            first invocation loads; JSON text in UTF-8; None: the function is frozen after init.
         idle_timeout_s: an environment that has been idle for this long is stopped; seconds.
-        keep_alive: ``fixed``: idle environments are stopped after `idle_timeout_s`; ``histogram``: after times learnt
-            from arrivals, and after `idle_timeout_s` until enough arrivals are recorded.
+        keep_alive: ``fixed``: idle environments are stopped after `idle_timeout_s`; ``histogram``: after a time learnt
+            from the arrivals of requests, and after `idle_timeout_s` until enough arrivals are recorded.
         maximum_retry_attempts: retries of a failed asynchronous event, 0-2.
         maximum_event_age_s: an asynchronous event older than this is not tried again, seconds, 60-21,600.
         on_success: destination of asynchronous results, or None.
         on_failure: destination of the records of dead-lettered events, or None.
         dead_letter: queue or topic that gets the payloads of dead-lettered events, or None.
         ephemeral_storage_mb: capacity of an environment's temporary folder, MiB, 512-10,240.
-        freeze_idle: stop an environment's processes between invocations, as Lambda does.
-        log_format: ``Text`` or ``JSON``: the form of the platform's lines and of ``logging`` records.
+        freeze_idle: whether an environment's processes are paused between invocations, as on Lambda.
+        log_format: ``Text`` or ``JSON``: the format of the platform's lines and of ``logging`` records.
         application_log_level: with JSON, the lowest level of ``logging`` records kept: ``TRACE``, ``DEBUG``, ``INFO``,
             ``WARN``, ``ERROR`` or ``FATAL``; None: ``INFO``.
         system_log_level: with JSON, the lowest level of the platform's lines kept: ``DEBUG``, ``INFO`` or ``WARN``;
@@ -160,10 +160,10 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     """Which object events of a bucket invoke which function.
 
     Attributes:
-        function: name of the function; its ARN in notifications that came by the S3 API.
+        function: name of the function; its ARN in notifications that were set through the S3 API.
         events: S3 event types, for example ``s3:ObjectCreated:*``.
-        prefix: only objects whose key begins with this text.
-        suffix: only objects whose key ends with this text.
+        prefix: only objects whose key begins with this text are covered.
+        suffix: only objects whose key ends with this text are covered.
     """
 
     function: str
@@ -203,12 +203,12 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """URL of a store. Its `str` and `repr` hold no secret.
+    """URL of a store. Its `str` and `repr` contain no secret.
 
     Attributes:
-        text: the complete URL; it may hold a password.
-        shown: the URL for people: without passwords, and with environment variables by name.
-        secrets: texts that may appear in no message.
+        text: the complete URL; it may contain a password.
+        shown: the URL for messages: without passwords, and with the names of environment variables, not their values.
+        secrets: texts that must not appear in any message.
     """
 
     text: str
@@ -234,18 +234,18 @@ class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteBucket(msgspec.Struct, frozen=True, kw_only=True):
-    """A bucket of an object store elsewhere: S3, Google Cloud Storage or Azure.
+    """A bucket of a remote object store: S3, Google Cloud Storage or Azure.
 
     Attributes:
-        name: name of the bucket in thawd, as `Bucket.name`.
+        name: name of the bucket in thawd, like `Bucket.name`.
         url: URL as declared.
-        bucket: name of the bucket in its store; in Azure, of the container.
-        prefix: keys of its objects begin with this text; empty, or it ends with a slash.
-        region: region that its events carry.
+        bucket: name of the bucket in its store; on Azure, name of the container.
+        prefix: text that the keys of its objects begin with; empty, or a text that ends with a slash.
+        region: region that its events name.
         parameters: query parameters of the URL.
         notify: notifications of the bucket.
         poll_s: seconds between two listings.
-        existing: ``notify``: objects of the first listing make events; ``skip``: only objects that appear later do.
+        existing: ``notify``: objects in the first listing cause events; ``skip``: only objects that appear later do.
         notifications: URL or ARN of an SQS queue that receives the bucket's own notifications; None: the bucket is
             listed instead.
     """
@@ -263,7 +263,7 @@ class RemoteBucket(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> str:
-        """Key under which the state of this bucket is stored; no other bucket, local or remote, has the same."""
+        """Key under which the state of this bucket is stored. No other bucket, local or remote, has the same key."""
         place = f"{self.url.scheme}://{self.parameters.get('account', '')}{self.parameters.get('endpoint', '')}"
         return f"{self.name}={place}/{self.bucket}/{self.prefix}"
 
@@ -294,7 +294,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         key: the route key, ``METHOD /path/{parameter}/{rest+}``, ``ANY /path`` or ``$default``.
         function: name of the function that answers.
         payload_format: payload format version of event and answer, ``1.0`` or ``2.0``.
-        asynchronous: whether requests are stored, answered 202 immediately, and run later.
+        asynchronous: whether requests are stored, answered with 202 immediately, and run later.
     """
 
     key: str
@@ -304,7 +304,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cors(msgspec.Struct, frozen=True, kw_only=True):
-    """CORS: which origins may call from a browser, and with which methods and headers.
+    """CORS settings: which origins may send requests from a browser, and with which methods and headers.
 
     Attributes:
         allow_origins: origins; ``*`` for all, ``https://*`` or ``http://*`` for all of a scheme.
@@ -329,7 +329,7 @@ class HttpApi(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stage_variables: variables that each event carries as ``stageVariables``.
-        cors: rules that the platform answers and enforces; None: CORS is left to the handlers.
+        cors: CORS rules that the platform applies; None: the handlers deal with CORS themselves.
     """
 
     stage_variables: dict[str, str] = {}
@@ -341,8 +341,8 @@ class FunctionUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         auth_type: ``NONE``: anybody may call; ``AWS_IAM``: requests must be signed (Signature Version 4).
-        invoke_mode: ``BUFFERED``: the answer is sent when it is complete; ``RESPONSE_STREAM``: part by part.
-        cors: rules that the platform answers and enforces; None: CORS is left to the handler.
+        invoke_mode: ``BUFFERED``: the answer is sent when it is complete; ``RESPONSE_STREAM``: it is sent part by part.
+        cors: CORS rules that the platform applies; None: the handler deals with CORS itself.
     """
 
     auth_type: str
@@ -355,13 +355,16 @@ class SqsSource(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sqs: ARN or URL of the queue.
-        batch_size: most messages in one invocation, 1-10,000, of a FIFO queue 1-10; over 10 only with a window.
-        window_s: how long a batch may gather messages, seconds, 0-300; 0: a batch is sent as soon as it has a message.
-        maximum_concurrency: most batches in flight, 2-1,000; None: as many as the function may have environments.
+        batch_size: largest number of messages in one invocation: 1-10,000, or 1-10 for a FIFO queue; above 10 only if
+            `window_s` is above 0.
+        window_s: how long messages may be collected for a batch, seconds, 0-300; 0: a batch is sent as soon as it has
+            a message.
+        maximum_concurrency: largest number of batches in flight, 2-1,000; None: as many as the function may have
+            environments.
         filters: event patterns, JSON texts; messages that match none of them are deleted; empty: every message is
             passed on.
         report_batch_item_failures: whether the handler's answer names the messages that failed.
-        enabled: whether the queue is read.
+        enabled: whether thawd reads the queue.
     """
 
     sqs: str
@@ -383,8 +386,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         timezone: IANA name of the time zone of ``cron`` and ``at`` expressions.
         input: the event, JSON text; None: EventBridge's "Scheduled Event".
         enabled: whether the schedule runs.
-        missed: which runs are made up for that came due while no server ran: none (``skip``), the last one (``once``)
-            or each of them (``all``).
+        missed: which of the runs that came due while no server ran are made up for: none (``skip``), the last one
+            (``once``) or each of them (``all``).
     """
 
     name: str
@@ -401,7 +404,7 @@ class ProvisionedSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         schedule: ``cron(…)`` or ``at(…)``.
-        count: environments kept initialised from that time on.
+        count: number of environments kept initialised from that time on.
         timezone: IANA name of the time zone of `schedule`.
     """
 
@@ -411,9 +414,9 @@ class ProvisionedSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reserved_variables(names: Iterable[str]) -> list[str]:
-    """Those of `names` that are reserved, sorted: Lambda's fixed list, and ``THAWD_*``.
+    """The names in `names` that are reserved, sorted. Lambda's fixed list and ``THAWD_*`` are reserved.
 
-    A function may set any other variable, also one that begins with ``AWS_LAMBDA_``, such as
+    A function may set any other variable, even one that begins with ``AWS_LAMBDA_``, for example
     ``AWS_LAMBDA_EXEC_WRAPPER``.
     """
     return sorted(name for name in names if name in _RESERVED_VARIABLES or name.startswith(_OWN_PREFIX))

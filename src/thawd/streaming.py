@@ -1,4 +1,6 @@
-"""Response streaming: handlers that send their answer part by part. Standard library only, Python 3.9.
+"""Response streaming: handlers that send their answer part by part.
+
+This module uses only the standard library, and supports Python 3.9.
 
 ::
 
@@ -14,9 +16,10 @@
     def handler(event, context):
         yield from words(event)
 
-Called like an ordinary handler, in a test or by a runtime without streaming, such a handler returns the whole answer.
+When a test, or a runtime without streaming, calls such a handler like an ordinary one, it returns the whole answer.
 
-Source: AWS Lambda developer guide, "Response streaming for Lambda functions"; the prelude as AWS's runtimes write it.
+Source: AWS Lambda developer guide, "Response streaming for Lambda functions". The prelude has the format that AWS's
+runtimes write.
 """
 
 import json
@@ -24,10 +27,10 @@ import threading
 from typing import Any, Callable, Dict, Iterable, List, Optional, Union
 
 HTTP_RESPONSE = "application/vnd.awslambda.http-integration-response"
-"""Content type of an answer with a prelude: status, headers, cookies as JSON, then `SEPARATOR`, then the body."""
+"""Content type of an answer with a prelude: status, headers and cookies as JSON, then `SEPARATOR`, then the body."""
 SEPARATOR = b"\0" * 8
 BYTES = "application/octet-stream"
-"""Content type of an answer whose handler sets none."""
+"""Content type of the answer if the handler does not set one."""
 
 _PART_BYTES = 1 << 16
 Data = Union[str, bytes, bytearray, memoryview]
@@ -42,7 +45,7 @@ class Stream:
 
     Attributes:
         content_type: content type of the answer; `HTTP_RESPONSE` after `set_status`.
-        prelude: status, headers and cookies as `set_status` got them; None before.
+        prelude: status, headers and cookies that were passed to `set_status`; None before that call.
     """
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
@@ -69,13 +72,13 @@ class Stream:
             TypeError: an argument has the wrong type.
         """
         if not isinstance(status, int) or isinstance(status, bool):
-            raise TypeError("a status is an int, not a %s" % type(status).__name__)
+            raise TypeError("the status must be an int, not a %s" % type(status).__name__)
         if not 200 <= status <= 599:
             raise ValueError("the status is %d; it must be from 200 to 599" % status)
         prelude: Dict[str, Any] = {"statusCode": status, "headers": _texts(headers or {})}
         listed = list(cookies or ())
         if not all(isinstance(cookie, str) for cookie in listed):
-            raise TypeError("cookies are str")
+            raise TypeError("each cookie must be a str")
         if listed:
             prelude["cookies"] = listed
         with self._lock:
@@ -87,19 +90,19 @@ class Stream:
         """Set the content type of an answer without status and headers. Call it before the first `write`.
 
         Raises:
-            StreamError: a part was written already, or a status was set: put the type into its headers.
+            StreamError: a part was written already, or `set_status` was called; put the type into its headers.
             ValueError: `content_type` is not 1 to 256 printable ASCII characters.
         """
         if not 1 <= len(content_type) <= 256 or not (content_type.isascii() and content_type.isprintable()):
-            raise ValueError("a content type is 1 to 256 printable ASCII characters, such as text/plain")
+            raise ValueError("the content type must be 1 to 256 printable ASCII characters, for example text/plain")
         with self._lock:
             self._before_first("the content type")
             if self.prelude is not None:
-                raise StreamError("a status was set: put the content type into its headers")
+                raise StreamError("set_status was called before: put the content type into its headers argument")
             self.content_type = content_type
 
     def write(self, data: Data) -> None:
-        """Send a part of the answer; blocks while the client is behind with reading.
+        """Send a part of the answer. The call blocks while the client reads too slowly.
 
         Args:
             data: bytes, or text, which is sent as UTF-8.
@@ -109,11 +112,11 @@ class Stream:
             TypeError: `data` is neither text nor bytes.
         """
         if not isinstance(data, (str, bytes, bytearray, memoryview)):
-            raise TypeError("a part of an answer is str or bytes, not a %s" % type(data).__name__)
+            raise TypeError("a part of the answer must be str or bytes, not a %s" % type(data).__name__)
         view = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
         with self._lock:
             if self._closed:
-                raise StreamError("the answer is complete: the handler has returned")
+                raise StreamError("nothing more can be written: the handler has returned, so the answer is complete")
             self._begin()
             for at in range(0, len(view), _PART_BYTES):
                 self._send(bytes(view[at : at + _PART_BYTES]))
@@ -142,20 +145,20 @@ class Stream:
 
     def _before_first(self, what: str) -> None:
         if self._begun or self._closed:
-            raise StreamError("%s comes before the first write" % what)
+            raise StreamError("set %s before the first write: part of the answer has been sent" % what)
 
 
 def _texts(headers: Dict[str, str]) -> Dict[str, str]:
     if not isinstance(headers, dict):
-        raise TypeError("headers are a dict of names and values, not a %s" % type(headers).__name__)
+        raise TypeError("headers must be a dict of names and values, not a %s" % type(headers).__name__)
     return {str(name): str(value) for name, value in headers.items()}
 
 
 class StreamingHandler:
-    """A handler that streams its answer. `handler` makes it.
+    """A handler that streams its answer, created by the decorator `handler`.
 
     Attributes:
-        streams: True; by this attribute the runtime recognises a streaming handler.
+        streams: always True; the runtime recognises a streaming handler by this attribute.
     """
 
     streams = True
@@ -179,12 +182,12 @@ class StreamingHandler:
                 stream.write(part)
         else:
             raise TypeError(
-                "a streaming handler returns nothing, str, bytes or an iterator of these, not a %s; write it with "
-                "stream.write(json.dumps(...))" % type(answer).__name__
+                "a streaming handler must return None, str, bytes or an iterator of str or bytes, not a %s; to send "
+                "JSON, call stream.write(json.dumps(...))" % type(answer).__name__
             )
 
     def __call__(self, event: Any, context: Any) -> Any:
-        """Run the handler and return the whole answer: text, or a response as Lambda's HTTP integrations take it."""
+        """Run the handler and return the whole answer: text, or a response dict for Lambda's HTTP integrations."""
         parts: List[bytes] = []
         stream = Stream(parts.append)
         self.run(event, stream, context)
@@ -198,7 +201,7 @@ class StreamingHandler:
 
 
 def _positional(function: Callable[..., Any]) -> int:
-    """Number of positional arguments of `function`; a callable without Python code counts as taking all three."""
+    """Number of positional arguments of `function`; 3 for ``*args`` and for a callable without Python code."""
     code = getattr(function, "__code__", None)
     if code is None:
         return 3
@@ -219,7 +222,7 @@ def _body(data: bytes) -> Dict[str, Any]:
 def handler(function: Callable[..., Any]) -> StreamingHandler:
     """Make `function` a streaming handler. It is called with (event, stream, context), or with (event, context).
 
-    A function of three parameters writes to the stream. One of two returns an iterator of str or bytes, such as a
-    generator. A function of three may do that too.
+    A function with three parameters writes to the stream. A function with two parameters returns an iterator of str
+    or bytes, for example a generator. A function with three parameters may return an iterator too.
     """
     return StreamingHandler(function)

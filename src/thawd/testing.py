@@ -23,7 +23,7 @@ import thawd
 
 @dataclass
 class FakeContext:
-    """The attributes of Lambda's context object, with plausible values.
+    """Stands in for Lambda's context object: the same attributes, with plausible values.
 
     Attributes:
         remaining_ms: the value that `get_remaining_time_in_millis` returns, milliseconds.
@@ -51,12 +51,12 @@ class FakeContext:
 
 
 def context(**changes: Any) -> FakeContext:
-    """A context object; `changes` are attributes of `FakeContext`."""
+    """A context object; `changes` replace attributes of `FakeContext`."""
     return FakeContext(**changes)
 
 
 class FakeTable:
-    """A table in memory. Like the real one it accepts only items that JSON can hold."""
+    """A table in memory. Like a real table, it accepts only items that can be encoded as JSON."""
 
     def __init__(self, items: dict[str, dict[str, Any]]) -> None:
         self._items = items
@@ -64,7 +64,7 @@ class FakeTable:
     def put(self, key: str, item: dict[str, Any]) -> None:
         """Store `item` under `key`."""
         if not isinstance(item, dict):
-            raise TypeError(f"an item is a dict, not a {type(item).__name__}")
+            raise TypeError(f"an item must be a dict, not a {type(item).__name__}")
         self._items[key] = json.loads(json.dumps(item))
 
     def get(self, key: str) -> dict[str, Any] | None:
@@ -107,8 +107,8 @@ class Stores:
     """The tables and buckets of one test.
 
     Attributes:
-        tables: items by table and key.
-        buckets: bytes of the objects by bucket and key.
+        tables: items by table name, then by key.
+        buckets: bytes of the objects by bucket name, then by key.
     """
 
     tables: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
@@ -128,7 +128,7 @@ def stores(*, objects: Mapping[str, Mapping[str, bytes]] | None = None) -> Itera
     """Inside the ``with`` block, ``thawd.table`` and ``thawd.bucket`` work in memory.
 
     Args:
-        objects: objects that exist at the start, by bucket and key.
+        objects: bytes of the objects that exist at the start, by bucket name, then by key.
     """
     in_memory = Stores(buckets={name: dict(contents) for name, contents in (objects or {}).items()})
     with (

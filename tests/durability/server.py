@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import prestarted
 from tests.clients import client_of
 from tests.integration.conftest import processes_of
 from tests.ports import quiet_port
@@ -90,7 +91,7 @@ class Server:
         assert not self.alive
         self._ready.unlink(missing_ok=True)
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            self._process = prestarted.Popen(
                 [sys.executable, "-m", "thawd", "up", "--ready-file", str(self._ready)],
                 cwd=self.root,
                 stdin=subprocess.DEVNULL,

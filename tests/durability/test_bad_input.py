@@ -192,10 +192,10 @@ def test_a_damaged_page_is_told_and_once_it_is_mended_nothing_is_lost(
     flip(file, start, size)
     # Either it refuses to start, or it does what it can and says what it cannot.
     server.start()
-    until(lambda: not server.alive or "thawd.db: is damaged" in server.said())
+    until(lambda: not server.alive or "thawd.db is damaged" in server.said())
     if not server.alive:
-        assert ".recover`" in server.said() or "is no SQLite database" in server.said()
-        assert "was left as it is" in server.said()
+        assert ".recover`" in server.said() or "is not a SQLite database" in server.said()
+        assert "was not changed" in server.said()
     assert "Traceback" not in server.said()
     server.kill_all()
     assert all(row == {"number": accepted[key]["number"]} for key, row in server.rows("results").items())

@@ -135,7 +135,7 @@ def test_while_the_disk_is_not_well_nothing_is_accepted_and_then_all_goes_on(tmp
                 accepted |= send(server, [event])
         assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] in (500, 503)
         (server.root / "uploads" / "2-plain.json").write_bytes(body_of("2-plain"))
-        until(lambda: "objects wait to be recorded" in server.said() or "2-plain.json" in server.rows("results"))
+        until(lambda: "objects cannot be recorded yet" in server.said() or "2-plain.json" in server.rows("results"))
         disk.heal()
         until(lambda: "2-plain.json" in server.rows("results"))
         until_idle(server)

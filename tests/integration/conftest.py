@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests import prestarted
 from tests.clients import client_of
 from tests.integration.emulated import EmulatedAws, There
 from tests.integration.receiving import Receiver, receiving
@@ -170,7 +171,7 @@ class Project:
 
     def command(self, *arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
         """Run the command thawd here."""
-        return subprocess.run(
+        return prestarted.run(
             [sys.executable, "-m", "thawd", *arguments],
             cwd=self.root,
             capture_output=True,
@@ -186,7 +187,7 @@ class Project:
         """A server for this project; at the end it is stopped and nothing of it is left."""
         ready = self.root / "ready.json"
         ready.unlink(missing_ok=True)
-        process = subprocess.Popen(
+        process = prestarted.Popen(
             [python, "-m", "thawd", "up", "--ready-file", str(ready), *arguments],
             cwd=self.root,
             stdout=subprocess.PIPE,

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests import prestarted
 from tests.clients import client_of
 from thawd.resources import ACCOUNT_ID
 
@@ -93,7 +94,7 @@ class EmulatedAws(AwsAt):
     def __enter__(self) -> EmulatedAws:
         # With a folder as thawd starts it: as the account that thawd's own ARNs are of.
         arguments = [] if self._folder is None else [str(self._folder)]
-        self._process = subprocess.Popen(
+        self._process = prestarted.Popen(
             [sys.executable, "-m", "thawd.server.emulator.program", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -270,6 +270,6 @@ def test_the_emulator_ends_with_the_server_and_is_not_for_other_machines(project
     project.config("[buckets.own]\n")
     done = project.command("up", "--aws", "--host", "0.0.0.0", env={"THAWD_KEY": "k" * 12, "PATH": "/usr/bin"})
     assert done.returncode == 1
-    assert "--aws is for development" in done.stderr + done.stdout
+    assert "--aws is only for development" in done.stderr + done.stdout
     both = project.command("up", "--aws", "--aws-real")
     assert both.returncode == 2

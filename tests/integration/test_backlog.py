@@ -66,7 +66,7 @@ def test_a_full_backlog_is_told_and_takes_more_once_there_is_room(project: Proje
         assert refused.value.response["ResponseMetadata"]["HTTPHeaders"]["retry-after"]
         # An object is kept as an object, and recorded when there is room.
         (project.root / "uploads" / "one.txt").write_text("1")
-        eventually(lambda: any("as many events as server.max_queued" in line for line in running.output))
+        eventually(lambda: any("too many events wait" in line for line in running.output))
         assert running.invoke("work", {"n": 1}) == ({"n": 1}, None)
         gate.touch()
         eventually(lambda: "one.txt" in json.dumps(project.rows("out")), what="the object's row")

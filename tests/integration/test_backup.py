@@ -100,7 +100,7 @@ def fill(project: Project) -> Path:
         eventually(lambda: depth(running, "keep", "leased") == 0, what="the end of the object's event")
         made = project.command("backup", str(backup), "--buckets")
         assert made.returncode == 0, made.stderr
-        assert f"`thawd restore {backup}` puts them back" in made.stdout
+        assert f"`thawd restore {backup}` restores them" in made.stdout
     return backup
 
 

@@ -88,7 +88,7 @@ def test_each_engine_starts_environments_its_way_and_nothing_is_left(work: Proje
     # Without snapshots (another machine than x86-64 with glibc), a note tells what came in their place.
     # Where a restore takes long, of three at once one may be forked from a thawed copy.
     thawed = starts(runs["thaw"]).keys() - {"fork"}
-    assert thawed == {"thaw", "warm"} or any("thaw was wanted" in note for note in runs["thaw"]["notes"])
+    assert thawed == {"thaw", "warm"} or any(", not by thaw: " in note for note in runs["thaw"]["notes"])
     assert starts(runs["provisioned"]) == {"warm": 24}
     assert runs["provisioned"]["state"].startswith("environments: 3 idle")
     for engine, run in runs.items():
@@ -119,7 +119,7 @@ def test_a_route_begins_from_one_or_warm_on_a_private_server(work: Project) -> N
     (run,) = document["runs"]
     assert starts(run) == {"warm": 8}
     assert run["summary"]["most_environments"] == 1
-    assert run["notes"] == ["at most 1 environment for 2 requests in flight: some wait for others"]
+    assert run["notes"] == ["at most 1 environment for 2 requests in flight: some requests wait"]
 
 
 def test_the_running_server_is_measured_as_it_is_and_told_of_only_who_asks(work: Project) -> None:
@@ -128,7 +128,7 @@ def test_the_running_server_is_measured_as_it_is_and_told_of_only_who_asks(work:
         document, text = bench(work, "work", "--rate", "200", "-n", "20", "-p", '{"n": 1}', "-p", '{"n": 2}')
         (run,) = document["runs"]
         assert run["summary"]["errors"] == 0
-        assert "measured on the running server as it is; others may use it" in run["notes"]
+        assert "measured on the running server, which others may use at the same time" in run["notes"]
         assert sum(starts(run).values()) == 20
         assert run["late_ms"].keys() == {"p50", "p99", "max"}
         document, text = bench(work, "work", "-n", "4", "-p", '{"fail": 1}', exits=3)
@@ -169,7 +169,7 @@ def test_two_files_are_compared_and_a_regression_has_an_exit_status_of_its_own(w
     assert alike.returncode == 0, alike.stdout + alike.stderr
     worse = work.command("bench", "--compare", "a.json", "b.json", "--fail-above", "1.2", "--html", "both.html")
     assert worse.returncode == 4
-    assert "p50 is surely more than 1.2 times as high" in worse.stdout
+    assert "p50 is more than 1.2 times as high, even at the lower bound" in worse.stdout
     assert "(a)" in (work.root / "both.html").read_text()
     assert work.command("bench", "--compare", "a.json", "b.json").returncode == 0
 
@@ -181,24 +181,24 @@ def test_two_files_are_compared_and_a_regression_has_an_exit_status_of_its_own(w
         (("ftp://elsewhere/",), "is neither the name of a function"),
         (("http://",), "is not a URL"),
         (("work", "-C", "2", "--rate", "5"), "--concurrency is for a closed loop"),
-        (("work", "--pattern", "constant"), "is for an open loop"),
-        (("http://127.0.0.1:1/", "--engine", "cold"), "are for functions and routes of thawd"),
+        (("work", "--pattern", "constant"), "has an effect only in an open loop"),
+        (("http://127.0.0.1:1/", "--engine", "cold"), "work only for functions and routes of thawd"),
         (("http://127.0.0.1:1/",), "cannot be reached"),
         (("/nowhere",), "there is no route for GET /nowhere; the configuration has: POST /jobs/{id}"),
         (("nobody", "--engine", "cold"), "there is no function 'nobody'; the configuration has: work"),
-        (("work:live", "--engine", "cold"), "a private server has no versions or aliases: name 'work'"),
-        (("work", "--html", "none/at/all.html"), "not a place where a file can be written"),
+        (("work:live", "--engine", "cold"), "a private server has no versions or aliases: measure 'work'"),
+        (("work", "--html", "none/at/all.html"), "none/at/all.html cannot be written"),
         (("work", "--arrivals", "none"), "cannot be read"),
         (("work", "-p", "@none"), "none: No such file or directory"),
         (("work", "-H", "no header"), "is not a header"),
         (("work", "-H", "X: \u2192"), "is not a header"),
         (("work", "--rate", "nan"), "must be finite"),
         (("work", "--environments", "2"), "--environments is for a private server"),
-        (("work", "--fail-above", "1.1"), "--fail-above is for --compare"),
-        (("work", "--speed", "2"), "--speed is for --arrivals"),
+        (("work", "--fail-above", "1.1"), "--fail-above has no effect without --compare"),
+        (("work", "--speed", "2"), "--speed has no effect without --arrivals"),
         (("work", "--compare", "a", "b"), "so TARGET has no effect"),
         (("work", "--json", "out", "--csv", "out"), "name the same file out"),
-        (("work",), "no thawd answers"),
+        (("work",), "no thawd server answers"),
     ],
 )
 def test_what_cannot_be_measured_is_told_in_a_line(
@@ -282,7 +282,7 @@ def test_ctrl_c_ends_the_load_with_its_last_answers_and_what_was_measured_is_wri
     assert run["interrupted"]
     assert run["summary"]["errors"] == 0
     assert run["summary"]["requests"] >= 5
-    assert "ended by Ctrl-C before all was sent" in text
+    assert "ended by Ctrl-C before all requests were sent" in text
     assert [path.name for path in work.data.iterdir()] == ["environments"]
 
 

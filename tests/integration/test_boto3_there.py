@@ -56,9 +56,9 @@ def test_what_cannot_be_offered_is_said_where_the_import_fails(project: Project,
         assert error == "Unhandled"
         assert told["errorType"] == "Runtime.ImportModuleError"
         assert told["errorMessage"].startswith(
-            "Unable to import module 'app': No module named 'boto3' (the function has"
+            "Unable to import module 'app': No module named 'boto3' (the function brings"
         )
-        assert "name boto3 in the function's requirements" in told["errorMessage"]
+        assert "Name boto3 in the function's requirements" in told["errorMessage"]
 
 
 @pytest.mark.parametrize(

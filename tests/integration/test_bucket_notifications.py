@@ -153,7 +153,7 @@ def test_messages_that_are_no_notifications_are_told_once_and_stay(notified: Not
     assert len(notified.events(leaving=2)) == 1
     assert notified.left() == 2
     assert len(notified.log) == 1
-    assert "no notifications of S3" in notified.log[0]
+    assert "not S3 notifications" in notified.log[0]
 
 
 def test_what_cannot_be_read_does_not_hold_up_the_notifications_beside_it(notified: Notified) -> None:

@@ -85,7 +85,7 @@ def test_a_bucket_whose_folder_goes_away_loses_nothing_and_goes_on_when_it_is_ba
         await watched.until_logged("was moved or removed; put it back")
         (tmp_path / "away/b").write_bytes(b"2")
         (tmp_path / "away").rename(watched.folder)
-        await watched.until_logged("is there again")
+        await watched.until_logged("is available again")
         await watched.expect("b")
         (watched.folder / "c").write_bytes(b"3")
         await watched.expect("c")
@@ -114,10 +114,10 @@ def test_a_bucket_whose_parent_goes_away_does_not_count_its_objects_as_removed(
         await watched.expect("a")
         parent.rename(tmp_path / "away")
         (tmp_path / "away/bucket/a").unlink()
-        await watched.until_logged("cannot be reached")
+        await watched.until_logged("cannot be accessed")
         (tmp_path / "away/bucket/a").write_bytes(b"1")
         (tmp_path / "away").rename(parent)
-        await watched.until_logged("is there again")
+        await watched.until_logged("is available again")
         await watched.expect("a")
 
     db = open_state(tmp_path / "thawd.db")
@@ -184,7 +184,7 @@ def test_without_notices_from_the_kernel_scans_find_everything(tmp_path: Path, m
     monkeypatch.setattr(watcher, "TreeWatch", refuse)
 
     async def scenario(watched: Watched) -> None:
-        assert "the kernel gives no notices" in watched.log[0]
+        assert "inotify cannot be used" in watched.log[0]
         (watched.folder / "d").mkdir()
         (watched.folder / "d/a").write_bytes(b"1")
         await watched.expect("d/a")
@@ -211,7 +211,7 @@ def test_where_the_kernel_does_not_tell_writers_stillness_does(tmp_path: Path, m
     monkeypatch.setattr(watcher, "leases_work", lambda _folder: False)
 
     async def scenario(watched: Watched) -> None:
-        assert "does not say which files are being written" in watched.log[0]
+        assert "thawd cannot tell which files are being written" in watched.log[0]
         process = writer(watched.folder / "slow")
         # It is never still for long, but for longer in all
         for _ in range(25):

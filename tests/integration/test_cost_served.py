@@ -103,17 +103,17 @@ def test_what_cannot_be_worked_out_is_said_in_a_line(project: Project) -> None:
     for arguments, said in (
         (["cost"], "there are no REPORT lines"),
         (["cost", "--size", "1"], "is not MEMORY:DURATION"),
-        (["cost", "--size", "1024:5", "--pattern", "often"], "is not a pattern of arrivals"),
+        (["cost", "--size", "1024:5", "--pattern", "often"], "is not an arrival pattern"),
         (["cost", "--size", "1024:5", "--prices", "none.toml"], "cannot be read"),
         (["cost", "--report", "none.log"], "cannot be read"),
         (["cost", "g"], "there is no function 'g'"),
         (["tune", "g"], "there is no function 'g'"),
         (["tune", "f", "--memory", "64"], "from 128 to 10240"),
         (["tune", "f", "-p", "{"], "is not JSON"),
-        (["tune", "f", "--html", "none/at/all.html"], "not a place where a file can be written"),
+        (["tune", "f", "--html", "none/at/all.html"], "none/at/all.html cannot be written"),
         (
             ["tune", "f", "--memory", "128", "--runs", "1", "--no-cpu-limits", "-p", '{"work_s": "long"}'],
-            "worked at no size",
+            "failed at every size",
         ),
     ):
         done = project.command(*arguments)
@@ -182,7 +182,7 @@ def test_a_size_that_is_too_small_is_told_and_the_others_go_on(project: Project)
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert document["sizes"][0]["failure"] == "it failed: MemoryError: too small"
+    assert document["sizes"][0]["failure"] == "the function failed: MemoryError: too small"
     assert document["cheapest"] == document["fastest"] == document["balanced"] == 256
 
 

@@ -51,5 +51,7 @@ def test_where_no_cgroup_may_be_written_it_is_said_at_the_start(limited: Project
         "sitecustomize.py",
     )
     with limited.up(environ={"PYTHONPATH": str(limited.root)}) as server:
-        assert any(line.startswith("thawd: cpu_limits: environments have no CPU limit") for line in server.output)
+        assert any(
+            line.startswith("thawd: cpu_limits is set, but environments have no CPU limit") for line in server.output
+        )
         assert server.invoke("small")[1] is None

@@ -147,7 +147,7 @@ def test_what_was_saved_is_told_of_at_the_next_start(waiting: Project, trouble: 
         assert running.process.wait(DEADLINE_S) == 1
         (saved,) = waiting.data.glob("thawd.db.rescued-*")
         assert stat.S_IMODE(saved.stat().st_mode) == 0o600
-        running.until_said(f"are saved in {saved}")
+        running.until_said(f"is saved in {saved}")
     with waiting.up() as running:
         assert any(f"mv {saved} {waiting.data / 'thawd.db'}" in line for line in running.output)
     with sqlite3.connect(saved) as rescued:
@@ -213,7 +213,7 @@ def test_a_data_folder_that_is_there_is_made_its_owners_alone_and_that_is_told_o
     open_to_others(waiting.data)
     (waiting.data / "theirs").write_text("")
     with waiting.up() as running:
-        assert any("holds files of other programs (theirs)" in line for line in running.output)
+        assert any("contains files of other programs (theirs)" in line for line in running.output)
         left = {name for name, mode in modes(waiting.data).items() if mode & 0o077}
         assert left == {".", "theirs"}
 
@@ -251,6 +251,6 @@ def test_a_data_folder_of_another_user_is_refused_and_root_is_told(waiting: Proj
     assert "belongs to the user number 12345, who could read" in done.stderr
     assert "chown -R" in done.stderr
     with waiting.up() as running:
-        assert any("who can change what thawd runs as root" in line for line in running.output)
+        assert any("who can change the code that thawd runs as root" in line for line in running.output)
         assert accept(running, 1)
         (waiting.root / "gate").touch()

@@ -251,14 +251,14 @@ def test_the_operations_say_what_is_wrong_with_a_request(failing: Project) -> No
         cases = [
             (f"{dead}/x", None, 400, "whole number"),
             (f"{dead}/7", None, 404, "no dead letter 7"),
-            (f"{dead}?after=-1", None, 400, "after is a whole number"),
-            (f"{dead}/redrive", None, 405, "takes POST"),
-            (dead, b"{}", 405, "takes GET"),
-            (f"{dead}/redrive", b"{", 400, "names no dead letters"),
+            (f"{dead}?after=-1", None, 400, "after must be a whole number"),
+            (f"{dead}/redrive", None, 405, "accepts POST"),
+            (dead, b"{}", 405, "accepts GET"),
+            (f"{dead}/redrive", b"{", 400, "does not select dead letters"),
             (f"{dead}/redrive", b"{}", 400, "one of the three"),
             (f"{dead}/remove", b'{"all": true, "ids": [1]}', 400, "one of the three"),
-            (f"{dead}/remove", b'{"every": true}', 400, "names no dead letters"),
-            (f"{running.url}/_thawd/queue", b"{}", 405, "takes GET"),
+            (f"{dead}/remove", b'{"every": true}', 400, "does not select dead letters"),
+            (f"{running.url}/_thawd/queue", b"{}", 405, "accepts GET"),
         ]
         for url, body, status, words in cases:
             got, document = ask(url, body)

@@ -160,7 +160,7 @@ def test_functions_that_invoke_each_other_for_ever_are_stopped_after_16_rounds(p
         assert (count(running, "ping"), count(running, "pong")) == (16, 16)
         assert running.function("ping")["recursive_invocations_dropped"] == 1
         assert "1 invocation dropped as a loop" in project.command("status").stdout
-        running.until_said("taken for a loop")
+        running.until_said("assumes a loop")
 
 
 def test_a_hanging_destination_does_not_hold_up_the_end_of_the_server(project: Project, receiver: Receiver) -> None:

@@ -187,7 +187,7 @@ def test_a_state_that_cannot_be_trusted_is_refused(
         pass
     told = capfd.readouterr().err
     assert said in told
-    assert f"move {tmp_path / 'aws'} away" in told
+    assert f"move {tmp_path / 'aws'} to another place" in told
 
 
 NOTIFIED = "def handler(event, context):\n    return event\n"

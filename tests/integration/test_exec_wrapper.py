@@ -71,14 +71,14 @@ def test_a_wrapper_that_goes_on_beside_the_runtime_works_and_is_not_frozen(proje
     with project.up() as running:
         shown = running.function("app")
         assert shown["start"] != "thaw"
-        assert 'let it end with `exec "$@"`' in shown["snapshot"]["refused"]
+        assert 'make `exec "$@"` its last command' in shown["snapshot"]["refused"]
         answer, error = running.invoke("app")
         assert (answer[:3], error) == (["one 6", "app.handler", "app.instead"], None)
 
 
 @pytest.mark.parametrize(
     ("wrapper", "said"),
-    [("/opt/nothing", "there is no such file"), ("/var/task/app.py", "chmod +x"), ("odd", "neither a program")],
+    [("/opt/nothing", "this file does not exist"), ("/var/task/app.py", "chmod +x"), ("odd", "neither an ELF program")],
 )
 def test_a_wrapper_that_cannot_be_executed_is_told_at_publication(project: Project, wrapper: str, said: str) -> None:
     project.code(HANDLER, "code/app.py")

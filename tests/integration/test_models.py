@@ -161,7 +161,7 @@ def test_what_the_disk_or_the_surroundings_refuse_is_a_model_error_that_names_it
     there.put("a.bin", b"content")
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(models.ModelError, match=r"a\.bin.*Not a directory; models are kept in .*/file"):
+    with pytest.raises(models.ModelError, match=r"a\.bin.*Not a directory; the cache of models is .*/file"):
         models.open(there.address("a.bin"), cache=models.Cache(str(file)))
     with pytest.raises(models.ModelError, match="'ab' is not a SHA-256"):
         there.open("a.bin", sha256="ab")

@@ -91,7 +91,7 @@ def test_an_onnx_model_says_the_same_optimised_or_not_and_its_steps_are_told(
         notes = {step.name: step.note for step in loaded.steps}
         assert np.allclose(loaded.value.run(None, {"image": picture})[0], expected, atol=1e-5)
         assert ("mapped, shared" in notes["session"]) == optimise
-        assert notes.get("optimise") == (["made now", "there already"][turn] if optimise else None)
+        assert notes.get("optimise") == (["made now", "already in the cache"][turn] if optimise else None)
         assert loaded.ms == sum(step.ms for step in loaded.steps) > 0
 
 
@@ -107,7 +107,7 @@ def test_arrays_of_an_estimator_are_mapped_and_code_of_strangers_is_not_run(tmp_
     assert "mapped, shared" in loaded.steps[-1].note
     del loaded.value
     model.origin = "downloaded"
-    with pytest.raises(models.ModelError, match="runs code"):
+    with pytest.raises(models.ModelError, match="would run code"):
         models.load_joblib(model)
 
 

@@ -203,7 +203,7 @@ def test_handlers_answer(running: Running, name: str, answer: Any) -> None:
         ("unexported", "Runtime.HandlerNotFound", "common.unexported is undefined or not exported"),
         ("notAFunction", "Runtime.HandlerNotFound", "common.notAFunction is not a function"),
         ("nodot", "Runtime.MalformedHandlerName", "Bad handler 'common'"),
-        ("outside", "Runtime.MalformedHandlerName", "it leads out of the code folder"),
+        ("outside", "Runtime.MalformedHandlerName", "it leads outside the code folder"),
         ("large", "Function.ResponseSizeTooLarge", "6291556 bytes"),
         ("s_fails", "TypeError", "before the first byte"),
         ("s_breaks", "TypeError", "in the middle"),

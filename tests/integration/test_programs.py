@@ -107,10 +107,10 @@ def wait_for(project: Project, text: str) -> None:
 
 
 BOOTSTRAPS = (
-    (None, 0, "and there is none"),
-    ("#!/bin/sh\n", 0o644, "is not executable. Make it so: chmod +x"),
-    ("#!/no/such/shell\n", 0o755, "names /no/such/shell, which cannot be executed here"),
-    ("echo hello\n", 0o755, "its first line must begin with #!"),
+    (None, 0, "but this file does not exist"),
+    ("#!/bin/sh\n", 0o644, "is not executable. Make it executable: chmod +x"),
+    ("#!/no/such/shell\n", 0o755, "names /no/such/shell, which cannot be executed"),
+    ("echo hello\n", 0o755, "The first line of a script begins with #!"),
 )
 
 
@@ -150,7 +150,7 @@ def test_a_configured_interpreter_that_is_none_is_told(project: Project) -> None
         '[functions.app]\nhandler = "index.handler"\nruntime = "nodejs20.x"\n[runtimes]\n"nodejs20.x" = "/bin/true"\n'
     )
     with project.up() as running:
-        assert "tried: /bin/true (it does not tell its version)" in running.function("app")["reason"]
+        assert "tried: /bin/true (it does not report its version)" in running.function("app")["reason"]
 
 
 def test_a_python_runtime_is_run_by_the_interpreter_that_is_configured(project: Project) -> None:
@@ -167,7 +167,7 @@ def test_a_program_cannot_be_searched_for_what_a_snapshot_would_spoil(project: P
     serve(project)
     done = project.command("snapshot", "lint", "app")
     assert done.returncode == 1
-    assert "its runtime is provided.al2023, of which thawd makes no snapshots" in done.stderr
+    assert "thawd makes no snapshots of functions with runtime provided.al2023" in done.stderr
 
 
 # What it meets.

@@ -187,7 +187,7 @@ def test_a_listing_waits_while_the_queue_is_full(tmp_path: Path, there: There) -
             watching = asyncio.create_task(here.watcher.run())
             while not here.log:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            assert "objects wait to be recorded: as many events as server.max_queued" in here.log[0]
+            assert "objects cannot be recorded yet: too many events wait" in here.log[0]
             assert await here.records() == []
             here.is_full = False
             await here.watcher.first_listing_done.wait()

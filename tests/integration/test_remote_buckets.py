@@ -209,7 +209,7 @@ def test_objects_elsewhere_invoke_functions_which_read_and_write_them(project: P
         assert "has no path; use read and write" in answer[3]
         assert "there is no bucket 'nowhere'" in answer[5]
         # The S3 interface is for folders
-        with pytest.raises(running.s3().exceptions.ClientError, match="speak to that store itself"):
+        with pytest.raises(running.s3().exceptions.ClientError, match="send requests to that store"):
             running.s3().put_object(Bucket="photos", Key="x", Body=b"")
     assert "1 bucket" in project.command("check").stdout
 

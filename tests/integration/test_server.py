@@ -118,7 +118,7 @@ def test_more_reserved_than_the_machine_carries_is_told_at_the_start(echo: Proje
     echo.config('[functions.app]\nhandler = "app.handler"\nreserved_concurrency = 900\n')
     done = echo.command("up")
     assert done.returncode == 1
-    assert "900 environments are reserved" in done.stderr
+    assert "the configuration needs 900 environments" in done.stderr
     assert "server.max_environments" in done.stderr
 
 

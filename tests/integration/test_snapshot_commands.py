@@ -65,7 +65,7 @@ def store(project: Project) -> SnapshotStore:
 
 def test_an_empty_list_says_how_to_get_a_snapshot(project: Project, store: SnapshotStore) -> None:
     said, _ = command(project, "list")
-    assert f"no snapshots in {store.folder}; `thawd up` takes one" in said
+    assert f"no snapshots in {store.folder}; `thawd up` takes a snapshot" in said
     assert json.loads(command(project, "list", "--json")[0]) == []
     assert not store.folder.exists()
     project.config("snapshots = 'off'\n[functions.classify]\nhandler = 'app.handler'\n")
@@ -238,7 +238,7 @@ def test_rm_takes_what_was_left_half_made(project: Project, store: SnapshotStore
 
 @pytest.mark.parametrize("arguments", [[], ["--all", "--unused"], ["abcd", "--all"]])
 def test_rm_wants_to_know_exactly_what(project: Project, store: SnapshotStore, arguments: list[str]) -> None:
-    assert "name IDs, or use --unused, or --all" in command(project, "rm", *arguments, status=2)[1]
+    assert "choose snapshots by ID, with --unused or with --all" in command(project, "rm", *arguments, status=2)[1]
 
 
 @pytest.mark.parametrize("verb", [["list"], ["inspect", "abcd"], ["verify"], ["rm", "abcd"]])

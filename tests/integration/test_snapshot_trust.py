@@ -75,7 +75,7 @@ def test_a_copy_that_answers_otherwise_than_the_original_is_not_used(app: Projec
     )
     function, output = refused(app, options="prime = {}\n")
     assert function["start"] == "fork"
-    assert "a copy answers the priming event otherwise than the original does" in function["snapshot"]["refused"]
+    assert "a copy's answer to the priming event differs from the original's" in function["snapshot"]["refused"]
     assert "true" in function["snapshot"]["refused"]
     assert "false" in function["snapshot"]["refused"]
     assert function["start_reason"] == function["snapshot"]["refused"]
@@ -106,7 +106,7 @@ FAILING = {
     "return object()": "Runtime.MarshalError",
     "os._exit(4)": "exit status 4",
     "os.kill(os.getpid(), 9)": "signal: killed",
-    "time.sleep(100)": "it took too long: priming",
+    "time.sleep(100)": "the freeze took too long: stage priming",
 }
 
 

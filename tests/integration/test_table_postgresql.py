@@ -264,7 +264,7 @@ def test_tables_of_others_and_of_a_newer_thawd_are_left_alone(
     sql.execute("CREATE TABLE newer (key text PRIMARY KEY, item json)")
     sql.execute("COMMENT ON TABLE newer IS 'table of thawd, schema 2'")
     tables = Tables({name: table_of(server, name) for name in ("theirs", "newer")})
-    for name, said in (("theirs", "was not made by thawd"), ("newer", "of a newer thawd")):
+    for name, said in (("theirs", "was not made by thawd"), ("newer", "by a newer thawd")):
         with pytest.raises(StoreError, match=said):
             asyncio.run(_count(tables, name))
     tables.close()
@@ -350,7 +350,7 @@ def test_a_function_and_the_command_line_use_it_with_the_password_from_the_envir
     assert "${RESULTS_PASSWORD}" in said
     unset = project.command("check")
     assert unset.returncode == 1
-    assert "tables.labels.url: found ${RESULTS_PASSWORD}, which the environment does not have" in unset.stderr
+    assert "tables.labels.url: found ${RESULTS_PASSWORD}, but no such environment variable is set" in unset.stderr
     wrong = project.command("table", "labels", env={**_environ(), "RESULTS_PASSWORD": "not-the-one"})
     assert wrong.returncode == 1
     for text in (said, wrong.stderr, wrong.stdout):

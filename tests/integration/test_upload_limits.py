@@ -151,7 +151,7 @@ def test_uploads_leave_the_disk_some_room(served: Served, monkeypatch: pytest.Mo
     monkeypatch.setattr(served.api.uploads, "disk_bytes", 1 << 62)
     status, _, answer = served.request("PUT", "/uploads/full", b"b" * 2_000_000)
     assert (status, xml_code(answer)) == (503, "SlowDown")
-    assert b"full but for a reserve" in answer
+    assert b"full except for a reserve" in answer
     assert not (served.folder / "uploads/full").exists()
 
 

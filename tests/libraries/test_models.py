@@ -30,7 +30,7 @@ def test_weights_are_mapped_into_a_module_made_without_any(tmp_path: Path, form:
         assert torch.allclose(loaded.value(picture), original(picture))
     notes = {step.name: step.note for step in loaded.steps}
     assert "mapped, shared" in notes["weights"]
-    with pytest.raises(models.ModelError, match="not the weights of this module"):
+    with pytest.raises(models.ModelError, match="the weights do not fit this module"):
         models.load_torch(models.open(f"file:{path}", cache=cache), lambda: torch.nn.Linear(3, 4))
 
 

@@ -14,7 +14,8 @@ from thawd.invocation import Invocation, Result
 from thawd.resources import Function
 from thawd.scheduling.cores import Cores
 from thawd.scheduling.dispatcher import Dispatcher
-from thawd.scheduling.pool import Lease, Pool
+from thawd.scheduling.leases import Lease
+from thawd.scheduling.pool import Pool
 from thawd.scheduling.room import Room
 from thawd.telemetry.metrics import Metrics
 

@@ -101,7 +101,7 @@ def test_while_a_destination_is_away_its_outcome_is_kept_and_the_handler_not_run
             await post.settled(delivering=1)
             await until(lambda: post.stores.tries >= 3)
             assert len(post.dispatcher.got) == 1
-            assert len([line for line in post.told if "table:out cannot be reached" in line]) == 1
+            assert len([line for line in post.told if "cannot be delivered to table:out now" in line]) == 1
 
     async def after() -> None:
         async with Post(tmp_path, stores=Away, on_success=TABLE) as post:

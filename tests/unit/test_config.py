@@ -203,7 +203,7 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     assert found(tmp_path) == "a folder"
     assert found(Path("/dev/null")) == "a device, pipe or socket"
     assert found(latin) == "a byte that is not UTF-8 on line 2 (0xf6)"
-    assert found(deep) == "lists or tables nested hundreds deep"
+    assert found(deep) == "lists or tables nested hundreds of levels deep"
     assert found(tmp_path / "thawd.toml" / "x") == "no such file"
     assert found(tmp_path / ("x" * 300)) == "a file that cannot be read (File name too long)"
 

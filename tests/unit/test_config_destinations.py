@@ -16,7 +16,7 @@ SQS = "arn:aws:sqs:eu-west-1:123456789012:done"
 def test_a_destination_without_any_such_table_is_told(tmp_path: Path) -> None:
     problem = only_mistake(tmp_path, HELLO + "on_success = 'table:labels'")
 
-    assert problem.allowed == "nothing, as there are no tables of this file"
+    assert problem.allowed == "nothing, because there are no tables of this file"
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_a_destination_is_read_by_its_form(tmp_path: Path, text: str, kind: str,
         ("function:own", "another function: a function cannot be its own destination"),
         ("function:own:live", "another function: a function cannot be its own destination"),
         ("arn:aws:lambda:us-east-1:000000000000:function:own", "another function"),
-        ("http://example.com/hook", "https:// for other machines than this one, or webhooks_plain_http"),
-        ("https://me:secret@example.com/", "a URL without; requests are signed"),
+        ("http://example.com/hook", "https:// for other machines, or webhooks_plain_http"),
+        ("https://me:secret@example.com/", "a URL without them; set server.webhook_secret"),
         ("https:///hook", "a URL with a host name"),
         ("https://example.com:99999/", "a URL with a host name"),
         ("arn:aws:sqs:us-east-1:123456789012:q.fifo", "standard queues and topics, as on Lambda"),
@@ -86,7 +86,7 @@ def test_a_destination_that_cannot_work_is_told(tmp_path: Path, text: str, allow
 def test_a_bucket_that_leads_back_to_its_function_is_told(tmp_path: Path, own: str, other: str, notify: str) -> None:
     problem = only_mistake(tmp_path, circle(own, other, notify))
     assert problem.key == "functions.own.on_success"
-    assert problem.allowed == 'a bucket or keys whose notifications do not lead back to "own"; it would run for ever'
+    assert problem.allowed.startswith('a bucket with no notification that leads back to "own", because')
 
 
 @pytest.mark.parametrize(

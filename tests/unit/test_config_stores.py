@@ -53,7 +53,7 @@ def test_a_prefix_that_no_key_can_have_is_refused(tmp_path: Path) -> None:
         (HELLO + "[buckets.uploads]\npath='file'", "buckets.uploads.path", "a file at {}/file"),
         (HELLO + "[tables.labels]\npath='sub'", "tables.labels.path", "a folder at {}/sub"),
         ("[server]\ndata='file'\n" + HELLO, "server.data", "a file at {}/file"),
-        ("[server]\ndata='.'\n" + HELLO, "server.data", "a folder that holds the code of hello"),
+        ("[server]\ndata='.'\n" + HELLO, "server.data", "a folder that contains the code of hello"),
         (HELLO + "requirements='a\\u0000b'", "functions.hello.requirements", ""),
         (HELLO + "code=''", "functions.hello.code", '""'),
     ],
@@ -71,14 +71,14 @@ def test_paths_that_are_not_what_they_must_be_are_told(tmp_path: Path, text: str
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("[buckets.one]\npath='.'", "a folder that holds this configuration and the data folder and the code"),
-        ("[buckets.one]\npath='.thawd'", "a folder that holds the data folder"),
-        ("[buckets.one]\npath='link'", "a folder that holds the code of function other"),
-        ("[tables.t]\npath='one/t.db'\n[buckets.one]", "a folder that holds the file of table t"),
+        ("[buckets.one]\npath='.'", "a folder that contains this configuration and the data folder and the code"),
+        ("[buckets.one]\npath='.thawd'", "a folder that contains the data folder"),
+        ("[buckets.one]\npath='link'", "a folder that contains the code of function other"),
+        ("[tables.t]\npath='one/t.db'\n[buckets.one]", "a folder that contains the file of table t"),
         ("[buckets.one]\n[buckets.two]\npath='one'", "{0}/one, which overlaps {0}/one of bucket one"),
         ("[buckets.one]\n[buckets.two]\npath='one/two'", "{0}/one/two, which overlaps {0}/one of bucket one"),
         ("[buckets.one]\npath='a/b'\n[buckets.two]\npath='a'", "{0}/a, which overlaps {0}/a/b of bucket one"),
-        ("[buckets.one]\npath='src/../src'", "a folder that holds the code of function other"),
+        ("[buckets.one]\npath='src/../src'", "a folder that contains the code of function other"),
     ],
 )
 def test_folders_that_may_not_meet_are_told(tmp_path: Path, text: str, found: str) -> None:

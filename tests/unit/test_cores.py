@@ -17,7 +17,8 @@ from tests.unit.execution_fakes import FakeEnvironment, House, ask, environment_
 from thawd.errors import TooManyRequestsException
 from thawd.scheduling import cores as module
 from thawd.scheduling.cores import CORE, Cores, Usage, processor_cores, usage_of
-from thawd.scheduling.pool import Lease, Pool
+from thawd.scheduling.leases import Lease
+from thawd.scheduling.pool import Pool
 
 MS = 1_000_000
 

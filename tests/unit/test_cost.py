@@ -174,7 +174,7 @@ def test_durations_are_rounded_up_to_the_millisecond_with_init_and_apart_from_a_
 
 
 def test_what_lambda_does_not_have_is_refused() -> None:
-    with pytest.raises(CostError, match="exclude each other"):
+    with pytest.raises(CostError, match="does not allow SnapStart together with"):
         Shape(memory_mb=1024, snapstart=True, provisioned=1)
     with pytest.raises(CostError, match="512 MB"):
         Shape(memory_mb=1024, snapstart=True, storage_mb=513)

@@ -149,7 +149,7 @@ def test_arrivals_of_a_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("1\nsoon\n", "line 2"),
-        ("# nothing\n", "no arrivals"),
+        ("# nothing\n", "no arrival times"),
         ("1\nnan\n3\n", "line 2"),
         ("1\n2\ninf\n", "line 3"),
         ("1,5\n2,-7\n", "line 2"),
@@ -184,7 +184,7 @@ def test_office_hours_are_from_9_to_17_on_workdays() -> None:
 
 @pytest.mark.parametrize("pattern", ["often", "every=0", "poisson=many", "bursts=5", "every=nan"])
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(CostError, match="is not a pattern"):
+    with pytest.raises(CostError, match="is not an arrival pattern"):
         make_arrivals(pattern, hours=1, duration_s=1)
 
 

@@ -37,7 +37,7 @@ def values(connection: sqlite3.Connection) -> list[object]:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"\x89PNG\r\n\x1a\n not a database at all", "is no SQLite database"),
+        (b"\x89PNG\r\n\x1a\n not a database at all", "is not a SQLite database"),
         (b"SQLite format 3\x00" + b"\xff" * 4000, "damaged|not a database"),
     ],
 )
@@ -81,7 +81,9 @@ def test_the_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: 
 def test_a_file_of_a_newer_thawd_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "thawd.db"
     Database(path, migrations=(*SCHEMA, "CREATE TABLE newer (x);")).close()
-    with pytest.raises(StoreError, match=r"newer thawd \(schema version 2, this one knows up to 1\)"):
+    with pytest.raises(
+        StoreError, match=r"newer thawd \(schema version 2, but this thawd knows only versions up to 1\)"
+    ):
         Database(path, migrations=SCHEMA)
 
 

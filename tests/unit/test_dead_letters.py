@@ -66,7 +66,7 @@ def test_of_a_very_long_error_the_beginning_is_kept(queue: EventQueue, db: Datab
         await queue.dead_letter(event.id, error="y" * 5_000_000, condition="RetriesExhausted")
         (letter,) = await DeadLetters(db).page()
         assert letter.error.startswith("y" * 10_000)
-        assert letter.error.endswith("… (5,000,000 characters in all)")
+        assert letter.error.endswith("… (5,000,000 characters in total)")
         assert len(letter.error) < 100_000
 
     asyncio.run(scenario())

@@ -136,8 +136,8 @@ def test_a_version_that_is_not_there_is_told_with_what_was_tried_and_the_way_out
         ("printf 'thawd:\\ncpython\\n3.15.0\\n\\n'", "it is Python 3.15.0; 3.9 to 3.14 are supported"),
         ("printf 'thawd:\\npypy\\n3.10.0\\n\\n'", "it is pypy, not CPython"),
         ("echo hello", "status 0: hello"),
-        ("exit 3", "status 3: it said nothing"),
-        ("kill -9 $$", "status -9: it said nothing"),
+        ("exit 3", "status 3: it printed nothing"),
+        ("kill -9 $$", "status -9: it printed nothing"),
     ],
 )
 def test_a_program_that_is_no_supported_interpreter_is_told(tmp_path: Path, text: str, told: str) -> None:

@@ -69,7 +69,9 @@ def test_the_record_and_the_dead_letter_of_an_event_go_their_ways_whatever_the_o
             assert letter.error.count("never") == (NO in hook) + (NO in dead)
             assert len(post.dispatcher.got) == 1
             for destination, errors in ((HOOK, hook), (QUEUE, dead)):
-                assert sum(f"{destination} cannot be reached" in line for line in post.told) == (AWAY in errors)
+                assert sum(f"cannot be delivered to {destination} now" in line for line in post.told) == (
+                    AWAY in errors
+                )
 
     claim(work)
 

@@ -202,7 +202,7 @@ def test_links_within_the_folder_lead_into_the_copy(folder: Path, code: Path) ->
     ("target", "why"),
     [
         ("nowhere.py", "nowhere.py, which does not exist"),
-        ("../outside.py", "../outside.py, out of "),
+        ("../outside.py", "../outside.py, which is outside "),
         ("link", "round in a circle"),
         (".hidden/x.py", ".hidden/x.py, which is not part of a package"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.execution_fakes import House, ask, environment_of, invocation, turns, warm, within
-from thawd.scheduling.pool import PoolRetiredError
+from thawd.scheduling.leases import PoolRetiredError
 
 
 async def test_an_environment_that_was_killed_is_not_given_to_anyone_when_it_is_released() -> None:

@@ -11,7 +11,7 @@ from tests.unit.execution_fakes import House, ask, environment_of, invocation, t
 from thawd.environments.init_phase import InitError
 from thawd.errors import NoRoomError, ServiceException
 from thawd.scheduling import pool as pool_module
-from thawd.scheduling.pool import Lease
+from thawd.scheduling.leases import Lease
 
 
 async def test_after_a_start_that_took_past_the_deadline_and_failed_the_request_is_told(

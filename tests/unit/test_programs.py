@@ -87,7 +87,7 @@ def test_a_node_of_another_version_is_refused_unless_it_was_named(tmp_path: Path
 def test_what_does_not_tell_nodes_version_is_refused(tmp_path: Path, text: str) -> None:
     command(tmp_path / "bin" / "node", text)
 
-    with pytest.raises(EnvironmentBuildError, match="does not tell its version"):
+    with pytest.raises(EnvironmentBuildError, match="does not report its version"):
         find(tmp_path, "nodejs20.x")
 
 

@@ -74,7 +74,7 @@ def test_more_events_than_there_are_marks_run_unmarked(tmp_path: Path) -> None:
 
 def test_a_mark_file_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "running").mkdir()
-    with pytest.raises(StoreError, match="running: cannot be used"):
+    with pytest.raises(StoreError, match="running cannot be used"):
         Marks(tmp_path / "running")
 
 

@@ -13,7 +13,8 @@ from tests.unit.execution_fakes import House, ask, environment_of, turns, versio
 from thawd.environments.init_phase import InitError
 from thawd.errors import TooManyRequestsException
 from thawd.resources import Function
-from thawd.scheduling.pool import Lease, Pool, PoolRetiredError
+from thawd.scheduling.leases import Lease, PoolRetiredError
+from thawd.scheduling.pool import Pool
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -89,7 +89,7 @@ def test_what_the_function_brings_comes_first(tmp_path: Path) -> None:
     code = "import boto3; print(boto3.OWN)\ntry:\n import botocore\nexcept ImportError as e:\n print(sdk.hint(e))"
     said, errors = run(sys.executable, own, code, offered=offered)
     assert said.splitlines()[0] == "True", errors
-    assert "without all that it needs" in said
+    assert "without all packages that boto3 needs" in said
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ print(sdk.hint(ModuleNotFoundError(name="boto3")))
     said, errors = run(sys.executable, own, code, offered=offered)
     assert said.splitlines()[:1] == [str(taken)], errors
     if not taken:
-        assert f"{name} {version}, which does not go with thawd's boto3" in said
-        assert "name boto3 in the function's requirements" in said
+        assert f"{name} {version}, which is not compatible with thawd's boto3" in said
+        assert "Name boto3 in the function's requirements" in said
 
 
 def test_no_boto3_beside_thawd_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

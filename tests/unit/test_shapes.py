@@ -63,7 +63,7 @@ def test_a_path_that_no_operation_has_and_a_method_that_none_takes_are_told_apar
     assert unknown.value.message == "No operation of the Lambda API has the path /2015-03-31/nothing"
     with pytest.raises(MethodNotAllowedException) as wrong:
         shapes.find("PATCH", "/2015-03-31/functions/f", "")
-    assert wrong.value.message == "/2015-03-31/functions/f takes DELETE, GET, not PATCH"
+    assert wrong.value.message == "/2015-03-31/functions/f accepts DELETE, GET, not PATCH"
 
 
 # Where members stand.
@@ -168,7 +168,7 @@ def test_false_whole_numbers_and_those_beyond_all_bounds_are_told_apart() -> Non
     for kind in ("integer", "double"):
         refusal(SerializationException, {"M": {"type": kind}}, b'{"M": 1e999}')
     for text in ("a*b=", "YW*Jj"):
-        assert refusal(SerializationException, {"M": {"type": "blob"}}, {"M": text}) == "The blob is not Base64"
+        assert refusal(SerializationException, {"M": {"type": "blob"}}, {"M": text}) == "The blob is not valid Base64"
     message = refusal(SerializationException, {"M": {"type": "boolean"}}, {"M": 5})
     assert message == "NUMBER_VALUE can not be converted to a Boolean"
 
@@ -177,7 +177,7 @@ def test_false_whole_numbers_and_those_beyond_all_bounds_are_told_apart() -> Non
 def test_half_of_a_surrogate_pair_is_refused_as_such(document: bytes) -> None:
     shape = TEXT if b"{" not in document[1:] else {"type": "map", "key": TEXT, "value": TEXT}
     message = refusal(SerializationException, {"M": shape}, document)
-    assert message == "A text has half of a surrogate pair, which has no UTF-8"
+    assert message == "A string contains half of a surrogate pair, which UTF-8 cannot encode; send valid Unicode"
 
 
 def nested(levels: int) -> tuple[dict[str, Any], object]:

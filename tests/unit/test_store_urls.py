@@ -57,7 +57,7 @@ def test_no_password_is_shown(tmp_path: Path, text: str, secret: str, shown: str
     [
         ("mysql://me:secret@host/db", 'the scheme "mysql"', "schemes"),
         ("host/db?password=secret", "a text without ://", "postgresql://"),
-        ("postgresql://me:${NONE}@host/db", "${NONE}, which the environment does not have", "that are set"),
+        ("postgresql://me:${NONE}@host/db", "${NONE}, but no such environment variable is set", "that are set"),
         ("postgresql://me:secret#1@host/db", '"postgresql://me:***@host/db"', "%23"),
         (f"postgresql://host/db?table={'x' * 64}", "a table with a name of 64 bytes", "1 to 63 bytes"),
         ("postgresql://host/db?schema=", "a schema with a name of 0 bytes", "?schema=NAME"),
@@ -85,7 +85,7 @@ def test_a_long_name_needs_another_one_in_the_url(tmp_path: Path) -> None:
 
 def test_a_path_and_a_url_exclude_each_other(tmp_path: Path) -> None:
     problem = only_mistake(tmp_path, f"{HELLO}[tables.labels]\npath = 'x.db'\nurl = 'dynamodb://labels'")
-    assert (problem.key, problem.allowed) == ("tables.labels.path", "one of path and url")
+    assert (problem.key, problem.allowed) == ("tables.labels.path", "either path or url")
 
 
 def test_a_url_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_buckets_of_another_place_are_other_buckets(tmp_path: Path) -> None:
         ("url = 's3://there?account=x'", "url", 'the parameter "account"'),
         ("url = 's3://there?path_style=yes'", "url", 'path_style="yes"'),
         ("url = 'az://there'", "url", '"az://there"'),
-        ("url = 's3://there'\npath = 'x'", "path", "a path beside a URL"),
+        ("url = 's3://there'\npath = 'x'", "path", "both path and url"),
         ("url = 's3://there'\npoll_s = 0", "poll_s", "0"),
         ("url = 's3://there'\nexisting = 'no'", "existing", '"no"'),
         ("poll_s = 5", "poll_s", "poll_s"),
@@ -210,8 +210,8 @@ def test_a_url_of_a_table_may_say_so_much(tmp_path: Path, text: str) -> None:
     ("text", "found", "allowed"),
     [
         ("postgresql://host/db?table=a%00b", "a table with a name of 3 bytes", "a name of 1 to 63 bytes"),
-        ("postgresql://host/db\t", '"postgresql://host/db\t"', "a URL; characters such as # / @"),
-        ("postgresql://[host/db", '"postgresql://[host/db"', "a URL; characters such as # / @"),
+        ("postgresql://host/db\t", '"postgresql://host/db\t"', "a URL; write characters such as # / @"),
+        ("postgresql://[host/db", '"postgresql://[host/db"', "a URL; write characters such as # / @"),
         ("dynamodb://ab", '"dynamodb://ab"', 'a URL such as "dynamodb://TABLE?region=eu-west-1"'),
         ("dynamodb://labels?table=x", 'the parameter "table"', "one of the parameters: region, endpoint, profile"),
         ("mysql://host/db", 'the scheme "mysql"', "one of the schemes: postgresql, postgres, dynamodb"),

@@ -56,7 +56,7 @@ def test_a_table_that_cannot_be_opened_can_be_once_it_is_mended(tmp_path: Path) 
     tables = Tables({"t": Table(name="t", path=path)})
 
     async def scenario() -> None:
-        with pytest.raises(StoreError, match="is no SQLite database"):
+        with pytest.raises(StoreError, match="is not a SQLite database"):
             await tables.get("t")
         assert path.read_text() == "this is no database, but a note"
         path.unlink()
@@ -112,13 +112,13 @@ def test_what_a_killed_server_had_accepted_is_read(tmp_path: Path) -> None:
 
 
 def test_the_reader_tells_at_once_what_is_wrong_with_a_file(tmp_path: Path) -> None:
-    with pytest.raises(NothingStored, match="there is no such file"):
+    with pytest.raises(NothingStored, match="does not exist yet"):
         read_file(tmp_path / "missing.db")
     with pytest.raises(StoreError, match="is not a file"):
         read_file(tmp_path)
     text = tmp_path / "note.txt"
     text.write_text("not a database, only a note")
-    with pytest.raises(StoreError, match="is no SQLite database"):
+    with pytest.raises(StoreError, match="is not a SQLite database"):
         read_file(text)
     theirs = tmp_path / "theirs.db"
     with sqlite3.connect(theirs) as connection:
@@ -134,7 +134,7 @@ def test_the_reader_tells_at_once_what_is_wrong_with_a_file(tmp_path: Path) -> N
     with pytest.raises(StoreError, match="damaged"):
         read_file(damaged)
     (tmp_path / "empty.db").touch()
-    with pytest.raises(NothingStored, match="holds no table yet"):
+    with pytest.raises(NothingStored, match="contains no table yet"):
         read_file(tmp_path / "empty.db")
     assert not (tmp_path / "missing.db").exists()
     assert (tmp_path / "empty.db").read_bytes() == b""

@@ -130,7 +130,7 @@ def test_three_thaws_in_a_row_that_fail_end_the_use_of_an_image(tmp_path: Path) 
             assert made.metrics.function("f").fallbacks[Fallback.THAW_FAILED] == 4
             assert made.told == [
                 "thawd: f: a thaw failed: thaw failed at memory: no luck (errno 12)",
-                f"thawd: f: not thawed any more: {origin.unfrozen.text}",
+                f"thawd: f: no longer thawed: {origin.unfrozen.text}",
             ]
             await until(lambda: not images(tmp_path))
 

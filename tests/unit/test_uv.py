@@ -159,7 +159,7 @@ def test_pip_tries_what_uv_fails_at_in_a_new_environment(tmp_path: Path) -> None
     made, lines = prepare(requirements_file(tmp_path, "tiny\n"), python=made_up_python(tmp_path), uv=broken)
 
     assert lines[1] == "oh no"
-    assert lines[2].startswith("uv did not install")
+    assert lines[2].startswith("uv could not install")
     assert lines[3:] == ["pip was run"]
     assert {path.name for path in made.parents[1].iterdir()} == {"bin", ".thawd-complete"}
 
@@ -297,7 +297,7 @@ def test_files_of_pip_in_its_order(tmp_path: Path) -> None:
 def test_settings_that_uv_has_no_word_for_leave_the_work_to_pip(tmp_path: Path, name: str) -> None:
     environ = {"PIP_CONFIG_FILE": os.devnull, f"PIP_{name}": "x"}
 
-    assert settings_of(tmp_path, environ)[2] == f"uv has no word for pip's setting {name.lower().replace('_', '-')}"
+    assert settings_of(tmp_path, environ)[2] == f"uv has no setting for pip's setting {name.lower().replace('_', '-')}"
 
 
 def test_a_configuration_file_that_is_none_leaves_the_work_to_pip(tmp_path: Path) -> None:

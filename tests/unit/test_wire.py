@@ -81,7 +81,7 @@ def test_an_empty_head_is_none() -> None:
 def test_a_length_over_the_limit_is_refused_before_its_bytes_are_waited_for(head_bytes: int, body_bytes: int) -> None:
     decoder = wire.Decoder()
     decoder.feed(wire.HEADER.pack(head_bytes, body_bytes, wire.RESULT))
-    with pytest.raises(wire.WireError, match="over the limit"):
+    with pytest.raises(wire.WireError, match="exceeds the limit"):
         decoder.take()
 
 

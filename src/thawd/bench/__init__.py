@@ -1,4 +1,5 @@
 """``thawd bench``: the load generator, the records of its requests, and reports about them.
 
-Serves nothing. It starts only private servers, as programs, and imports neither the server nor the command line.
+This package does not serve requests. For a measurement it starts a private server as a separate program. It imports
+neither `thawd.server` nor `thawd.cli`.
 """

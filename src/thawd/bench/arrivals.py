@@ -1,7 +1,7 @@
-"""Times at which an open loop sends its requests. Randomness comes from a seed.
+"""Computes the times at which an open loop sends its requests. Random times come from a seed.
 
-An open loop sends at times that do not depend on the answers, as people do. Each function returns offsets from the
-beginning of the load, in seconds, ascending.
+An open loop sends at times that do not depend on the answers, like independent users. Each function returns offsets
+from the beginning of the load, in seconds, ascending.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ PATTERNS = ("constant", "poisson", "bursts")
 def arrivals(
     pattern: str, *, rate_per_s: float, requests: int | None, duration_s: float | None, burst: int, seed: int
 ) -> Iterator[float]:
-    """Offsets by a pattern.
+    """Generate offsets that follow a pattern.
 
     Args:
-        pattern: one of `PATTERNS`: ``constant`` has equal distances; ``poisson`` exponentially distributed ones, as
-            independent callers have; ``bursts`` sends groups of requests at equal distances.
+        pattern: one of `PATTERNS`: with ``constant``, the intervals between requests are equal; with ``poisson``,
+            they are exponentially distributed, like those of independent callers; ``bursts`` sends groups of requests
+            at equal intervals.
         rate_per_s: requests a second on average, above 0.
-        requests: limit of requests; None: no limit.
+        requests: largest number of requests; None: no limit.
         duration_s: end of the load, seconds; None: no limit.
-        burst: requests in a burst, 1 or more.
-        seed: seed of the random distances; equal seeds make equal times.
+        burst: number of requests in a burst, 1 or more.
+        seed: seed of the random intervals; the same seed gives the same times.
     """
     if pattern == "poisson":
         offsets = _poisson(rate_per_s, seed)
@@ -52,17 +53,17 @@ def _poisson(rate_per_s: float, seed: int) -> Iterator[float]:
 
 
 def recorded(path: Path, *, speed: float = 1.0) -> list[float]:
-    """Offsets from a file with a time in seconds on each line.
+    """Read offsets from a file with a time in seconds on each line.
 
-    Of a line with commas, the first field is the time; ``#`` begins a comment. The times may count from any moment,
-    such as 1970, because offsets count from the earliest one.
+    In a line with commas, the first field is the time; ``#`` begins a comment. The times may be relative to any moment,
+    such as 1970: the offsets are relative to the earliest time.
 
     Args:
         path: the file.
         speed: factor by which the recording is replayed faster.
 
     Raises:
-        StoreError: the file cannot be read, holds no times, or holds other text.
+        StoreError: the file cannot be read, contains no times, or contains other text.
     """
     times = []
     try:
@@ -77,10 +78,10 @@ def recorded(path: Path, *, speed: float = 1.0) -> list[float]:
                 elif number > 1:  # the first line may be a heading
                     raise StoreError(f"{path}, line {number}: {field[:40]!r} is not a time in seconds")
     except (OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"the arrivals {path} cannot be read: {error}") from error
+        raise StoreError(f"the file of arrival times {path} cannot be read: {error}") from error
     times.sort()
     if not times:
-        raise StoreError(f"{path} holds no arrivals: write a time in seconds on each line")
+        raise StoreError(f"{path} contains no arrival times: write a time in seconds on each line")
     return [(time_s - times[0]) / speed for time_s in times]
 
 

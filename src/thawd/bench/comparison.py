@@ -1,8 +1,9 @@
 """Compares two runs: ratios of their figures, with 95 % bootstrap intervals.
 
-A bootstrap draws the requests of each run again and again from the measured ones; 95 of 100 ratios lie within the
-bounds. A percentile of such a draw is an order statistic of uniform numbers, whose distribution is known (Beta), so
-only that number is drawn and no sample. The bounds do not cover differences from run to run: measure more than once.
+A bootstrap repeatedly draws samples from the measured requests of each run. 95 of 100 ratios between such samples lie
+within the bounds. The rank of a sample's percentile is distributed like an order statistic of uniform numbers (a Beta
+distribution), so only that rank is drawn, not the whole sample. The bounds do not cover differences between runs under
+the same conditions: measure more than once.
 
 Source: Efron, Tibshirani, "An Introduction to the Bootstrap", 13.3 (percentile intervals); David, Nagaraja, "Order
 Statistics", 2.1.
@@ -32,8 +33,8 @@ class Ratio(msgspec.Struct, frozen=True):
         before: value in the first run.
         after: value in the second run.
         ratio: second value divided by the first.
-        low: lower bound of the ratio; None: not known.
-        high: upper bound of the ratio; None: not known.
+        low: lower bound of the ratio's 95 % interval; None: unknown.
+        high: upper bound of the ratio's 95 % interval; None: unknown.
     """
 
     name: str
@@ -44,12 +45,12 @@ class Ratio(msgspec.Struct, frozen=True):
     high: float | None = None
 
     def bounds(self) -> str:
-        """The 95 % interval of the ratio as text, as "0.912 to 1.034"; "-" when it is unknown."""
+        """The 95 % interval of the ratio as text, for example "0.912 to 1.034"; "-" if it is unknown."""
         return "-" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
 
 
 def compare(before: Run, after: Run) -> list[Ratio]:
-    """Percentiles, maximum and rate of right answers; empty if a run has none."""
+    """Ratios of the percentiles, the maximum and the rate of right answers; empty if a run has no right answer."""
     first, second = _sorted(before), _sorted(after)
     if not first or not second:
         return []
@@ -61,12 +62,12 @@ def compare(before: Run, after: Run) -> list[Ratio]:
 
 
 def regressions(lines: Sequence[Ratio], *, above: float) -> list[Ratio]:
-    """Percentiles that rose by more than the factor `above` with certainty: their lower bound is higher."""
+    """Percentiles that rose by more than the factor `above`, even at the lower bound of their 95 % interval."""
     return [line for line in lines if line.low is not None and line.low > above]
 
 
 def differences(before: Run, after: Run) -> list[str]:
-    """Differences between the conditions of two runs, in words; they may explain a ratio."""
+    """Describe the differences between the conditions of two runs. They may explain a ratio."""
     pairs = {
         "targets": (before.target, after.target),
         "loads": (before.load.in_words(), after.load.in_words()),
@@ -109,12 +110,12 @@ def _percentile(fraction: float, first: Sequence[float], second: Sequence[float]
 
 
 def _rank(fraction: float, count: int) -> int:
-    """Rank, from 1, of the smallest value that at least `fraction` of `count` values do not exceed."""
+    """Rank, from 1, of a percentile: the smallest value that at least `fraction` of `count` values do not exceed."""
     return max(1, math.ceil(fraction * count - 1e-9))
 
 
 def _drawn(fraction: float, values: Sequence[float], chance: random.Random) -> float:
-    """A percentile of a bootstrap sample of `values`, without drawing the sample."""
+    """A percentile of a random bootstrap sample of `values`; only its rank is drawn, not the sample."""
     count = len(values)
     rank = _rank(fraction, count)
     return values[min(count - 1, int(count * chance.betavariate(rank, count - rank + 1)))]

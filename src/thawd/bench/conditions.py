@@ -8,7 +8,7 @@ from thawd.bench.measurement_server import Place
 
 ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
 """How environments start: as configured (auto), each with its own init (cold), forked from a process that has run init
-(fork), from the snapshot (thaw), or ahead of the requests (provisioned)."""
+(fork), from the snapshot (thaw), or before the first request (provisioned)."""
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,8 +18,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         place: files and folders of the server.
         function: the function that it serves.
         engine: one of `ENGINES`.
-        environments: limit of environments.
-        provisioned: environments kept initialised.
+        environments: largest number of environments.
+        provisioned: number of environments kept initialised.
     """
 
     place: Place

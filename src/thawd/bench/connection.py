@@ -1,7 +1,7 @@
-"""A connection of the load generator: it sends bytes, parses one answer, and reads the clock twice.
+"""A connection of the load generator: it sends encoded requests and parses the answers.
 
-Requests are encoded beforehand, and a connection has one request in flight. There is no HTTP library around it, whose
-own time would be measured.
+Requests are encoded beforehand, and a connection has one request in flight. It uses no HTTP client library, because
+the time spent in the library would be measured too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 import httptools
 
-# Part of an answer's body that is kept, for expected text and for error messages.
+# So much of an answer's body is kept, to search it for the expected text and for error messages.
 KEPT_BYTES = 65_536
 _SHOWN_BYTES = 40
 
@@ -23,14 +23,14 @@ class Answer:
     """The answer to a request, or the reason why there is none.
 
     Attributes:
-        done_ns: time of its end, or of the failure, by `clock_ns`.
-        status: HTTP status; 0 without an answer.
-        trouble: ``time-out`` or ``connection`` without an answer; else empty.
-        function_error: header ``X-Amz-Function-Error``; empty without it.
-        error_type: header ``X-Amzn-ErrorType``; empty without it.
-        location: header ``Location``; empty without it.
-        timing: header ``Server-Timing``; empty without it.
-        body: beginning of the body; without an answer, what happened instead.
+        done_ns: time when the answer was complete or the request failed, by `clock_ns`.
+        status: HTTP status; 0 if there is no answer.
+        trouble: ``time-out`` or ``connection`` if there is no answer; else empty.
+        function_error: value of the header ``X-Amz-Function-Error``; empty if there is none.
+        error_type: value of the header ``X-Amzn-ErrorType``; empty if there is none.
+        location: value of the header ``Location``; empty if there is none.
+        timing: value of the header ``Server-Timing``; empty if there is none.
+        body: first part of the body; if there is no answer, a text about what happened.
     """
 
     __slots__ = ("body", "done_ns", "error_type", "function_error", "location", "status", "timing", "trouble")
@@ -47,21 +47,21 @@ class Answer:
 
 
 class Owner(Protocol):
-    """User of connections, which calls these methods."""
+    """Receives the events of its connections, which call these methods."""
 
     def answered(self, connection: Connection, answer: Answer) -> None:
-        """The request on `connection` has ended, perhaps together with the connection."""
+        """Called when the request on `connection` has ended; the connection may have been closed too."""
 
     def lost(self, connection: Connection) -> None:
-        """`connection` ended without a request in flight."""
+        """Called when `connection` was closed while no request was in flight."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection; see the module.
+    """One connection to the measured server.
 
     Attributes:
         alive: whether a request may be sent.
-        tag: data of the owner, such as the times of the request in flight.
+        tag: data that the owner attaches, such as the times of the request in flight.
         idle_since_ns: when the connection became idle, by `clock_ns`.
     """
 
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
         self.idle_since_ns = clock_ns()
 
     def send(self, request: bytes) -> None:
-        """Send one request; `Owner.answered` is called at its end."""
+        """Send one request. `Owner.answered` is called when the request has ended."""
         assert self._answer is None
         assert self._transport is not None
         self._answer = Answer()
@@ -98,13 +98,13 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of no common class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports have another base class
         self.alive = True
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop."""
         if self._answer is None:
-            self.close()  # an answer to no request
+            self.close()  # the server sent data without a request
             self._owner.lost(self)
             return
         try:
@@ -154,7 +154,7 @@ class Connection(asyncio.Protocol):
         assert answer is not None
         status: int = self._parser.get_status_code()
         if status < 200:
-            return  # 100 Continue and its like: the answer is still to come
+            return  # an interim status such as 100 Continue: the answer follows
         answer.done_ns = clock_ns()
         answer.status = status
         if not self._parser.should_keep_alive():

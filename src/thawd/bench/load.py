@@ -1,8 +1,9 @@
-"""Sends the load, in a closed loop or an open one, from one process with callbacks of one event loop.
+"""Sends the load, in a closed or an open loop, from one process with one event loop.
 
-A closed loop sends the next request when an answer has arrived: it measures service time, and sends less while a
-server stalls. An open loop sends at its times however slow the answers are. It counts latency from the time at which a
-request should have been sent, so that no waiting time is left out (coordinated omission).
+A closed loop sends the next request when an answer has arrived. It measures service time, and sends fewer requests
+while the server stalls. An open loop sends at given times, however slow the answers are. It measures latency from the
+time at which a request should have been sent; otherwise the time that requests wait during a stall would be missing
+(coordinated omission).
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from thawd.bench.requests import Expected, Requests, Target
 from thawd.bench.samples import OK, Samples
 
 _SHOWN_BYTES = 300
-# Servers close idle connections, uvicorn after 5 s; a request sent at that moment would be lost.
+# Servers close idle connections (uvicorn after 5 s), and a request sent at that moment would be lost. A connection that
+# was idle for this long is not used again.
 _STALE_NS = 3_000_000_000
-# Connections to distant servers take time, and some servers accept only a few at once.
+# Number of connections that are opened at the same time. Opening one to a distant server takes long, so several are
+# opened; some servers accept only a few at a time.
 _OPENED_AT_ONCE = 64
 # Pause between two attempts to connect to a server that refuses connections.
 _AGAIN_S = 0.05
@@ -37,8 +40,8 @@ class Limits:
 
     Attributes:
         timeout_s: time after which a request without an answer has failed, seconds.
-        connections: limit of connections of an open loop; a closed loop has one for each request in flight.
-        expected: decides which answers are right.
+        connections: largest number of connections of an open loop; a closed loop has one for each request in flight.
+        expected: describes a right answer.
     """
 
     timeout_s: float = 900.0
@@ -47,7 +50,7 @@ class Limits:
 
 
 class Load:
-    """Base of both loops: connections, recording, and the end of the load.
+    """Base class of both loops: manages connections, records answers, and detects the end of the load.
 
     Attributes:
         samples: record of all requests that have ended.
@@ -101,7 +104,7 @@ class Load:
         return self.samples
 
     async def _open_first(self, count: int) -> list[Connection]:
-        """Open `count` connections; returns none if the load is stopped meanwhile."""
+        """Open `count` connections. If the load is stopped meanwhile, return an empty list."""
         gate = asyncio.Semaphore(_OPENED_AT_ONCE)
 
         async def one() -> Connection:
@@ -127,14 +130,14 @@ class Load:
         self._check_end()
 
     def abandon(self) -> None:
-        """End the load without waiting; requests in flight are not counted."""
+        """End the load without waiting for answers; requests in flight are not counted."""
         self.stop()
         self._is_finished = True
         self._done.set()
 
     @property
     def in_flight(self) -> int:
-        """Number of requests sent whose answer is not complete."""
+        """Number of requests that were sent and have not been completely answered."""
         return self.sent - len(self.samples)
 
     def answered(self, connection: Connection, answer: Answer) -> None:
@@ -172,7 +175,7 @@ class Load:
         """Open a connection.
 
         Raises:
-            OSError: the target refused it, or did not accept it in time.
+            OSError: the target refused the connection, or did not accept it in time.
         """
         connection = Connection(self, timeout_s=self._limits.timeout_s)
         try:
@@ -186,7 +189,7 @@ class Load:
         return connection
 
     def _open_soon(self) -> None:
-        """Open a connection in the background; it then takes a waiting request."""
+        """Open a connection in the background, to send a waiting request on it."""
         task = asyncio.get_running_loop().create_task(self._opened())
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
@@ -201,7 +204,7 @@ class Load:
         self._check_end()
 
     def _refused(self, error: Exception) -> None:
-        """A connection could not be opened: the request that waited for it has failed."""
+        """Record that a request failed because its connection could not be opened."""
         if self.waiting:
             intended_ns = self.waiting.popleft()
             answer = Answer()
@@ -214,7 +217,11 @@ class Load:
         raise NotImplementedError
 
     def _free(self, connection: Connection | None) -> None:
-        """Use a connection that is idle or lost; None stands for one that could not be opened."""
+        """Send the next request on an idle connection, or replace a lost one.
+
+        Args:
+            connection: the connection; None: it could not be opened.
+        """
         raise NotImplementedError
 
     def _is_over(self) -> bool:
@@ -226,7 +233,7 @@ class Load:
 
 
 def _said(answer: Answer) -> str:
-    """The message in a wrong answer."""
+    """What to report about a wrong answer: its error message, or the beginning of its body."""
     if 300 <= answer.status < 400 and answer.location:
         return f"to {answer.location[:_SHOWN_BYTES].decode('latin-1')}; redirects are not followed"
     if answer.function_error:
@@ -238,14 +245,14 @@ def _said(answer: Answer) -> str:
 
 
 class ClosedLoop(Load):
-    """A closed loop: each connection sends its next request when its answer has arrived.
+    """A closed loop: each connection sends its next request when the answer to the last one has arrived.
 
     Args:
         target: address of the requests.
         requests: the encoded requests.
         limits: limits of the load.
-        count: number of requests; None: as many as fit into `duration_s`.
-        duration_s: seconds after which no request is sent; None: until `count` requests are sent.
+        count: number of requests; None: as many as can be sent within `duration_s`.
+        duration_s: seconds after which no more requests are sent; None: the load ends after `count` requests.
     """
 
     def __init__(
@@ -295,7 +302,7 @@ class OpenLoop(Load):
         offsets: intended time of each request, seconds after the beginning, ascending.
 
     Attributes:
-        late_ns: delay of this client itself with each request that had a free connection.
+        late_ns: how late this client sent each request for which a connection was free; shows its own delay.
         without_connection: number of requests that waited because all `Limits.connections` were busy.
     """
 

@@ -28,8 +28,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         config: the configuration file, absolute.
         data: data folder of the private server, absolute.
-        ready_file: file that it writes when it serves.
-        parent: process id of the process that starts it.
+        ready_file: file that the server writes when it accepts requests.
+        parent: process id of the process that starts the server.
     """
 
     config: str
@@ -54,9 +54,9 @@ class PrivateServer(msgspec.Struct, frozen=True):
 def private_server(
     settings: Settings, *, purpose: str, conditions: Callable[[Place], msgspec.Struct]
 ) -> Iterator[PrivateServer]:
-    """A private server that runs inside the ``with`` block; its data folder is removed afterwards.
+    """Run a private server inside the ``with`` block; its data folder is removed afterwards.
 
-    The folder lies in the configured data folder, so it is on the same disk. Installed requirements are shared.
+    This folder is created in the configured data folder, so it is on the same disk. Installed requirements are shared.
 
     Args:
         settings: the configuration.
@@ -72,7 +72,7 @@ def private_server(
 
 @contextlib.contextmanager
 def _own_folder(data: Path, purpose: str) -> Iterator[Path]:
-    """A folder in `data` that is removed afterwards, also after Ctrl-C."""
+    """Create a folder in `data`, and remove it afterwards, even after Ctrl-C."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         _clean(data, purpose)
@@ -98,7 +98,8 @@ def _serving(
     )
     argument = msgspec.json.encode(conditions(place)).decode()
     with (folder / "server.log").open("wb") as log:
-        # In a session of its own: Ctrl-C goes to this process, which may wait for last answers before it ends it.
+        # The server runs in its own session, so that Ctrl-C reaches only this process. This process may wait for the
+        # last answers before it stops the server.
         process = subprocess.Popen(
             [sys.executable, "-m", f"thawd.server.measurement.{purpose}", argument],
             stdin=subprocess.DEVNULL,
@@ -125,7 +126,7 @@ def _await_ready(process: subprocess.Popen[bytes], folder: Path) -> PrivateServe
 
 
 def _clean(data: Path, purpose: str) -> None:
-    """Remove the folders of measurements that were killed."""
+    """Remove the folders that killed measurements left behind."""
     for folder in data.glob(f"{purpose}-*-*"):
         owner = folder.name.split("-")[1]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():

@@ -1,4 +1,4 @@
-"""Carries out a measurement plan: brings the server into the wanted state, runs the load, and watches the server."""
+"""Carries out a measurement plan: prepares the server's environments, runs the load, and watches the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROGRESS_S = 0.5
 _WARM_ROUNDS = 3
 
 Progress = Callable[[Load, float], None]
-"""Called regularly with the load and the seconds for which it has been running."""
+"""A function that is called regularly with the load and the number of seconds since it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Served:
     Attributes:
         url: URL of the server.
         headers: headers with the key for a status request.
-        function: function whose environments are watched.
+        function: name of the function; its environments are watched.
         is_private: whether the server runs only for this measurement.
     """
 
@@ -55,15 +55,15 @@ class Plan:
         target: address of the requests.
         payloads: bodies, sent in turn.
         limits: limits of the load.
-        shape: closed or open loop, with its figures.
-        offsets: makes the times of an open loop; None: the loop is closed.
-        connections: number of connections opened beforehand.
+        shape: whether the loop is closed or open, and its parameters.
+        offsets: returns the send times of an open loop; None: the loop is closed.
+        connections: number of connections opened before the load begins.
         served: the thawd server that answers; None: another program answers.
         engine: how environments start; None: as the running server starts them.
-        begun_from: environments at the beginning: ``zero``, ``one``, ``warm``; None: as they are.
-        provisioned: environments that must be ready before the load begins.
-        warm_up: number of requests before the load begins, not counted.
-        notes: notes for readers of the run.
+        begun_from: environments that exist when the load begins: ``zero``, ``one``, ``warm``; None: as they are.
+        provisioned: number of environments that must be ready before the load begins.
+        warm_up: number of requests to send before the load begins; they are not counted.
+        notes: notes for readers of the results.
     """
 
     label: str
@@ -83,7 +83,9 @@ class Plan:
 
 
 def measure(plan: Plan, *, progress: Progress) -> Run:
-    """Carry out a plan. Ctrl-C stops sending; a second Ctrl-C does not wait for answers. The run holds all until then.
+    """Carry out a plan. After Ctrl-C no more requests are sent; after a second one, answers are not awaited either.
+
+    The returned run contains all requests that had ended by then.
 
     Raises:
         StoreError: the target cannot be reached, or the function cannot be run.
@@ -105,11 +107,11 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
     watch: Watch | None = None
     memory: MemoryWatch | None = None
     seen: list[MemorySample] = []
-    state = "not known: it is not thawd's"
+    state = "unknown, because the target is not a thawd server"
     try:
         if plan.served is not None and client is not None:
             await _function_ready(client, plan.served.function)
-            await _bring_about(plan, client, requests)
+            await _prepare_environments(plan, client, requests)
         if plan.warm_up:
             await _some(plan, requests, plan.warm_up)
         if plan.served is not None and client is not None:
@@ -151,7 +153,7 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
 
 
 async def _watched(load: Load, connections: int, watch: Watch | None, progress: Progress) -> bool:
-    """Run the load beside the watch and the progress reports; returns whether Ctrl-C ended it."""
+    """Run the load; meanwhile watch the server and report progress. Returns whether Ctrl-C ended the load."""
     loop = asyncio.get_running_loop()
     begun_s = loop.time()
     interrupted = False
@@ -159,7 +161,7 @@ async def _watched(load: Load, connections: int, watch: Watch | None, progress: 
     def interrupt() -> None:
         nonlocal interrupted
         if interrupted:
-            loop.remove_signal_handler(signal.SIGINT)  # a third one ends the command
+            loop.remove_signal_handler(signal.SIGINT)  # a third Ctrl-C ends the command
             load.abandon()
             return
         interrupted = True
@@ -191,7 +193,7 @@ async def _watched(load: Load, connections: int, watch: Watch | None, progress: 
 
 
 async def _look_on(load: Load, watch: Watch, running: asyncio.Task[Any]) -> None:
-    while not load.begun_ns and not running.done():  # noqa: ASYNC110 - connections are opened first, which is short
+    while not load.begun_ns and not running.done():  # noqa: ASYNC110 - opening the first connections is short
         await asyncio.sleep(0.001)
     await watch.run(load.begun_ns)
 
@@ -212,7 +214,7 @@ async def _some(plan: Plan, requests: Requests, count: int, *, at_once: int = 1)
     samples = await load.run(min(count, at_once))
     if samples.examples:
         kind, said = next(iter(samples.examples.items()))
-        raise StoreError(f"a request to warm up failed: {kind}: {said}")
+        raise StoreError(f"a warm-up request failed: {kind}: {said}")
 
 
 async def _function_ready(client: StatusClient, name: str) -> None:
@@ -234,13 +236,13 @@ async def _function_ready(client: StatusClient, name: str) -> None:
         await asyncio.sleep(_LOOK_S)
 
 
-async def _bring_about(plan: Plan, client: StatusClient, requests: Requests) -> None:
-    """Bring the server into the state from which the load begins."""
+async def _prepare_environments(plan: Plan, client: StatusClient, requests: Requests) -> None:
+    """Bring the environments into the state in which the load is to begin: wait, or send uncounted requests."""
     assert plan.served is not None
     name = plan.served.function
 
     async def until(holds: Callable[[dict[str, int]], bool]) -> None:
-        while not holds((await client.read())["functions"][name]["environments"]):  # noqa: ASYNC110 - of another process
+        while not holds((await client.read())["functions"][name]["environments"]):  # noqa: ASYNC110 - in the server
             await asyncio.sleep(_LOOK_S)
 
     if plan.provisioned:
@@ -258,20 +260,20 @@ async def _bring_about(plan: Plan, client: StatusClient, requests: Requests) -> 
 def _in_words(entry: Mapping[str, Any]) -> str:
     alive = {state: count for state, count in entry["environments"].items() if count}
     environments = ", ".join(f"{count} {state}" for state, count in alive.items()) or "none alive"
-    return f"environments: {environments}; new ones start by {entry['start'] or 'a way not known yet'}"
+    return f"environments: {environments}; new ones start by {entry['start'] or 'a way that is not known yet'}"
 
 
 def _notes(plan: Plan, entry: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
     notes = []
     wanted = {"cold": "cold", "fork": "fork", "thaw": "thaw"}.get(plan.engine or "")
     if wanted is not None and entry["start"] != wanted:
-        notes.append(f"{wanted} was wanted, and environments start by {entry['start']}: {entry['start_reason']}")
+        notes.append(f"environments start by {entry['start']}, not by {wanted}: {entry['start_reason']}")
     if plan.served is not None and not plan.served.is_private:
-        notes.append("measured on the running server as it is; others may use it")
+        notes.append("measured on the running server, which others may use at the same time")
     at_once = plan.shape.concurrency
     if at_once is not None and status["max_environments"] < at_once:
         notes.append(
-            f"at most {environments(status['max_environments'])} for {at_once} requests in flight: some wait for others"
+            f"at most {environments(status['max_environments'])} for {at_once} requests in flight: some requests wait"
         )
     return notes
 
@@ -281,7 +283,7 @@ def _notes_on_load(load: Load, *, interrupted: bool) -> list[str]:
     if isinstance(load, OpenLoop) and load.without_connection:
         notes.append(f"{load.without_connection:,} requests had to wait for a connection; see --connections")
     if interrupted and load.in_flight:
-        notes.append(f"{load.in_flight:,} requests were in flight when it was ended, and are not counted")
+        notes.append(f"{load.in_flight:,} requests were in flight when the run was ended; they are not counted")
     return notes
 
 
@@ -294,7 +296,7 @@ def _lateness(load: Load) -> dict[str, float]:
 
 
 def environments(count: int) -> str:
-    """A number of environments, in words."""
+    """A number of environments as text, such as "1 environment"."""
     return f"{count} environment" if count == 1 else f"{count} environments"
 
 

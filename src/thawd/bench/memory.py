@@ -1,13 +1,14 @@
-"""A program that measures the memory of a server and of all processes under it, over time.
+"""A program that measures the memory of a server and of its descendant processes over time.
 
-It is a separate process, so that it does not delay the measuring client, and uses only the standard library, so that
-it starts fast.
+It runs as a separate process, so that it does not delay the measuring client. It uses only the standard library, so
+that it starts fast.
 
     python -m thawd.bench.memory PID
 
-writes a line every quarter of a second, or less often to stay below a twentieth of a core: time in nanoseconds of the
-monotonic clock, MiB of the processes under PID, MiB of PID. Memory is PSS: each page is divided among the processes
-that share it. The program ends with its standard input, or with PID.
+This command writes a line every quarter of a second, or less often if it would use more than a twentieth of a core. A
+line contains the time in nanoseconds of the monotonic clock, the memory of all descendants of PID, and the memory of
+PID, in MiB. Memory is PSS: each page is divided among the processes that share it. The program exits when its standard
+input is closed, or when PID exits.
 
 Source: proc(5), smaps_rollup.
 """
@@ -24,7 +25,7 @@ _SHARE = 0.05
 
 
 def main() -> None:
-    """Measure until standard input or the process ends."""
+    """Measure until standard input is closed or the process exits."""
     pid = int(sys.argv[1])
     took_s = _look(pid)
     while took_s is not None:
@@ -35,7 +36,7 @@ def main() -> None:
 
 
 def _look(pid: int) -> float | None:
-    """Write a line; returns how long that took, seconds, or None when the process has ended."""
+    """Measure once and write a line. Returns how long that took in seconds, or None if the process has exited."""
     begun_ns = time.perf_counter_ns()
     server_mib, below_mib = measure(pid)
     if server_mib is None:
@@ -45,12 +46,12 @@ def _look(pid: int) -> float | None:
 
 
 def measure(pid: int) -> tuple[float | None, float]:
-    """PSS of a process (None if it cannot be read) and of all processes under it, MiB."""
+    """PSS of a process (None if it cannot be read), and of all its descendants together, MiB."""
     return pss_mib(pid), sum(pss_mib(child) or 0.0 for child in descendants(pid))
 
 
 def pss_mib(pid: int) -> float | None:
-    """PSS of one process, MiB; None if it has ended or may not be read."""
+    """PSS of one process, MiB; None if it has exited or may not be read."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -61,7 +62,7 @@ def pss_mib(pid: int) -> float | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that `pid` started, and those that they started."""
+    """Process ids of the children of `pid`, their children, and so on."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""A kernel timer that wakes an event loop with a precision of microseconds; the loop's own timers have milliseconds.
+"""A kernel timer that wakes an event loop with microsecond precision. The loop's own timers have milliseconds.
 
 Source: timerfd_create(2).
 """
@@ -29,7 +29,7 @@ class Timer:
         fd: descriptor for the event loop to watch.
 
     Raises:
-        OSError: the kernel refuses a timer.
+        OSError: the kernel refuses to create a timer.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Timer:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def wake_at(self, time_ns: int) -> None:
-        """Become readable at `time_ns` of the monotonic clock (`time.perf_counter_ns`); immediately if that is past."""
+        """Become readable at `time_ns` by `time.perf_counter_ns` (monotonic); immediately if that time has passed."""
         time_ns = max(1, time_ns)
         setting = _Setting(_Timespec(0, 0), _Timespec(time_ns // _NS, time_ns % _NS))
         if self._library.timerfd_settime(self.fd, _ABSOLUTE, ctypes.byref(setting), None) < 0:

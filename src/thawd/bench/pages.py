@@ -1,7 +1,7 @@
-"""HTML pages from templates: one file each that needs nothing else, styles and drawings in it.
+"""Makes HTML pages from templates. Each page is a single file that includes its styles and drawings.
 
-Templates lie in `templates` folders beside the modules that fill them. All text that is put into one is escaped, except
-of the type `Markup`. A template that uses a name it is not given fails.
+Templates are in folders named `templates`, next to the modules that fill them in. All inserted text is escaped, except
+values of the type `Markup`. Rendering fails if a template uses a name without a value.
 """
 
 from __future__ import annotations
@@ -23,21 +23,24 @@ def require_templates() -> None:
     """Check, before a measurement, that Jinja2 is installed.
 
     Raises:
-        StoreError: it is not installed.
+        StoreError: Jinja2 is not installed.
     """
     try:
         import jinja2  # noqa: F401
     except ImportError:
-        raise StoreError("pages need the library jinja2: pip install 'thawd[bench]'; or leave out --html") from None
+        raise StoreError(
+            "HTML pages need jinja2, which is not installed; install it with: pip install 'thawd[bench]', or leave out "
+            "--html"
+        ) from None
 
 
 def document(template: str, folder: Path = _OWN, /, **values: object) -> str:
-    """A whole page.
+    """Render a whole page.
 
     Args:
-        template: name of a file in `folder`, or else among those of reports, which every template may use.
-        folder: with templates.
-        values: what the template shows, by name.
+        template: name of a file in `folder`, or else in this package's `templates` folder, which all pages share.
+        folder: folder that is searched first.
+        values: values for the template, by name.
 
     Raises:
         StoreError: Jinja2 is not installed.
@@ -47,7 +50,7 @@ def document(template: str, folder: Path = _OWN, /, **values: object) -> str:
 
 
 def fragment(template: str, **values: object) -> Markup:
-    """A part of a page, which other templates insert unescaped.
+    """Render a part of a page, which other templates insert unescaped.
 
     Raises:
         StoreError: Jinja2 is not installed.

@@ -1,7 +1,7 @@
-"""Plots as SVG: scales, axes, dots, lines, steps, bars. Looks come from the page's style sheet.
+"""Draws plots as SVG: scales, axes, dots, lines, steps, bars. The page's style sheet defines their look.
 
-A plot is drawn in a box of `WIDTH` units and grows with the page. Classes: ``k-NAME`` colours what is drawn, ``axis``,
-``grid`` and ``label`` are the rest.
+A plot is drawn in a box that is `WIDTH` units wide, and is scaled with the page. The CSS class ``k-NAME`` gives data
+its colour; ``axis``, ``grid`` and ``label`` are the classes of the other elements.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Point = tuple[float, float]
 
 
 def number(value: float) -> str:
-    """A number with three digits and separators."""
+    """Format a number with three significant digits and thousands separators."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -41,9 +41,9 @@ class Shape:
     """An element of a drawing.
 
     Attributes:
-        tag: its name in SVG.
-        attributes: by name; those that are None are left out.
-        text: what it says.
+        tag: name of the SVG element.
+        attributes: the element's attributes by name; those that are None are left out.
+        text: text inside the element.
     """
 
     tag: str
@@ -52,7 +52,7 @@ class Shape:
 
 
 def drawing(shapes: Sequence[Shape], *, width: float, height: float, title: str) -> Markup:
-    """Shapes as SVG; `title` says what they show, for readers who cannot see it."""
+    """Shapes as SVG; `title` describes them for readers who cannot see the drawing."""
     return fragment("drawing.svg", shapes=shapes, width=f"{width:g}", height=f"{height:g}", title=title)
 
 
@@ -62,17 +62,17 @@ def path(kind: str, d: str) -> Shape:
 
 
 def text(kind: str, words: str, *, x: object, y: object, anchor: str | None = None, **more: object) -> Shape:
-    """Text with a CSS class; `anchor` names the end of the text that is at `x`, by default its start."""
+    """Text with a CSS class. `anchor` says which point of the text is placed at `x`; by default its start."""
     return Shape("text", {"class": kind, **more, "x": x, "y": y, "text-anchor": anchor}, words)
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values to places on an axis.
+    """Maps values to places on an axis.
 
     Attributes:
-        place: from a value to 0-1.
-        ticks: values with their labels.
+        place: converts a value to its place, 0-1.
+        ticks: values that are marked on the axis, with their labels.
     """
 
     place: Callable[[float], float]
@@ -80,7 +80,7 @@ class Scale:
 
 
 def linear(largest: float, *, whole: bool = False, unit: str = "") -> Scale:
-    """A linear scale from 0 to a little more than `largest`, in round steps; `whole`: only whole numbers."""
+    """A linear scale from 0 to a little more than `largest`, in round steps. If `whole`, steps are whole numbers."""
     largest = largest if largest > 0 else 1.0
     step = 10 ** math.floor(math.log10(largest / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if largest / (step * factor) <= 5.5)
@@ -94,7 +94,7 @@ def linear(largest: float, *, whole: bool = False, unit: str = "") -> Scale:
 
 
 def logarithmic(smallest: float, largest: float, *, unit: str = "") -> Scale:
-    """A logarithmic scale between powers of ten, or 2 or 5 times one where that is closer."""
+    """A logarithmic scale whose ends are 1, 2 or 5 times a power of ten."""
     smallest = max(smallest, 1e-3)
     largest = max(largest, smallest * 1.01)
     rounds = [m * 10**e for e in range(-4, 9) for m in (1, 2, 5)]
@@ -112,7 +112,11 @@ def logarithmic(smallest: float, largest: float, *, unit: str = "") -> Scale:
 
 
 def of_percentiles(most: float) -> Scale:
-    """A scale of percentiles on which each further nine has the same width; `most`: the largest below 100."""
+    """A scale of percentiles: the distances from 90 to 99, from 99 to 99.9 and so on are equal.
+
+    Args:
+        most: largest percentile below 100 that is shown.
+    """
     end = math.log10(100 / (100 - min(most, 99.9999))) * 1.04
     ticks = [(0.0, "fastest"), (50.0, "50 %"), (90.0, "90 %"), (99.0, "99 %"), (99.9, "99.9 %"), (99.99, "99.99 %")]
 
@@ -128,11 +132,11 @@ class Plot:
 
     Args:
         x: the horizontal scale.
-        y: the vertical one.
-        title: what it shows, for who cannot see it.
-        x_label: what is along the horizontal axis.
-        y_label: what is along the vertical one.
-        height: of the box.
+        y: the vertical scale.
+        title: description for readers who cannot see the plot.
+        x_label: label of the horizontal axis.
+        y_label: label of the vertical axis.
+        height: height of the box.
     """
 
     x: Scale
@@ -212,7 +216,13 @@ class Plot:
 
 
 def bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]], *, title: str, unit: str) -> Markup:
-    """Horizontal bars of several parts each: (name, parts as (length, kind), what stands behind it)."""
+    """Draw horizontal bars that consist of several parts.
+
+    Args:
+        rows: for each bar its name, its parts as (length, kind), and the text behind the bar.
+        title: description for readers who cannot see the drawing.
+        unit: label of the horizontal axis.
+    """
     left, tail, line = 210.0, 90.0, 30.0
     largest = max((sum(length for length, _ in parts) for _, parts, _ in rows), default=1.0) or 1.0
     scale = linear(largest)
@@ -239,7 +249,7 @@ def bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]], *, title:
 
 
 def _highest(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """A limited number of points: the highest of each stretch."""
+    """Reduce `points` to at most about `most`: of each group of neighbours, the highest is kept."""
     if len(points) <= most:
         return points
     size = math.ceil(len(points) / most)

@@ -1,7 +1,7 @@
-"""Runs as one HTML page that needs nothing else: styles and drawings are in it, no script, light and dark.
+"""Shows runs on one HTML page that includes its styles and drawings. It has no scripts, and a light and a dark mode.
 
-It is for people who have not read the documentation: each plot says what it shows and how to read it. The words and the
-markup are in `templates/content.html`; here is what they are about.
+The page is for people who have not read the documentation: a text beside each plot explains how to read it. The texts
+and the markup are in `templates/content.html`; this module computes the values for it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 _KINDS = {
     "cold": "cold: a new process that ran the function's init",
-    "fork": "fork: a copy of a process that had run it",
-    "thaw": "thaw: mapped back from the snapshot",
-    "warm": "warm: an environment that had served before, or was provisioned",
-    "other": "not told by the server",
+    "fork": "fork: a copy of a process that had run init",
+    "thaw": "thaw: restored from the snapshot",
+    "warm": "warm: an environment that had served a request before, or was provisioned",
+    "other": "not reported by the server",
 }
 _PARTS = (
-    ("spawn", "spawn: until the process is there"),
-    ("prepare", "prepare: init, fork or restore inside it"),
+    ("spawn", "spawn: until the process runs"),
+    ("prepare", "prepare: init, fork or restore inside the process"),
     ("handler", "handler: the run of the function"),
-    ("rest", "rest: waiting for an environment, and the way there and back"),
+    ("rest", "rest: waiting for an environment, and transmission"),
 )
 _PALETTE = ("run1", "run2", "run3", "run4", "run5", "run6")
 _SAID_CHARACTERS = 240
@@ -42,13 +42,13 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 class Against(msgspec.Struct, frozen=True):
-    """Two of the runs of a page, side by side.
+    """Comparison of two of the runs on a page.
 
     Attributes:
-        before: label of the first.
-        after: label of the second.
-        ratios: of the second to the first.
-        differences: what else differs, in words.
+        before: label of the first run.
+        after: label of the second run.
+        ratios: ratios of the second run's figures to the first run's.
+        differences: descriptions of the differences between their conditions.
     """
 
     before: str
@@ -58,7 +58,7 @@ class Against(msgspec.Struct, frozen=True):
 
 
 class _Drawn(msgspec.Struct, frozen=True):
-    """Plots of a section: the meaning of the colours, and each plot with the label of its run."""
+    """Plots of a section: the legend of the colours, and each plot with the label of its run."""
 
     legend: Sequence[tuple[str, str]]
     drawings: Sequence[tuple[str, object]]
@@ -82,7 +82,7 @@ class _Particulars(msgspec.Struct, frozen=True):
 
 
 def page(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Against] = ()) -> str:
-    """The page about `runs`, which were measured together or are compared."""
+    """The HTML page about `runs`, which were measured together or are compared."""
     title = f"{runs[0].target}: {runs[0].load.in_words()}"
     return document("report.html", title=title, content=content(runs, summaries, against))
 
@@ -97,7 +97,7 @@ def content(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence
         conditions=list(dict.fromkeys(_conditions(run) for run in runs)),
         against=against,
         comparisons=[_comparison(pair) for pair in against],
-        # How to read the table, by the first figure in it.
+        # The page explains the table of latencies with this figure as an example.
         p90_ms=next((told.percentiles_ms["p90"] for told in summaries if told.percentiles_ms), None),
         latency=_latency_table(pairs),
         distribution=_distribution(pairs),
@@ -215,7 +215,7 @@ def _starts(pairs: Pairs) -> _Starts | None:
             figures.append([f"{prefix}{start.kind}", f"{start.count:,}", *map(shown, medians)])
     if not rows:
         return None
-    heads = ["environment", "answers", "ready", "of it spawn", "of it prepare", "handler", "answer"]
+    heads = ["environment", "answers", "ready", "ready: spawn", "ready: prepare", "handler", "answer"]
     legend = [(f"part-{kind}", text) for kind, text in _PARTS]
     drawing = bars(rows, title="Phases of a start, and of a warm answer; medians", unit="ms, median of each phase")
     return _Starts(legend, drawing, (heads, figures))
@@ -239,14 +239,14 @@ def _concurrency(pairs: Pairs) -> _Drawn:
         moments = [(max(0.0, m.at_s), float(m.idle + m.busy + m.starting)) for m in run.moments]
         ends = [at for at, _ in (*steps[-1:], *moments[-1:])]
         plot = Plot(
-            linear(max(ends, default=0.0)), y, f"Requests and environments at once, {run.label}",
-            "seconds since the first request", "at once", height=220,
+            linear(max(ends, default=0.0)), y, f"Requests and environments over time, {run.label}",
+            "seconds since the first request", "number", height=220,
         )  # fmt: skip
         plot.steps([(0.0, 0.0), *steps], "requests", filled=True)
         plot.steps(moments, "environments")
         seen = seen or bool(moments)
         drawn.append((run.label, plot.svg()))
-    legend = [("requests", "requests under way")]
+    legend = [("requests", "requests in flight")]
     if seen:
         legend.append(("environments", "environments alive or being started"))
     return _Drawn(legend, drawn, seen)
@@ -268,21 +268,21 @@ def _particulars(runs: Sequence[Run]) -> _Particulars:
             facts.append(f"from {run.begun_from}")
         if run.late_ms:
             late = ", ".join(f"{name} {number(value)}" for name, value in run.late_ms.items())
-            facts.append(f"the client itself sent late by (ms): {late}")
+            facts.append(f"delay of the client itself when sending (ms): {late}")
         if run.interrupted:
-            facts.append("ended before all was sent")
+            facts.append("ended before all requests were sent")
         rows.append([run.label, "; ".join(filter(None, [*facts, *run.notes]))])
     loops = {run.load.loop for run in runs}
     told = []
     if "closed" in loops:
         told.append(
-            "Closed loop: the next request is sent when an answer has come. While the server stalls, less is asked of "
-            "it."
+            "Closed loop: the next request is sent when an answer has arrived. While the server stalls, fewer requests "
+            "are sent."
         )
     if "open" in loops:
         told.append(
-            "Open loop: requests are sent at their times whatever comes back, and latency counts from the time at "
-            "which one was meant to be sent, so a stall is felt by all who would have come meanwhile."
+            "Open loop: requests are sent at given times, however slow the answers are. Latency is measured from the "
+            "time at which a request should have been sent, so a stall delays all requests that are due during it."
         )
-    told.append("Latencies are those of answers that were as expected. Percentiles: HDR histogram, three digits.")
+    told.append("Only expected answers count for latencies. Percentiles come from an HDR histogram with three digits.")
     return _Particulars(" ".join(told), rows)

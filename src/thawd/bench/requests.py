@@ -11,15 +11,16 @@ from urllib.parse import quote, unquote, urlsplit
 from thawd.bench.connection import Answer
 from thawd.errors import StoreError
 
-# Signatures are valid for five minutes, on AWS and here; requests are signed again earlier.
+# Signatures are valid for five minutes, on AWS and in thawd. Requests are signed again after this time.
 _FRESH_S = 60.0
-# Source: RFC 3986, 2.2; the percent sign, because parts may be encoded already.
+# Characters that are not percent-encoded. Source: RFC 3986, 2.2. The percent sign is one of them, because parts of the
+# URL may be encoded already.
 _AS_IT_IS = "!#$&'()*+,/:;=?@[]%|"
 
 _SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token", "Signature")
 
 Credentials = Callable[[str, bytes, Mapping[str, str]], Mapping[str, str]]
-"""Makes the headers that authenticate a request from its path, body and other headers."""
+"""Returns the headers that authenticate a request; its arguments are the path, the body and the other headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Target:
     Attributes:
         url: absolute URL, ``http`` or ``https``.
         method: HTTP method.
-        headers: headers besides those that every request has.
-        credentials: makes headers that authenticate a request; None: none are needed.
+        headers: headers in addition to those that every request has.
+        credentials: returns the headers that authenticate a request; None: none are needed.
     """
 
     url: str
@@ -65,7 +66,7 @@ def check_url(url: str) -> None:
     """Check that requests can be sent to a URL.
 
     Raises:
-        StoreError: they cannot.
+        StoreError: the URL is invalid, has another scheme than http or https, or names no host.
     """
     try:
         parts = urlsplit(url)
@@ -78,7 +79,7 @@ def check_url(url: str) -> None:
 
 
 def without_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """A URL without name and password, so that no report shows them, and the header that carries them."""
+    """Split a URL into the URL without name and password, which reports may show, and the header with these two."""
     parts = urlsplit(url)
     credentials, at, place = parts.netloc.rpartition("@")
     if not at:
@@ -89,7 +90,7 @@ def without_credentials(url: str) -> tuple[str, dict[str, str]]:
 
 
 def shown(url: str) -> str:
-    """A URL as reports show it: without the signature of a presigned request."""
+    """A URL for reports: without the signature of a presigned request."""
     start, question, query = url.partition("?")
     pairs = (pair.partition("=") for pair in query.split("&"))
     return (
@@ -117,7 +118,7 @@ class Requests:
         self._encoded_s = 0.0
 
     def __getitem__(self, index: int) -> bytes:
-        """The bytes of the request number `index`, from 0."""
+        """The encoded request number `index`, from 0."""
         is_stale = self._target.credentials is not None and time.monotonic() - self._encoded_s > _FRESH_S
         if not self._encoded or is_stale:
             self._encoded = [self._encode(payload) for payload in self._payloads]
@@ -141,18 +142,19 @@ class Expected:
     """Properties of a right answer.
 
     Attributes:
-        statuses: HTTP statuses; empty: 200 to 299.
-        text: text in the first 64 KiB of the body; empty: any body is right.
+        statuses: HTTP statuses that are right; empty: 200 to 299.
+        text: text that the first 64 KiB of the body must contain; empty: any body is right.
     """
 
     statuses: frozenset[int] = frozenset()
     text: bytes = b""
 
     def outcome(self, answer: Answer) -> str:
-        """``ok``, or the kind of error.
+        """Classify an answer: ``ok``, or the kind of error.
 
-        The kinds are ``time-out``, ``connection`` (refused, broken, or not HTTP), ``throttle`` (429), ``HTTP`` with
-        the status, ``function`` with `X-Amz-Function-Error`, and ``unexpected answer`` (without the text).
+        The kinds of error are ``time-out``, ``connection`` (refused, broken, or not HTTP), ``throttle`` (429), ``HTTP``
+        followed by the status, ``function`` followed by the value of `X-Amz-Function-Error`, and
+        ``unexpected answer`` (the expected text is missing).
         """
         if answer.trouble:
             return answer.trouble

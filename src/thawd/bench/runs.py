@@ -1,4 +1,4 @@
-"""The record of a run: its plan, its conditions and every request. Reads and writes JSON, and writes CSV."""
+"""The record of a run: its plan, its conditions and every request. It is read and written as JSON, written as CSV."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMAT = "thawd-bench-1"
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The machine of a measurement.
+    """The machine on which a measurement ran.
 
     Attributes:
         processor: name of the processor's model.
@@ -41,13 +41,13 @@ class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         loop: ``closed`` or ``open``.
-        concurrency: closed loop: requests in flight.
+        concurrency: closed loop: number of requests in flight.
         requests: planned number of requests; None: no limit.
         duration_s: planned duration, seconds; None: no limit.
         pattern: open loop: one of `arrivals.PATTERNS` or ``recorded``.
         rate_per_s: open loop with a pattern: requests a second.
-        burst: requests in a burst.
-        seed: seed of the random distances.
+        burst: number of requests in a burst.
+        seed: seed of the random intervals.
         file: file of recorded arrivals.
     """
 
@@ -62,7 +62,7 @@ class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str | None = None
 
     def in_words(self) -> str:
-        """The load in words."""
+        """Description of the load."""
         many = "" if self.requests is None else f"{self.requests:,} request{'' if self.requests == 1 else 's'}"
         long = "" if self.duration_s is None else f"for {self.duration_s:g} s"
         amount = " ".join(filter(None, (many, long)))
@@ -76,18 +76,18 @@ class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """The requests of a run in columns, in the order in which they ended; times in milliseconds.
+    """The requests of a run in columns, in the order in which they ended. Times are in milliseconds.
 
     Attributes:
-        intended_ms: intended time of sending, since the beginning of the run.
+        intended_ms: intended time of sending, counted from the beginning of the run.
         waited_ms: delay between the intended and the actual time of sending.
         latency_ms: time from the intended sending to the end of the answer.
-        outcome: index into `outcomes`.
+        outcome: how the request ended, as an index into `outcomes`.
         outcomes: ``ok`` and the kinds of error.
         start: how the environment was started, as an index into `samples.STARTS`.
-        ready_ms: time from spawning the environment until it was ready; None: no environment was started for it.
+        ready_ms: time from spawning the environment until it was ready; None: none was started for the request.
         prepare_ms: part of `ready_ms` that init, fork or restore took.
-        handler_ms: time in the handler; None: not known.
+        handler_ms: time in the handler; None: unknown.
     """
 
     intended_ms: list[float]
@@ -109,26 +109,26 @@ class Columns(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run.
+    """One run of a load, with its conditions and results.
 
     Attributes:
         label: name of the run in tables and plots.
         target: the target: a function, a route or a URL.
         url: URL of the requests.
         engine: how environments were to start; None: as the running server starts them.
-        begun_from: environments at the beginning: ``zero``, ``one``, ``warm``; None: as they were.
-        state: environments when the load began, in words.
+        begun_from: environments that existed when the load began: ``zero``, ``one``, ``warm``; None: as they were.
+        state: description of the environments when the load began.
         load: shape of the load.
-        begun: date and time, ISO 8601.
+        begun: date and time of the beginning, ISO 8601.
         took_s: time from the first request to the last answer, seconds.
         interrupted: whether the run was ended before all requests were sent.
         columns: the requests.
         examples: message of the first error of each kind.
-        moments: environments over time; empty: not known.
-        memory: memory over time; empty: not known.
-        late_ms: open loop: delay of this client itself, by percentile (``p50``, ``p99``, ``max``).
-        notes: notes for readers of the run.
-        machine: the machine of the measurement.
+        moments: environments over time; empty: unknown.
+        memory: memory over time; empty: unknown.
+        late_ms: open loop: delay of the client itself when sending, by percentile (``p50``, ``p99``, ``max``).
+        notes: notes for readers of the results.
+        machine: the machine on which the measurement ran.
     """
 
     label: str
@@ -151,7 +151,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def columns_of(samples: Samples) -> Columns:
-    """The recorded samples as columns."""
+    """Convert the recorded samples to columns."""
     starts, ready, prepare, handler = [], [], [], []
     for value in samples.timings:
         timing = read_timing(value)
@@ -193,7 +193,7 @@ class _Document(msgspec.Struct):
 
 
 def read_json(path: Path) -> list[Run]:
-    """The runs in a file that `write_json` wrote.
+    """Read the runs in a file that `write_json` wrote.
 
     Raises:
         StoreError: the file cannot be read, or `write_json` did not write it.
@@ -201,11 +201,13 @@ def read_json(path: Path) -> list[Run]:
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}") from error
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"{path} was not written by `thawd bench --json`: {error}") from error
     if document.format != FORMAT:
-        raise StoreError(f"{path} has the format {document.format!r}, and this thawd reads {FORMAT!r}")
+        raise StoreError(
+            f"{path} has the format {document.format!r}, but this version of thawd reads only {FORMAT!r}; measure again"
+        )
     return document.runs
 
 

@@ -1,4 +1,4 @@
-"""Records requests in columns; a million of them take 40 MB."""
+"""Records requests in columns. A million requests take 40 MB of memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 OK = "ok"
 STARTS = ("", "cold", "fork", "thaw", "warm")
-"""How the environment was started, by code; the first one stands for not known."""
+"""Ways in which an environment was started. A start is stored as an index; index 0 means unknown."""
 
 _METRIC = re.compile(rb"(\w+)(?:;desc=(\w+))?(?:;dur=([0-9.]+))?")
 
@@ -21,10 +21,10 @@ class Samples:
         intended_ns: intended time of sending; in a closed loop, the actual time.
         sent_ns: actual time of sending.
         done_ns: time at which the answer was complete or the request had failed.
-        outcomes: index into `kinds`.
+        outcomes: how each request ended, as an index into `kinds`.
         kinds: ``ok`` and the kinds of error, in the order of their first occurrence.
         examples: message of the first error of each kind.
-        timings: the server's ``Server-Timing`` headers; equal ones are not shared.
+        timings: the server's ``Server-Timing`` headers; equal headers are stored more than once.
     """
 
     intended_ns: array[int] = field(default_factory=lambda: array("q"))
@@ -55,12 +55,12 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Contents of a ``Server-Timing`` header; durations in milliseconds, None where the header has none.
+    """Contents of a ``Server-Timing`` header. Durations are in milliseconds, and None if the header does not have them.
 
     Attributes:
         start: one of `STARTS`.
         ready_ms: time from spawning the environment until it was ready.
-        prepare_ms: part of it that init, fork or restore took inside the process.
+        prepare_ms: part of `ready_ms` that init, fork or restore took inside the process.
         handler_ms: time in the handler.
     """
 
@@ -71,7 +71,7 @@ class Timing:
 
 
 def read_timing(value: bytes) -> Timing:
-    """Parse a header; metrics that are not thawd's are ignored."""
+    """Parse a ``Server-Timing`` header; metrics that are not from thawd are ignored."""
     start, durations = "", {}
     for name, description, duration in _METRIC.findall(value):
         if name == b"start" and description.decode() in STARTS:

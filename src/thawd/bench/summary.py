@@ -1,6 +1,6 @@
 """Computes the figures of a run. Percentiles come from an HDR histogram, with three digits over the whole range.
 
-Latencies are those of right answers; errors are counted by kind.
+Only right answers count for latencies; errors are counted by kind.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _LARGEST_US = 3_600_000_000
 
 
 class StartFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of the answers of one start kind; medians, milliseconds; None: not known.
+    """Figures of the answers whose environments started in the same way. Times are medians in ms; None: unknown.
 
     Attributes:
         kind: ``cold``, ``fork``, ``thaw`` or ``warm``.
         count: number of answers.
         latency_ms: latency of the answer.
         ready_ms: time from spawning the environment until it was ready.
-        spawn_ms: part of `ready_ms` until the process ran and was connected.
+        spawn_ms: part of `ready_ms` until the process ran and was connected to the server.
         prepare_ms: part of `ready_ms` that init, fork or restore took inside the process.
-        handler_ms: time in the handler; unless the kind is warm, in the environment's first invocation.
+        handler_ms: time in the handler; for all kinds but ``warm``, in the environment's first invocation.
     """
 
     kind: str
@@ -60,16 +60,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         requests: number of requests that ended.
         errors: number of requests without a right answer.
-        errors_by_kind: errors by kind.
+        errors_by_kind: number of these requests by kind of error.
         percentiles_ms: latency by ``p50``, ``p90``, ``p95``, ``p99``, ``max`` and ``mean``; empty: no right answer.
-        curve_ms: percentile and latency, for the plot.
+        curve_ms: points of the plot, as (percentile, latency).
         rate_per_s: right answers a second.
-        starts: figures of each start kind that occurred.
+        starts: figures of each kind of start that occurred.
         most_in_flight: highest number of requests in flight.
-        most_environments: highest number of environments seen; None: not known.
-        memory_mib: peak PSS of all environments; None: not known.
-        server_mib: peak PSS of the server; None: not known.
-        histogram: histogram of latencies in microseconds, in HDR's own form (V2, compressed, Base64).
+        most_environments: highest number of environments seen; None: unknown.
+        memory_mib: peak PSS of all environments; None: unknown.
+        server_mib: peak PSS of the server; None: unknown.
+        histogram: histogram of latencies in microseconds, in HDR's own format (V2, compressed, Base64).
     """
 
     requests: int
@@ -87,19 +87,21 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_library() -> None:
-    """Check, before a measurement, that histograms can be made.
+    """Check, before a measurement, that hdrhistogram is installed.
 
     Raises:
-        StoreError: the library is not installed.
+        StoreError: hdrhistogram is not installed.
     """
     try:
         import hdrh.histogram  # noqa: F401
     except ImportError:
-        raise StoreError("benchmarks need the library hdrhistogram: pip install 'thawd[bench]'") from None
+        raise StoreError(
+            "measurements need hdrhistogram, which is not installed; install it with: pip install 'thawd[bench]'"
+        ) from None
 
 
 def summarise(run: Run) -> Summary:
-    """The figures of `run`."""
+    """Compute the figures of `run`."""
     held = run.columns
     right = list(held.right())
     latencies = [held.latency_ms[i] for i in right]
@@ -134,7 +136,7 @@ def _distribution(latencies_ms: Sequence[float]) -> tuple[dict[str, float], list
     count = len(latencies_ms)
 
     def at(percentile: float) -> float:
-        # The library rounds the rank; of 60 answers the 99th percentile would not be the slowest.
+        # The library rounds the rank. With 60 answers, its 99th percentile would not be the slowest answer.
         rank = math.ceil(percentile * count / 100 - 1e-9)
         return min(largest_ms, float(histogram.get_value_at_percentile(100 * rank / count)) / 1000)
 

@@ -13,7 +13,7 @@ COLUMNS = ("p50", "p90", "p95", "p99", "max")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table with the first column aligned left and the others right."""
+    """Lines of a table with the first column aligned to the left and the others to the right."""
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
     for row in (heads, *rows):
         first, *others = (
@@ -24,7 +24,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def shown(value: float | None) -> str:
-    """A figure, or a dash."""
+    """Format a figure; None becomes a dash."""
     return "-" if value is None else number(value)
 
 
@@ -76,9 +76,9 @@ def _remarks(run: Run, summary: Summary, *, prefix: str) -> Iterator[str]:
         yield f"  {prefix}wrong: {count:,} times {kind}" + (f", first: {said}" if said else "")
     if run.late_ms:
         late = ", ".join(f"{name} {number(value)}" for name, value in run.late_ms.items())
-        yield f"  {prefix}this client itself was late by, ms: {late}"
+        yield f"  {prefix}delay of the client itself when sending, ms: {late}"
     if run.interrupted:
-        yield f"  {prefix}ended by Ctrl-C before all was sent"
+        yield f"  {prefix}ended by Ctrl-C before all requests were sent"
     for note in run.notes:
         yield f"  {prefix}note: {note}"
 
@@ -91,9 +91,9 @@ def lines_of_comparison(before: Run, after: Run, lines: Sequence[Ratio], errors:
         yield f"{name.ljust(6)}  {run.target}{label}: {len(run.columns):,} requests, {wrong:,} wrong; {begun}"
     yield ""
     if not lines:
-        yield "  nothing to compare: one of them has no right answer"
+        yield "  nothing to compare: one of the runs has no right answer"
         return
-    heads = ["latency, ms", "before", "after", "ratio", "95 of 100 by chance"]
+    heads = ["latency, ms", "before", "after", "ratio", "95 % interval"]
     rows = []
     for line in lines:
         rows.append([line.name, number(line.before), number(line.after), f"{line.ratio:.3f}", line.bounds()])

@@ -1,7 +1,7 @@
-"""Watches a server during a measurement: environments by state and memory, over time.
+"""Watches a server during a measurement: the number of environments in each state, and memory, over time.
 
-Watching costs the measured machine something. The measuring process asks for the status ten times a second, and a
-separate process (`thawd.bench.memory`) measures memory.
+Watching itself loads the measured machine a little: the measuring process requests the status ten times a second, and
+a separate process (`thawd.bench.memory`) measures memory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class MemorySample(msgspec.Struct, frozen=True):
 
 
 class StatusClient:
-    """Asks a running thawd for its status, over one connection.
+    """Requests the status of a running server, over one connection.
 
     Args:
         url: URL of the server.
@@ -70,7 +70,7 @@ class StatusClient:
         self._turn = asyncio.Lock()
 
     async def read(self) -> dict[str, Any]:
-        """The status document.
+        """Request the status document.
 
         Raises:
             OSError: no server answers, or the answer is an error.
@@ -93,7 +93,7 @@ class StatusClient:
         try:
             return await self._answered
         except asyncio.CancelledError:
-            self.close()  # no caller waits for its answer any more
+            self.close()  # the answer to the cancelled request must not be taken for the next one
             raise
 
     def answered(self, connection: Connection, answer: Answer) -> None:
@@ -115,7 +115,7 @@ class Watch:
     """Records the environments of a function during a measurement.
 
     Args:
-        client: asks for the status.
+        client: requests the status.
         function: function whose environments are counted.
 
     Attributes:
@@ -128,19 +128,19 @@ class Watch:
         self.moments: list[Moment] = []
 
     async def run(self, begun_ns: int) -> None:
-        """Record regularly until cancelled; times count from `begun_ns` of `clock_ns`."""
+        """Record regularly until cancelled. Times count from `begun_ns`, a time by `clock_ns`."""
         while True:
             await self.look(begun_ns)
             await asyncio.sleep(_STATUS_S)
 
     async def look(self, begun_ns: int) -> None:
         """Record once."""
-        with contextlib.suppress(OSError, KeyError):  # the server is too busy to answer, or ends
+        with contextlib.suppress(OSError, KeyError):  # the server is too busy to answer, or is stopping
             entry = (await self._client.read())["functions"][self._function]
             self.note(entry, at_s=(clock_ns() - begun_ns) / 1e9)
 
     def note(self, entry: Mapping[str, Any], *, at_s: float) -> None:
-        """Record the function's part of a status document, as of `at_s` seconds after the beginning."""
+        """Record the function's entry in a status document that was read `at_s` seconds after the beginning."""
         counts = entry["environments"]
         self.moments.append(Moment(at_s, counts["idle"], counts["busy"], counts["starting"], entry["waiting"]))
 
@@ -153,7 +153,7 @@ class MemoryWatch:
 
     @classmethod
     async def start(cls, pid: int) -> MemoryWatch:
-        """Watch the server `pid`; returns after the first measurement, so that the start disturbs no request."""
+        """Watch the process `pid`. Returns after the first measurement, so that starting does not delay requests."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -161,17 +161,17 @@ class MemoryWatch:
             str(pid),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the load
+            start_new_session=True,  # Ctrl-C must reach only the process that sends the load
         )
         assert process.stdout is not None
         await process.stdout.readline()
         return cls(process)
 
     async def stop(self, begun_ns: int) -> list[MemorySample]:
-        """End the process and return its measurements since `begun_ns` of `clock_ns`."""
+        """End the process and return its measurements since `begun_ns`, a time by `clock_ns`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(OSError, RuntimeError):  # it has ended, because the server has
+        with contextlib.suppress(OSError, RuntimeError):  # the process has exited, because the server has
             self._process.stdin.close()
         written = await self._process.stdout.read()
         await self._process.wait()

@@ -1,6 +1,6 @@
-"""The command ``thawd``: a module for each verb or group of verbs; `program` puts them together.
+"""The command line ``thawd``: a module for each command or group of commands; `program` combines them.
 
-Beside the verbs: `client` calls the running server, `options` and `exits` hold what verbs have in common, `output`
-prints. Heavy imports happen inside the verbs, so that ``thawd --help`` is instant. Only `thawd.__main__` imports this
-package.
+The commands share other modules: `client` calls the running server, `options` defines common options, `exits` ends a
+command with an exit status, and `output` prints. Large modules are imported inside the commands, so that
+``thawd --help`` is instant. Only `thawd.__main__` imports this package.
 """

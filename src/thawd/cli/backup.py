@@ -1,4 +1,4 @@
-"""The verb ``thawd backup``: copy what a server stores, while it runs or not."""
+"""The command ``thawd backup``: copy the server's data into a folder, whether the server runs or not."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from thawd.errors import ThawdError
 @click.option("--buckets", "with_buckets", is_flag=True, help="Also copy the objects of the buckets.")
 @config_option
 def backup(folder: Path, with_buckets: bool, config_path: Path) -> None:
-    """Back up everything that the server stores into FOLDER.
+    """Back up the server's data into FOLDER.
 
-    FOLDER is new or empty. The server may keep running. The backup holds the event queue with its dead
-    letters, functions made through the API with their code, and tables in files. It does not hold remote tables and
-    buckets (declared by URL), logs, or snapshots, which are taken again.
+    FOLDER must be new or empty. The server may keep running. The backup contains the event queue with its dead
+    letters, functions created through the API with their code, and tables in files. It does not contain remote tables
+    and buckets (declared by URL), logs, or snapshots. thawd takes the snapshots again after a restore.
     """
     from thawd.server import backup as backups
 
@@ -30,4 +30,4 @@ def backup(folder: Path, with_buckets: bool, config_path: Path) -> None:
     except ThawdError as error:
         fail(str(error))
     size_mb = sum(copied.size for copied in manifest.files.values()) / 1e6
-    click.echo(f"{folder}: {len(manifest.files)} files, {size_mb:.1f} MB; `thawd restore {folder}` puts them back")
+    click.echo(f"{folder}: {len(manifest.files)} files, {size_mb:.1f} MB; `thawd restore {folder}` restores them")

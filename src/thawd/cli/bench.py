@@ -1,4 +1,4 @@
-"""The verb ``thawd bench``: measure a function, a route or a URL under load, and compare two measurements."""
+"""The command ``thawd bench``: measure a function, a route or a URL under load, and compare two measurements."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
 @click.option(
     "--arrivals",
     type=click.Path(path_type=Path),
-    help="Open loop: send at the times in this file, in seconds, one a line.",
+    help="Open loop: send requests at the times in this file, which has one time in seconds on each line.",
 )
 @click.option("--speed", type=Finite(0, min_open=True), help="Replay --arrivals this many times as fast. Default: 1.")
 @click.option(
@@ -67,13 +67,13 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     "engines",
     type=click.Choice(_ENGINES),
     multiple=True,
-    help="Start environments this way, on a private server. Repeat it to measure several ways, one run each.",
+    help="Start environments this way, on a private server. Repeat the option to measure several ways in turn.",
 )
 @click.option(
     "--from",
     "begun_from",
     type=click.Choice(["zero", "one", "warm"]),
-    help="Environments at the start of the load, on a private server. Default: zero.",
+    help="Environments that exist when the load begins, on a private server. Default: zero.",
 )
 @click.option(
     "--environments",
@@ -99,7 +99,7 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     "statuses",
     type=click.IntRange(100, 599),
     multiple=True,
-    help="Status of a right answer; may be repeated. Default: any 2xx without a function error.",
+    help="HTTP status that counts as right; may be repeated. Default: any 2xx without a function error.",
 )
 @click.option("--expect-text", default="", help="Text that a right answer contains.")
 @click.option(
@@ -115,7 +115,7 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     type=click.IntRange(1, 50_000),
     default=2000,
     show_default=True,
-    help="Open loop: limit of connections.",
+    help="Open loop: largest number of connections.",
 )
 @click.option("--label", help="Name of the run in tables and plots.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the whole measurement to this file.")
@@ -126,12 +126,13 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     "compared",
     nargs=2,
     type=click.Path(path_type=Path),
-    help="Compare two files that --json wrote; measure nothing.",
+    help="Compare two files that --json wrote, instead of measuring.",
 )
 @click.option(
     "--fail-above",
     type=Finite(0, min_open=True),
-    help="With --compare: exit status 4 if a percentile is higher by more than this factor, with certainty.",
+    help="With --compare: exit with status 4 if a percentile rose by more than this factor even at the lower bound of "
+    "its 95 % interval.",
 )
 @config_option
 def bench(**options: Any) -> None:
@@ -141,8 +142,8 @@ def bench(**options: Any) -> None:
     are measured on the running server. With --engine or --from, a private server with empty data is started for the
     measurement instead.
 
-    Ctrl-C stops sending and waits for the last answers; a second Ctrl-C does not wait. The figures so far are printed
-    either way. The exit status is 3 if some answers were wrong, and 130 after Ctrl-C.
+    Ctrl-C stops sending, and the command waits for the last answers; a second Ctrl-C ends it without waiting. In both
+    cases the figures so far are printed. The exit status is 3 if some answers were wrong, and 130 after Ctrl-C.
     """
     try:
         _check_use(options)
@@ -163,9 +164,9 @@ def _check_use(options: Mapping[str, Any]) -> None:
             if options[name] is not None:
                 raise click.UsageError(f"--compare measures nothing, so {_NAMES[name]} has no effect")
     elif options["fail_above"] is not None:
-        raise click.UsageError("--fail-above is for --compare")
+        raise click.UsageError("--fail-above has no effect without --compare")
     if options["speed"] is not None and options["arrivals"] is None:
-        raise click.UsageError("--speed is for --arrivals")
+        raise click.UsageError("--speed has no effect without --arrivals")
 
 
 _NAMES = {"target": "TARGET", "json_file": "--json", "csv_file": "--csv"}
@@ -197,7 +198,10 @@ def _compare(options: Mapping[str, Any]) -> None:
         if options["fail_above"] is not None:
             slower = comparison.regressions(lines, above=options["fail_above"])
             for ratio in slower:
-                click.echo(f"{second.label}: {ratio.name} is surely more than {options['fail_above']:g} times as high")
+                click.echo(
+                    f"{second.label}: {ratio.name} is more than {options['fail_above']:g} times as high, even at the "
+                    "lower bound"
+                )
             more_wrong = wrong[1] * len(first.columns) > wrong[0] * len(second.columns)
             if more_wrong:
                 click.echo(f"{second.label}: a larger share of the answers is wrong")
@@ -222,13 +226,16 @@ def _in_file(run: Run, path: Path) -> str:
 
 
 def _pairs(before: list[Run], after: list[Run]) -> list[tuple[Run, Run]]:
-    """Pairs of runs with the same label; the only runs are a pair whatever their labels."""
+    """Pairs of runs with the same label. If each file has only one run, the two are a pair whatever their labels."""
     if len(before) == len(after) == 1:
         return [(before[0], after[0])]
     by_label = {run.label: run for run in after}
     pairs = [(run, by_label[run.label]) for run in before if run.label in by_label]
     if not pairs:
-        fail(f"no label is in both files: {', '.join(r.label for r in before)} and {', '.join(by_label)}")
+        fail(
+            f"no run label occurs in both files: the first has {', '.join(r.label for r in before)}, the second has "
+            f"{', '.join(by_label)}"
+        )
     paired = {run.label for run, _ in pairs}
     alone = dict.fromkeys(run.label for run in (*before, *after) if run.label not in paired)
     if alone:
@@ -302,7 +309,7 @@ def _write(options: Mapping[str, Any], measured: list[Run], summaries: list[Summ
 
 
 def _named(run: Run, others: list[Run]) -> Run:
-    """The run with a label that no other run has, because an engine may be measured twice."""
+    """The run, with a number added to its label if another run has the same one. An engine may be measured twice."""
     import msgspec
 
     taken = {other.label for other in others}
@@ -312,7 +319,7 @@ def _named(run: Run, others: list[Run]) -> Run:
 
 @contextlib.contextmanager
 def _progress(shape: LoadShape) -> Iterator[Any]:
-    """Prints progress on standard error: one line that changes on a terminal, else a line every five seconds."""
+    """Print progress on standard error: on a terminal one line that is updated, else a line every five seconds."""
     is_terminal = sys.stderr.isatty()
     printed_s = 0.0
     shown = ending = False
@@ -329,7 +336,7 @@ def _progress(shape: LoadShape) -> Iterator[Any]:
         if load.waiting:
             line += f", {len(load.waiting):,} not sent yet"
         if load.stopped:
-            line += "; waiting for these, Ctrl-C abandons them"
+            line += "; waiting for the answers, Ctrl-C ends without them"
         click.echo(f"\r\x1b[K{line}" if is_terminal else line, err=True, nl=not is_terminal)
 
     try:

@@ -1,4 +1,4 @@
-"""From the options of ``thawd bench`` to a plan: the shape of the load, the target, and the server that it needs."""
+"""Turns the options of ``thawd bench`` into a plan: the shape of the load, the target, and the server to measure."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def shape_of(options: Mapping[str, Any]) -> LoadShape:
     if rate is None and file is None:
         for name in ("pattern", "burst"):
             if options[name] is not None:
-                raise click.UsageError(f"--{name} is for an open loop: add --rate")
+                raise click.UsageError(f"--{name} has an effect only in an open loop: add --rate")
         count = 1000 if count is None and duration_s is None else count
         return LoadShape("closed", concurrency=options["concurrency"] or 1, requests=count, duration_s=duration_s)
     if options["concurrency"] is not None:
-        raise click.UsageError("--concurrency is for a closed loop; --rate and --arrivals make an open one")
+        raise click.UsageError("--concurrency is for a closed loop, but --rate and --arrivals mean an open loop")
     if rate is not None and file is not None:
         raise click.UsageError("--rate and --arrivals exclude each other")
     if file is not None:
@@ -61,7 +61,7 @@ def shape_of(options: Mapping[str, Any]) -> LoadShape:
 
 
 def check_files(options: Mapping[str, Any]) -> None:
-    """Read payloads, headers and arrivals, so that a mistake in them shows before a server is started.
+    """Read payloads, headers and arrivals, so that a mistake in them is reported before a server is started.
 
     Raises:
         StoreError: the arrivals cannot be used.
@@ -106,7 +106,7 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
     is_private = engine is not None or begun_from is not None
     if target.startswith(("http://", "https://")):
         if is_private or options["environments"]:
-            raise click.UsageError("--engine, --from and --environments are for functions and routes of thawd")
+            raise click.UsageError("--engine, --from and --environments work only for functions and routes of thawd")
         check_url(target)
         url, authorization = without_credentials(target)
         yield _make_plan(options, shape, url, None, None, None if not authorization else lambda *_: authorization)
@@ -135,7 +135,10 @@ def _private(
         fail(f"there is no function {function!r}; the configuration has: {known}")
     name, _, qualifier = options["target"].partition(":")
     if qualifier not in ("", "$LATEST") and not name.startswith("/"):
-        fail(f"a private server has no versions or aliases: name {name!r}, or measure it on the running server")
+        fail(
+            f"a private server has no versions or aliases: measure {name!r}, or leave out --engine and --from to "
+            "measure on the running server"
+        )
     environments = options["environments"] or shape.concurrency or max(_default_environments(), 1)
     provisioned = environments if engine == "provisioned" else 0
     warn(f"starting a private server for {function}, engine {engine}, at most {in_words(environments)}")
@@ -208,7 +211,7 @@ def _make_plan(  # noqa: PLR0913, PLR0917 - what differs between the three kinds
 
 
 def _label(options: Mapping[str, Any], name: str, engine: str | None) -> str:
-    """The run's name: --label, with the engine behind it where there are several; else the engine or the target."""
+    """The run's name: --label (followed by the engine if there are several), else the engine, else the target."""
     label: str | None = options["label"]
     if engine is None:
         return label or name.partition("://")[2] or name
@@ -232,7 +235,7 @@ def _function_of(target: str, options: Mapping[str, Any], settings: Settings) ->
 
 
 def _running(settings: Settings) -> tuple[str, Credentials | None, dict[str, str]]:
-    """URL of the running server, the function that signs requests to it, and the headers with its key."""
+    """URL of the running server, the function that signs requests to it (or None), and the headers with its key."""
     from thawd.cli.client import address, request, signature
 
     request(settings, "/_thawd/status", None, {})  # ends the command if no server answers
@@ -261,6 +264,6 @@ def _headers(texts: tuple[str, ...]) -> dict[str, str]:
     for text in texts:
         name, colon, value = text.partition(":")
         if not colon or not _HEADER.fullmatch(name.strip()) or not _HEADER_VALUE.fullmatch(value):
-            raise click.UsageError(f"-H {text!r} is not a header; write NAME: VALUE, in characters of Latin-1")
+            raise click.UsageError(f"-H {text!r} is not a header; write NAME: VALUE, with Latin-1 characters only")
         headers[name.strip()] = value.strip()
     return headers

@@ -1,4 +1,4 @@
-"""The verb ``thawd check``: validate the configuration."""
+"""The command ``thawd check``: validate the configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from thawd.cli.options import config_option, examples, load
 
 _OPTIONAL = ("queue", "schedule")
-"""Resources that are left out of the summary when there are none."""
+"""Resources that the summary mentions only if some are declared."""
 
 
 @click.command(epilog=examples("thawd check -c staging/thawd.toml"))
@@ -17,7 +17,8 @@ _OPTIONAL = ("queue", "schedule")
 def check(config_path: Path) -> None:
     """Check the configuration and print every mistake.
 
-    A mistake is printed with file, key path, the value found and the values allowed. The exit status is then 1.
+    For each mistake, the file, the key path, the value found and the allowed values are printed. The exit status is 1
+    if there is a mistake.
     """
     settings = load(config_path)
     counts = {

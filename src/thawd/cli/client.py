@@ -1,4 +1,4 @@
-"""How verbs call the running server: one HTTP request with the credentials of the configuration."""
+"""Calls the running server for the commands: one HTTP request with the credentials from the configuration."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def request(
     settings: Settings, path: str, body: bytes | None, headers: dict[str, str]
 ) -> tuple[int, dict[str, str], bytes]:
-    """Send one request to the running server; ends the command when no server answers.
+    """Send one request to the running server. If no server answers, the command ends.
 
     Args:
         settings: address and credentials of the server.
         path: path with query string, percent-encoded.
         body: body of a POST; None: the request is a GET.
-        headers: further headers, besides the credentials.
+        headers: headers to send in addition to the credentials.
 
     Returns:
         Status, headers (names in lower case), body.
@@ -45,17 +45,18 @@ def request(
             answer = connection.getresponse()
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
     except (http.client.IncompleteRead, ConnectionResetError, BrokenPipeError) as error:
-        fail(
-            f"the server at {host}:{port} ended the connection before it had answered ({error or type(error).__name__})"
-        )
+        fail(f"the server at {host}:{port} closed the connection before it answered ({error or type(error).__name__})")
     except http.client.HTTPException as error:
-        fail(f"the server at {host}:{port} does not speak HTTP as thawd does ({error!r})")
+        fail(
+            f"the answer from {host}:{port} is not valid HTTP ({error!r}); find out which program uses the port, or "
+            "start thawd with `thawd up`"
+        )
     except OSError as error:
-        fail(f"no thawd answers at {host}:{port} ({error}); start it with `thawd up -c {settings.path}`")
+        fail(f"no thawd server answers at {host}:{port} ({error}); start it with `thawd up -c {settings.path}`")
 
 
 def fetch(settings: Settings, path: str, body: bytes | None = None) -> Any:
-    """The JSON document that the running server answers; any other answer ends the command."""
+    """Request a JSON document from the running server. Any other answer ends the command."""
     status, _, answered = request(settings, path, body, {})
     if status != 200:
         fail(f"HTTP {status}: {message_of(answered)}")
@@ -63,17 +64,20 @@ def fetch(settings: Settings, path: str, body: bytes | None = None) -> Any:
 
 
 def parse_answer(body: bytes) -> Any:
-    """An answer's JSON document; ends the command where the body is not JSON."""
+    """Parse the JSON document in an answer. If the body is not JSON, the command ends."""
     try:
         return json.loads(body)
     except ValueError:
-        fail("the server that answers is not thawd; find out which one has the port, or start thawd with `thawd up`")
+        fail(
+            "the answer is not JSON, so the server is not thawd; find out which program uses the port, or start thawd "
+            "with `thawd up`"
+        )
 
 
 def signature(
     keys: Mapping[str, str], address: tuple[str, int], path: str, body: bytes | None, headers: Mapping[str, str]
 ) -> dict[str, str]:
-    """Headers that sign a request (Signature Version 4) with the first of the keys, and its ``Host`` header."""
+    """The ``Host`` header of a request, and the headers that sign it with the first of `keys` (Signature Version 4)."""
     import time
 
     from thawd.gateway.sigv4 import SignedRequest, sign
@@ -94,7 +98,7 @@ def _must_be_signed(name: str) -> bool:
 
 
 def address(settings: Settings) -> tuple[str, int]:
-    """Address of the data folder's server: the one that the running server announced, else the configured one."""
+    """Address of the server: the one that the running server wrote to its data folder, else the configured one."""
     return address_in(settings.server.data) or (settings.server.host, settings.server.port)
 
 

@@ -1,4 +1,4 @@
-"""The verb ``thawd cost``: what a function would cost on AWS Lambda."""
+"""The command ``thawd cost``: estimate what a function would cost on AWS Lambda."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PATH = click.Path(path_type=Path)
 
 
 class CostOptions:
-    """The options of ``thawd cost``, with types; sources of measurements come first."""
+    """The options of ``thawd cost``, with their types."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.function: str | None = options["function"]
@@ -64,10 +64,15 @@ class CostOptions:
     "sizes",
     multiple=True,
     metavar="MB:MS[:INIT[:RESTORE]]",
-    help="Memory in MB, then duration, init and billed restore in ms, instead of a measurement; may be repeated.",
+    help="Use these figures instead of a measurement: memory in MB, then duration, init time and billed restore time "
+    "in ms. May be repeated.",
 )
-@click.option("--report", metavar="FILE", help="Log with REPORT lines of thawd or Lambda; - is standard input.")
-@click.option("--bench", type=_PATH, help="File from `thawd bench --json`; needs FUNCTION or --memory.")
+@click.option(
+    "--report", metavar="FILE", help="Use the REPORT lines in this log of thawd or Lambda; - reads standard input."
+)
+@click.option(
+    "--bench", type=_PATH, help="Use the measurements in this file of `thawd bench --json`; needs FUNCTION or --memory."
+)
 @click.option(
     "--memory", "memory_mb", type=click.IntRange(128, 10_240), help="With --bench: memory of the function in MB."
 )
@@ -80,7 +85,9 @@ class CostOptions:
 )
 @click.option("--invocations", type=Finite(0, 1e15), default=1e6, show_default=True, help="Invocations in a month.")
 @click.option(
-    "--starts", type=Finite(0, 100), help="Percentage of invocations that wait for a start. Default: as measured."
+    "--starts",
+    type=Finite(0, 100),
+    help="Percentage of invocations that wait until an environment has started. Default: as measured.",
 )
 @click.option(
     "--storage",
@@ -91,18 +98,30 @@ class CostOptions:
     help="Size of /tmp in MB.",
 )
 @click.option(
-    "--provisioned", type=click.IntRange(0, 10_000), default=0, help="Compare with this provisioned concurrency."
+    "--provisioned",
+    type=click.IntRange(0, 10_000),
+    default=0,
+    help="Compare with a provisioned concurrency of this many environments.",
 )
 @click.option("--free-tier", is_flag=True, help="Subtract the account's monthly free tier.")
-@click.option("--server", type=Finite(0, 1e9), help="Compare with a server of this monthly price.")
+@click.option("--server", type=Finite(0, 1e9), help="Compare with a server that costs this much a month.")
 @click.option(
-    "--arrivals", metavar="FILE", help='Simulate keep-warm policies with the arrival times in FILE, or in the "log".'
+    "--arrivals",
+    metavar="FILE",
+    help='Simulate keep-warm policies with the arrival times in FILE; "log" stands for those in the function\'s log.',
 )
 @click.option(
     "--pattern",
-    help="Simulate them with generated arrivals: every=S, poisson=PER_HOUR, office=PER_HOUR, bursts=NxS.",
+    help="Simulate keep-warm policies with generated arrival times: every=S, poisson=PER_HOUR, office=PER_HOUR, "
+    "bursts=NxS.",
 )
-@click.option("--hours", type=Finite(1, 10_000), default=168.0, show_default=True, help="Length of --pattern in hours.")
+@click.option(
+    "--hours",
+    type=Finite(1, 10_000),
+    default=168.0,
+    show_default=True,
+    help="With --pattern: number of hours to simulate.",
+)
 @click.option(
     "--keep-alive",
     "keep_alive_s",
@@ -115,10 +134,10 @@ class CostOptions:
 def cost(**arguments: Any) -> None:
     """Estimate what FUNCTION would cost on AWS Lambda.
 
-    The estimate uses measured durations, with init and restore. They come from FUNCTION's log, from --report, from
-    --bench, or from --size, and hold for the machine that measured them. With --server and --provisioned, the output
-    says from how many invocations on these cost less. With --arrivals or --pattern, it compares policies of keeping
-    environments warm.
+    The estimate uses durations, including init and restore, from FUNCTION's log, from --report, from --bench or from
+    --size. They are valid for the machine on which they were measured. With --server or --provisioned, the output
+    shows from how many invocations on that alternative costs less. With --arrivals or --pattern, it compares policies
+    for keeping environments warm.
     """
     from thawd.cost.prices import CostError, load_prices
 
@@ -176,7 +195,7 @@ def _document(options: CostOptions, prices: Prices) -> dict[str, Any]:
 
 
 def _records(options: CostOptions, settings: Settings | None) -> list[Record]:
-    """Measured invocations, from the first source among the options."""
+    """Measured invocations from --report, else from --bench, else from the function's log."""
     from thawd.cost.measured import read_bench
     from thawd.cost.prices import CostError
     from thawd.cost.records import read_records
@@ -187,7 +206,7 @@ def _records(options: CostOptions, settings: Settings | None) -> list[Record]:
     if options.bench is not None:
         memory_mb = options.memory_mb or (declared.memory_mb if declared is not None else None)
         if memory_mb is None:
-            raise CostError("a bench file does not hold the function's memory size; add --memory or FUNCTION")
+            raise CostError("a bench file does not contain the function's memory size; add --memory or FUNCTION")
         return read_bench(options.bench, memory_mb=memory_mb)
     if settings is not None and options.function is not None:
         return read_records(_log_lines(settings, options.function))
@@ -214,7 +233,7 @@ def _log_lines(settings: Settings, function: str) -> list[str]:
         lines = log.start(_MOST_LINES)
         if declared is None and not log.exists:
             known = ", ".join(settings.functions) or "none"
-            fail(f"there is no function {function!r} and no log of one; {settings.path} has: {known}")
+            fail(f"there is no function {function!r}, and no log of such a function; {settings.path} has: {known}")
     return [line.decode(errors="replace") for line in lines]
 
 
@@ -250,7 +269,7 @@ def _keep_warm_question(
         start_s=max(0.0, (first_ms or size.warm_ms) - size.warm_ms) / 1000,
         plan=plan,
         provisioned=options.provisioned,
-        # The span is the whole pattern, because a week of office hours ends with days without an arrival.
+        # Simulate the whole span of the pattern: a week of office hours ends with days without an arrival.
         span=None if options.pattern is None else (BEGIN_S, BEGIN_S + options.hours * 3600),
     )
 
@@ -260,7 +279,7 @@ def _print(document: dict[str, Any]) -> None:
     click.echo(
         f"AWS Lambda, {prices['region']}, prices of {prices['date']} in {prices['currency']}: {prices['source']}"
     )
-    said = "the free tier is taken off" if document["free_tier"] else "without free tier"
+    said = "the free tier is subtracted" if document["free_tier"] else "the free tier is not subtracted"
     click.echo(f"{document['invocations']:,.0f} invocations a month of 730 hours; {said}; billed by the millisecond")
     for size in document["measured"]:
         if size["count"]:
@@ -276,7 +295,7 @@ def _shown(row: dict[str, Any], server_monthly: float | None) -> dict[str, str]:
     first = "not measured" if row["first_ms"] is None else f"{row['first_ms']:,.0f} ms"
     if row["per_million"] is None:
         first = "-"  # with provisioned concurrency no request waits for a start
-    # Starts without a measurement count as warm invocations, so the row shows a lower bound.
+    # Starts that were not measured are priced like warm invocations, so the row shows a lower bound.
     is_low = row["first_ms"] is None and row["start_share"] > 0
     least, most = ("at least ", "at most ") if is_low else ("", "")
     shown = {

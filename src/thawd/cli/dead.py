@@ -1,4 +1,4 @@
-"""The verbs ``thawd dead …``: list, show, redrive and remove dead letters."""
+"""The commands ``thawd dead …``: list, show, redrive and remove dead letters."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def dead() -> None:
 def list_(function: str | None, as_json: bool, limit: int | None, config_path: Path) -> None:
     """List dead letters of FUNCTION, or of all functions.
 
-    They are listed in the order in which they were accepted, without their payloads.
+    They are listed in the order in which their events were accepted, without the payloads.
     """
     settings = load(config_path)
     count = 0
@@ -119,8 +119,8 @@ _all = click.option("--all", "everything", is_flag=True, help="All dead letters.
 def redrive(numbers: tuple[int, ...], function: str | None, everything: bool, config_path: Path) -> None:
     """Queue dead letters again, as if they had just been accepted.
 
-    Where the function ran and only its destination failed, the outcome is sent to the destination again and the
-    function does not run.
+    If the function ran and only its destination failed, the outcome is sent to the destination again and the function
+    does not run.
     """
     document = _change("redrive", numbers, function, everything=everything, config_path=config_path)
     _report(document, "queued again")
@@ -145,7 +145,7 @@ def _change(
     from thawd.stores.events.dead_letters import Selection
 
     if [bool(numbers), function is not None, everything].count(True) != 1:
-        raise click.UsageError("name dead letters by ID, or use --function, or --all: one of the three")
+        raise click.UsageError("choose dead letters by ID, with --function or with --all: exactly one of the three")
     selection = Selection(ids=list(numbers) or None, function=function, all=everything)
     return ask(
         load(config_path),

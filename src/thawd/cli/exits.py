@@ -1,4 +1,4 @@
-"""How verbs end: exit statuses, and one line on standard error for an expected error instead of a traceback."""
+"""How commands end: exit statuses, and for an expected error one line on standard error instead of a traceback."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from thawd.errors import ScarcityError, ThawdError
 
 EXIT_FAILED = 1
 EXIT_SCARCE = 71
-"""The machine has too few threads or too little memory for thawd; sysexits.h: EX_OSERR, "cannot fork" and the like."""
+"""The machine has too few threads or too little memory for thawd. Source: sysexits.h, EX_OSERR."""
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
 class VerbGroup(click.Group):
-    """A group of verbs, such as ``thawd dead``, that ends with one line for an expected error."""
+    """A group of commands, such as ``thawd dead``. For an expected error, it prints one line instead of a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -27,7 +27,7 @@ class VerbGroup(click.Group):
 
 
 def fail(message: str) -> NoReturn:
-    """End the command with a line on standard error."""
+    """Print `message` on standard error and end the command with status 1."""
     warn(message)
     sys.exit(EXIT_FAILED)
 
@@ -41,5 +41,5 @@ def fail_scarce(error: ScarcityError) -> NoReturn:
 def warn(message: str) -> None:
     """Print a line on standard error."""
     if sys.stdout is not None:
-        sys.stdout.flush()  # keeps the order of the lines when both streams go to one place
+        sys.stdout.flush()  # keeps the order of the lines when both streams go to the same file or terminal
     click.echo(f"thawd: {message}", err=True)

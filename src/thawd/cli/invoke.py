@@ -1,4 +1,4 @@
-"""The verb ``thawd invoke``: run a function on the running server."""
+"""The command ``thawd invoke``: run a function on the running server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thawd.cli.exits import fail
 from thawd.cli.options import config_option, examples, load
 
 EXIT_FUNCTION_ERROR = 3
-"""The function ran and failed; a request that never reached it ends with status 1."""
+"""The function ran and failed. If the request never reached the function, the exit status is 1."""
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""The verb ``thawd logs``: print and follow a function's log. It reads the files and needs no server."""
+"""The command ``thawd logs``: print and follow a function's log. It reads the log files and needs no server."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _FOLLOW_S = 0.05
 def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) -> None:
     """Print the log of FUNCTION.
 
-    The log holds everything that the function printed, and START, END and REPORT lines of each invocation. A name
-    with a slash is the name of a log group. Works whether the server runs or not.
+    The log contains everything that the function printed, and the START, END and REPORT lines of each invocation. A
+    name with a slash is the name of a log group. The command works whether the server runs or not.
     """
     import time
 
@@ -55,7 +55,7 @@ def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) 
             known = ", ".join(settings.functions) or "none"
             if is_group:
                 fail(f"there is no log group {function!r}")
-            fail(f"there is no function {function!r} and no log of one; {config_path} has: {known}")
+            fail(f"there is no function {function!r}, and no log of such a function; {config_path} has: {known}")
         print_log_lines(last, raw=raw)
         with contextlib.suppress(KeyboardInterrupt):
             while follow:

@@ -1,6 +1,6 @@
-"""Options that several verbs have, the checks of their values, and the examples below a verb's help.
+"""Options that several commands share, checks of their values, and the examples below a command's help text.
 
-`load` imports the configuration only when a verb runs, so that help is instant.
+`load` imports `thawd.config` only when a command runs, so that help is instant.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ config_option = click.option(
 
 
 def examples(*lines: str) -> str:
-    """Epilog of a verb's help: command lines, and comments about them, printed as they are."""
+    """The end of a command's help text: example command lines with comments, printed unchanged."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
-    """The configuration in a file; prints every mistake in it and ends the command if there is one."""
+    """Load the configuration file. If it contains mistakes, print all of them and end the command."""
     from thawd import config
 
     try:
@@ -49,13 +49,13 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def check_writable(path: Path | None) -> None:
-    """End the command unless a file can be written at `path`, before a long measurement runs for nothing."""
+    """End the command if no file can be written at `path`. Call it before a long measurement, not after it."""
     if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-        fail(f"{path}: not a place where a file can be written")
+        fail(f"{path} cannot be written: it is a folder, or its folder is missing or not writable; name another file")
 
 
 def check_page(path: Path | None) -> None:
-    """End the command unless an HTML page can be written at `path`: its library must be installed."""
+    """End the command if no HTML page can be written at `path`, or the library that makes pages is not installed."""
     from thawd.bench.pages import require_templates
 
     check_writable(path)

@@ -1,6 +1,6 @@
-"""Output of the command line: columns of text, log lines, ages; and what happens when a pipe closes.
+"""Prints the output of the command line: columns of text, log lines, ages. Also handles closed pipes (SIGPIPE).
 
-Owns the process's reaction to SIGPIPE. Verbs that print something of their own kind keep its looks to themselves.
+Commands whose output has another form format it themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thawd.cli.table_export import cell
 
 @contextlib.contextmanager
 def sigpipe(disposition: signal.Handlers) -> Iterator[None]:
-    """Inside the ``with`` block, SIGPIPE has another disposition."""
+    """Inside the ``with`` block, SIGPIPE has this disposition."""
     before = signal.signal(signal.SIGPIPE, disposition)
     try:
         yield
@@ -28,7 +28,7 @@ def sigpipe(disposition: signal.Handlers) -> Iterator[None]:
 
 
 def discard_unwritable_output() -> None:
-    """Discard buffered output that a full disk or a closed pipe refuses; Python's exit would complain about it."""
+    """Discard buffered output that a full disk or closed pipe refuses. Otherwise Python would report it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -40,7 +40,7 @@ def discard_unwritable_output() -> None:
 
 
 def print_log_lines(lines: list[bytes], *, raw: bool) -> None:
-    """Print lines of a log unchanged, with the escape sequences for colours that functions write."""
+    """Print lines of a log unchanged, including escape sequences for colours that functions wrote."""
     texts = (line.decode(errors="replace") for line in lines)
     shown = (text.split("\t", 2)[-1] if raw else text.replace("\t", " ", 2) for text in texts)
     sys.stdout.write("".join(f"{text}\n" for text in shown))
@@ -69,7 +69,7 @@ def _on_one_line(text: str) -> str:
 
 
 def age(seconds: float) -> str:
-    """An age in the largest unit of which it has at least two, such as ``3 h``."""
+    """Format an age in the largest unit that it contains at least twice, for example ``3 h``."""
     for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"

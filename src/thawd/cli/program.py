@@ -1,4 +1,4 @@
-"""The command ``thawd``: the group of all verbs, its help, and what holds for each of them: signals, errors, output."""
+"""The command line ``thawd``: the group of all commands, its help, and the handling of signals, errors and output."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ _SECTIONS = {
 
 
 class _Program(click.Group):
-    """The outermost group: an expected error ends the command with one line, never with a traceback."""
+    """The outermost group of commands. For an expected error, it prints one line instead of a traceback."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        # A reader that has enough (`| head`) ends us as it ends cat and grep. Python ignores SIGPIPE by default.
+        # When the reader of a pipe exits (`| head`), SIGPIPE must end thawd, as it ends cat and grep. Python's default
+        # is to ignore it.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # not every terminal can show every name
+            if isinstance(stream, io.TextIOWrapper):  # some terminals cannot show every character of a name
                 stream.reconfigure(errors="backslashreplace")
         return super().main(*args, **kwargs)
 
@@ -66,7 +67,7 @@ class _Program(click.Group):
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs by section."""
+        """List the commands by section."""
         width = max(map(len, self.commands))
         for title, verbs in _SECTIONS.items():
             with formatter.section(title):
@@ -81,15 +82,15 @@ class _Program(click.Group):
         "thawd up                              # serve ./thawd.toml on port 8350",
         """thawd invoke classify -p '{"n": 1}'   # run a function""",
         "thawd logs classify --follow          # watch its log",
-        "thawd VERB --help                     # options and examples of a verb",
+        "thawd COMMAND --help                  # options and examples of a command",
     ),
 )
 @click.version_option(__version__, prog_name="thawd")
 def main() -> None:
     """Serverless machine-learning inference on your own machine, with AWS Lambda's interface.
 
-    Start with `thawd up` in a folder with a thawd.toml. boto3 and the AWS CLI work as clients: set their endpoint URL
-    to the server's address.
+    Start with `thawd up` in a folder that contains a thawd.toml. boto3 and the AWS CLI work as clients: set their
+    endpoint URL to the server's address.
     """
 
 

@@ -1,4 +1,4 @@
-"""The verb ``thawd queue``: the state of the event queue, by function."""
+"""The command ``thawd queue``: show the state of the event queue, by function."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _CLEAR = "\x1b[H\x1b[2J"
 def queue(as_json: bool, watch: bool, config_path: Path) -> None:
     """Show the queue of asynchronous events, by function.
 
-    Queued events wait to run; "oldest" is the age of the oldest. Delivering events have run, and their outcome waits
-    for its destination. Dead events are dead letters, see `thawd dead`. Rates are those of the last minute. The other
-    figures are counted from the creation of the data folder.
+    "queued" events wait to run, and "oldest" is the age of the oldest of them. "delivering" events have run, and their
+    outcome is still to be sent to a destination. "dead" events are dead letters; see `thawd dead`. Rates are averages
+    of the last minute. "accepted", "done", "retried" and "buried" (dead-lettered) are counted from the creation of the
+    data folder.
     """
     settings = load(config_path)
     try:

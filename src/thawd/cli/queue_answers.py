@@ -1,4 +1,4 @@
-"""Where ``thawd queue`` and ``thawd dead`` get their answers: the running server, or the state file when none runs."""
+"""Gets the data for ``thawd queue`` and ``thawd dead`` from the running server, or if none runs from the state file."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from thawd.queue.operator_view import QueueDesk
 
 Question = Callable[["QueueDesk"], Awaitable[dict[str, Any]]]
-"""A call of the desk that has the same answer as the server's API."""
+"""A call of a `QueueDesk` method. It returns the same document as the server's API."""
 
 
 def ask(settings: Settings, path: str, body: bytes | None, question: Question) -> dict[str, Any]:
-    """Ask the running server; where none runs, open the state file with the data folder locked meanwhile.
+    """Ask the running server. If none runs, lock the data folder and read the state file.
 
     Args:
         settings: the configuration.
         path: path of the request to a server.
         body: body of the request, JSON; None: the request is a GET.
-        question: the same question to the desk of the state file.
+        question: the same request, as a call of a `QueueDesk` that uses the state file.
 
     Raises:
         ThawdError: the state file cannot be used, or the request names something that does not exist.
@@ -72,7 +72,7 @@ async def _from_file(settings: Settings, question: Question) -> dict[str, Any]:
             report=warn,
         )
         document = await question(QueueDesk(letters, upkeep, wake=lambda functions: None))
-        # Encoded as a server's answer is: payloads are JSON inside the document.
+        # Encode the document as the server does, with payloads as JSON inside it.
         shown: dict[str, Any] = json.loads(msgspec.json.encode(document))
         return shown
     finally:

@@ -1,4 +1,4 @@
-"""The verb ``thawd restore``: put a backup back."""
+"""The command ``thawd restore``: restore a backup."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from thawd.errors import ThawdError
 def restore(folder: Path, replace: bool, config_path: Path) -> None:
     """Restore the backup in FOLDER; the server must be stopped.
 
-    Files are restored to the places that the configuration names. The whole backup is checked before anything
-    changes. Events that were queued when the backup was made run again.
+    Files are restored to the paths that the configuration names. The whole backup is checked before anything is
+    changed. Events that were queued when the backup was made run again.
     """
     from thawd.server import backup as backups
 
@@ -28,4 +28,4 @@ def restore(folder: Path, replace: bool, config_path: Path) -> None:
         manifest = backups.restore(settings, folder, replace=replace, say=click.echo)
     except ThawdError as error:
         fail(str(error))
-    click.echo(f"restored what thawd {manifest.thawd} backed up at {manifest.made}; start with `thawd up`")
+    click.echo(f"restored the backup that thawd {manifest.thawd} made at {manifest.made}; start with `thawd up`")

@@ -1,7 +1,8 @@
-"""The verbs ``thawd snapshot …``: list, inspect, verify, lint and remove snapshots.
+"""The commands ``thawd snapshot …``: list, inspect, verify, lint and remove snapshots.
 
-They work whether a server runs or not, because a snapshot in use is locked and stays. They own the looks of the
-output; the store decides which snapshots may go. Heavy imports happen inside the verbs, so that help is instant.
+They work whether a server runs or not, because a snapshot in use is locked and cannot be removed. This module formats
+the output; the snapshot store decides which snapshots may be removed. Large modules are imported inside the commands,
+so that help is instant.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
 def group() -> None:
     """List, inspect, verify, lint and remove snapshots.
 
-    A snapshot is named by its ID, by the first digits of its ID, or by FUNCTION or FUNCTION:VERSION where only one
-    matches. Snapshots that are too old, or too large together, are removed automatically. Removing one by hand is
-    safe: the function is frozen again when it is next published.
+    A snapshot is named by its ID, by the first digits of its ID, or by FUNCTION or FUNCTION:VERSION if only one
+    snapshot matches. thawd removes snapshots automatically when they are too old, or when all of them together are too
+    large. Removing one by hand is safe: the function is frozen again when it is next published.
     """
 
 
@@ -52,7 +53,7 @@ def group() -> None:
 @_json_option
 @config_option
 def list_(as_json: bool, config_path: Path) -> None:
-    """List all snapshots, last used first."""
+    """List all snapshots, the most recently used first."""
     settings = load(config_path)
     store = _store(settings)
     snapshots = store.snapshots()
@@ -61,10 +62,10 @@ def list_(as_json: bool, config_path: Path) -> None:
         return
     if not snapshots:
         how = (
-            f'{config_path} has snapshots = "off"; with "auto", `thawd up` takes some'
+            f'{config_path} has snapshots = "off"; with "auto", `thawd up` takes snapshots'
             if settings.server.snapshots == "off"
-            else "`thawd up` takes one of each function that it publishes, unless the function has snapshot = false; "
-            "if it did not, `thawd status` says why"
+            else "`thawd up` takes a snapshot of each function that it publishes, unless the function has "
+            "snapshot = false; if one is missing, `thawd status` shows why"
         )
         click.echo(f"no snapshots in {store.folder}; {how}")
         return
@@ -85,8 +86,9 @@ def list_(as_json: bool, config_path: Path) -> None:
 def inspect(which: str, full: bool, as_json: bool, config_path: Path) -> None:
     """Show the contents of a snapshot or an image file.
 
-    The output shows what takes the space, mappings, threads, descriptors, and the machine on which the process was
-    frozen. An argument with a slash, or one that is a file here, is the PATH of an image and needs no configuration.
+    The output shows what takes the space, the mappings, threads and descriptors, and the machine on which the process
+    was frozen. An argument that contains a slash, or that names a file in the current folder, is the PATH of an image.
+    It needs no configuration.
     """
     from thawd.snapshot.inspect import reader as images
 
@@ -115,8 +117,8 @@ def inspect(which: str, full: bool, as_json: bool, config_path: Path) -> None:
 def verify(ids: tuple[str, ...], as_json: bool, config_path: Path) -> None:
     """Check that snapshots are undamaged.
 
-    Reads the snapshots with these IDs, or all, compares each with its SHA-256 and decodes its tables. The exit status
-    is 1 if one is damaged or must not be used.
+    The snapshots with these IDs (all snapshots if no ID is named) are read, compared with their SHA-256, and their
+    tables are decoded. The exit status is 1 if a snapshot is damaged or must not be used.
     """
     store = _store(load(config_path))
     snapshots = [store.resolve(text) for text in dict.fromkeys(ids)] if ids else store.snapshots()
@@ -128,7 +130,7 @@ def verify(ids: tuple[str, ...], as_json: bool, config_path: Path) -> None:
         except ResourceNotFoundException:
             if ids:
                 raise
-            continue  # evicted while others were read
+            continue  # removed while others were read
         except StoreError as error:
             problems = (str(error),)
         documents.append({**_named(snapshot), "sound": not problems, "problems": list(problems)})
@@ -151,7 +153,7 @@ def verify(ids: tuple[str, ...], as_json: bool, config_path: Path) -> None:
 def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
     """Search functions for state that will be wrong after a thaw.
 
-    Each FUNCTION, or every one when none is named, is initialised in its own interpreter as for a snapshot; no server
+    Each FUNCTION (every function if none is named) is initialised in its own interpreter, as for a snapshot. No server
     is needed. Lint finds seeded random generators, connections, threads, credentials and times captured at import,
     and more; docs/reference/snapshot-lint.md explains every rule. The exit status is 1 if there is a warning.
     """
@@ -203,17 +205,22 @@ def _counted(found: list[Finding]) -> str:
 
 @group.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--unused", is_flag=True, help="Remove all that no process uses, and unfinished ones.")
-@click.option("--all", "everything", is_flag=True, help="Remove all; if one is in use, it stays and the status is 1.")
+@click.option("--unused", is_flag=True, help="Remove all snapshots that no process uses, and unfinished files.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Remove all snapshots. If one is in use, it is kept and the exit status is 1.",
+)
 @config_option
 def rm(ids: tuple[str, ...], unused: bool, everything: bool, config_path: Path) -> None:
     """Remove snapshots that are not in use.
 
-    A snapshot that a running server uses stays. A function without a snapshot is frozen again when it is next
+    A snapshot that a running server uses is kept. A function without a snapshot is frozen again when it is next
     published.
     """
     if [bool(ids), unused, everything].count(True) != 1:
-        raise click.UsageError("name IDs, or use --unused, or --all: one of the three")
+        raise click.UsageError("choose snapshots by ID, with --unused or with --all: exactly one of the three")
     store = _store(load(config_path))
     failed = False
     if ids:
@@ -251,7 +258,7 @@ def _store(settings: Settings) -> SnapshotStore:
 
 @contextlib.contextmanager
 def _progress(snapshot: Snapshot) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
+    """Show a progress bar if standard error is a terminal."""
     if not sys.stderr.isatty() or snapshot.sidecar is None:
         yield lambda done_bytes: None
         return
@@ -269,7 +276,7 @@ def _named(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _document(snapshot: Snapshot) -> dict[str, Any]:
-    """Everything known of a snapshot, as a JSON document."""
+    """Everything known about a snapshot, as a JSON document."""
     document = {
         **_named(snapshot),
         "path": str(snapshot.path),

@@ -1,4 +1,4 @@
-"""The verbs ``thawd source …``: list, pause and resume queues, schedules and remote buckets."""
+"""The commands ``thawd source …``: list, pause and resume queues, schedules and remote buckets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
 def list_(as_json: bool, config_path: Path) -> None:
-    """List all sources with state, last result, and what waits or comes next."""
+    """List all sources with their state, their last result, and what is waiting or due next."""
     document = fetch(load(config_path), _PATH)
     if as_json:
         click.echo(json.dumps(document["sources"], indent=2))

@@ -1,4 +1,4 @@
-"""The verb ``thawd status``: what the running server is doing."""
+"""The command ``thawd status``: show what the running server is doing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from thawd.cli.options import config_option, examples, load
 def status(as_json: bool, config_path: Path) -> None:
     """Show environments, starts and latencies by function.
 
-    The running server answers. A function that starts more slowly than it could is shown with the reason.
+    The figures come from the running server. If environments of a function start more slowly than they could, the
+    reason is shown.
     """
     answered = fetch(load(config_path), "/_thawd/status")
     if as_json:
@@ -29,7 +30,7 @@ def status(as_json: bool, config_path: Path) -> None:
 
 
 def _print(document: dict[str, Any]) -> None:
-    """Print the status document for people."""
+    """Print the status document as text."""
     click.echo(
         f"{document['url']}  process {document['pid']}; at most {document['max_environments']} environments and "
         f"{document['memory_mb']} MB; memory limits by {document['memory_limit']}"
@@ -63,7 +64,7 @@ def _print(document: dict[str, Any]) -> None:
 def _obstacles(entry: dict[str, Any]) -> str:
     """Why environments do not start faster: each reason once, with the kinds of start that it prevents."""
     prevented: dict[str, list[str]] = {}
-    for obstacle in entry.get("start_reasons", ()):  # a server of an older release sends none
+    for obstacle in entry.get("start_reasons", ()):  # a server of an older release does not send this field
         prevented.setdefault(obstacle["reason"], []).append(f"not {_PARTICIPLES[obstacle['start']]}")
     texts = [f"{', '.join(starts)}: {reason}" for reason, starts in prevented.items()]
     return "; ".join(texts) or str(entry["start_reason"])
@@ -77,10 +78,10 @@ _COUNTED = {
     "throttles": ("throttle", "throttles"),
     "init_failures": ("failed init", "failed inits"),
     "fallbacks": ("fallback to a slower start", "fallbacks to a slower start"),
-    "destination_failures": ("failed try of a destination", "failed tries of a destination"),
-    "dead_letter_errors": ("failed try of a dead-letter queue", "failed tries of a dead-letter queue"),
+    "destination_failures": ("failed delivery to a destination", "failed deliveries to a destination"),
+    "dead_letter_errors": ("failed delivery to a dead-letter queue", "failed deliveries to a dead-letter queue"),
     "recursive_invocations_dropped": ("invocation dropped as a loop", "invocations dropped as loops"),
-    "dead": ("dead event", "dead events"),
+    "dead": ("dead letter", "dead letters"),
 }
 
 

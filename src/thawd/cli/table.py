@@ -1,4 +1,4 @@
-"""The verb ``thawd table``: print a table's items, or export them into a file."""
+"""The command ``thawd table``: print a table's items, or export them into a file."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def table(  # noqa: PLR0913, PLR0917 - an option each
 ) -> None:
     """Print or export the items of the table NAME.
 
-    Items are in the order of their keys. The key comes first: as the field `_key` in JSON and Parquet, else as the
-    column `key`. A field of the item with the same name gets an underscore: `_key` becomes `_key_` (and `_key_`
-    becomes `_key__`), `key` becomes `key_`.
+    Items are sorted by key. The key comes first: as the field `_key` in JSON and Parquet, otherwise as the column
+    `key`. A field of the item with the same name gets an underscore: `_key` becomes `_key_` (and `_key_` becomes
+    `_key__`), `key` becomes `key_`.
 
-    On the terminal, line breaks and control characters are escaped; JSON and CSV hold them unchanged. A Parquet
-    column is bool, int64, double or string if all its values have that type; otherwise it holds JSON as text.
+    Without a format, line breaks and control characters are escaped; JSON and CSV keep them. A Parquet column is bool,
+    int64, double or string if all its values have that type; otherwise it contains JSON as text.
 
-    Works whether the server runs or not.
+    The command works whether the server runs or not.
     """
     settings = load(config_path)
     if name not in settings.tables:
@@ -66,7 +66,7 @@ def table(  # noqa: PLR0913, PLR0917 - an option each
         raise click.UsageError("--json, --csv and --format exclude each other")
     kind = asked[0] if asked else None
     if output is None and kind == "parquet":
-        raise click.UsageError("Parquet is not for the terminal; name a file with --output")
+        raise click.UsageError("Parquet cannot be printed on the terminal; name a file with --output")
     if output is not None and kind is None:
         raise click.UsageError(f"choose the format of the file with --format: {', '.join(FORMATS)}")
     key_name = "key" if kind in (None, "csv") else "_key"
@@ -91,14 +91,14 @@ def _row(key: str, item: bytes, *, key_name: str) -> dict[str, Any]:
     try:
         fields = json.loads(item)
     except ValueError as error:
-        raise StoreError(f"the item under the key {key!r} is not JSON ({error}); put it again") from None
+        raise StoreError(f"the item under the key {key!r} is not JSON ({error}); store the item again") from None
     if not isinstance(fields, dict):
-        raise StoreError(f"the item under the key {key!r} is not a JSON object; put it again")
+        raise StoreError(f"the item under the key {key!r} is not a JSON object; store the item again")
     return {key_name: key, **{f"{n}_" if n.rstrip("_") == key_name else n: value for n, value in fields.items()}}
 
 
 def _found(of: Table, key: str | None) -> Iterator[tuple[str, bytes]]:
-    """Keys and items. A table that does not exist until its first item is put has none, and a note says so."""
+    """Keys and items of a table. A table is created with its first item; before that, a note says that it is empty."""
     from thawd.stores.tables.access import read_item, read_table
 
     try:

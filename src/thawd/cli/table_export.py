@@ -1,7 +1,7 @@
-"""Exports a table's items as JSON lines, CSV or Parquet, into a file that appears complete or not at all.
+"""Exports a table's items as JSON lines, CSV or Parquet into a file. The file appears only when it is complete.
 
-Memory use does not grow with the table. CSV and Parquet need all columns before the first row, so rows are written to
-a temporary file first and read back from there. The table itself is read once.
+Memory use does not grow with the size of the table. CSV and Parquet need the names of all columns before the first
+row, so the rows are first written to a temporary file and read back from it. The table itself is read only once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 4 << 20
-# Up to here a double represents every whole number exactly.
+# Up to this value a double represents every whole number exactly.
 _MOST_EXACT = 1 << 53
 
 
@@ -72,7 +72,7 @@ def write_csv(spool: Spool, write: Callable[[bytes], object]) -> None:
     import csv
 
     line = io.StringIO()
-    # The writer quotes the characters of its line terminator, and readers take a lone \r for a line end.
+    # The writer quotes only the characters of its line terminator, and readers take an unquoted \r for a line end.
     writer = csv.writer(line, lineterminator="\r\n")
     columns = list(spool.columns)
     for cells in _cells(columns, spool):
@@ -96,7 +96,7 @@ def _cells(columns: list[str], rows: Iterable[Row]) -> Iterator[list[str]]:
 
 
 class Spool:
-    """Rows in a temporary file, and their columns. Inside its ``with`` block they can be read repeatedly.
+    """Rows in a temporary file, and their columns. Inside the ``with`` block, the rows can be read repeatedly.
 
     Attributes:
         columns: types of the values in each column, the key's column first.
@@ -151,7 +151,7 @@ class ColumnTypes:
         self._seen: set[str] = set()
 
     def add(self, value: Any) -> None:
-        """Note the type of one value."""
+        """Record the type of one value."""
         if value is None:
             return
         if isinstance(value, bool):

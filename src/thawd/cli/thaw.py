@@ -1,4 +1,4 @@
-"""The verb ``thawd thaw``: replace this process by one that was frozen."""
+"""The command ``thawd thaw``: replace this process by one that was frozen."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from thawd.cli.options import examples
 def thaw(image: Path, arguments: tuple[str, ...]) -> None:
     """Continue the process that was frozen into IMAGE.
 
-    `thawd.snapshot.freeze` froze it, and the process continues where it made that call. It gets ARGUMENTS, this
-    command's environment variables and its standard streams. The exit status is the process's own, or 120 if the image
+    The process froze itself with `thawd.snapshot.freeze`, and it continues after that call. It gets ARGUMENTS, and this
+    command's environment variables and standard streams. The exit status is that of the process, or 120 if the image
     does not fit this machine, or 121 if a stage of the thaw failed.
     """
     from thawd.snapshot import engine

@@ -1,4 +1,4 @@
-"""The verb ``thawd tune``: which memory size suits a function."""
+"""The command ``thawd tune``: find the memory size that suits a function."""
 
 from __future__ import annotations
 
@@ -27,20 +27,31 @@ _PATH = click.Path(path_type=Path)
 )
 @click.argument("function")
 @click.option(
-    "--memory", "sizes_mb", metavar="MB,MB,…", help="Sizes to try. Default: Lambda's usual sizes, up to this CPU count."
+    "--memory",
+    "sizes_mb",
+    metavar="MB,MB,…",
+    help="Sizes to try. Default: those of Lambda's usual sizes for which this machine has enough CPUs.",
 )
 @click.option(
-    "-p", "--payload", "payloads", multiple=True, help="An event as JSON, or @FILE; several are sent in turn."
+    "-p",
+    "--payload",
+    "payloads",
+    multiple=True,
+    help="An event as JSON, or @FILE to read it; several events are sent in turn.",
 )
 @click.option(
-    "--runs", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Warm invocations for each size."
+    "--runs",
+    type=click.IntRange(1, 100_000),
+    default=20,
+    show_default=True,
+    help="Number of warm invocations for each size.",
 )
 @click.option(
     "--starts",
     type=click.IntRange(0, 1000),
     default=3,
     show_default=True,
-    help="Starts of each kind for each size; 0 measures none.",
+    help="Number of starts of each kind for each size; 0 measures no starts.",
 )
 @click.option(
     "--arch",
@@ -54,9 +65,9 @@ _PATH = click.Path(path_type=Path)
     type=Finite(0, 1),
     default=0.5,
     show_default=True,
-    help="Weight of cost against time for the balanced size; 1 counts only cost.",
+    help="For the balanced size: weight of cost against time. At 1, only cost counts.",
 )
-@click.option("--no-cpu-limits", "unlimited", is_flag=True, help="Measure at full speed where CPU limits do not work.")
+@click.option("--no-cpu-limits", "unlimited", is_flag=True, help="Measure at full speed if CPU limits do not work.")
 @click.option("--html", "html_path", type=_PATH, help="Write a page with a plot into this file.")
 @click.option("--prices", type=_PATH, help="Price file to use instead of the included one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -64,9 +75,9 @@ _PATH = click.Path(path_type=Path)
 def tune(**options: Any) -> None:
     """Find the best memory size for FUNCTION by running it.
 
-    FUNCTION runs at several memory sizes: cold, restored and warm. The result names the cheapest size, the fastest
-    one and a balanced one. A private server is started for each size, and its environments get the CPU share that
-    Lambda allots to the memory. A server that is running is not touched.
+    FUNCTION runs at several memory sizes, and at each size in cold, restored and warm environments. The result names
+    the cheapest size, the fastest one and a balanced one. A private server is started for each size, and its
+    environments get the CPU share that Lambda allots to the memory. A running server is not affected.
     """
     import msgspec
 
@@ -106,7 +117,7 @@ def tune(**options: Any) -> None:
         warn(f"ended by Ctrl-C after {len(tuned.sizes)} of {len(sizes_mb)} sizes")
         sys.exit(EXIT_INTERRUPTED)
     if not tuned.per_million:
-        fail("the function worked at no size")
+        fail("the function failed at every size")
 
 
 def _sizes(text: str | None) -> list[int]:
@@ -114,12 +125,12 @@ def _sizes(text: str | None) -> list[int]:
         return []
     sizes = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
     if not all(128 <= size <= 10_240 for size in sizes):
-        fail(f"--memory {text}: sizes are whole numbers from 128 to 10240, with commas between them")
+        fail(f"--memory {text}: the sizes must be whole numbers from 128 to 10240, separated by commas")
     return sorted(set(sizes))
 
 
 def _event(text: str) -> bytes:
-    """The bytes of a payload; ends the command where they are not JSON."""
+    """The bytes of a payload. If they are not JSON, the command ends."""
     try:
         event = Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
         json.loads(event)
@@ -134,7 +145,7 @@ def _print_tuned(tuned: Tuned) -> None:
     from thawd.cost.tune_page import marks_of
 
     if not tuned.limited:
-        click.echo("without CPU limits: small sizes are faster here than on Lambda")
+        click.echo("measured without CPU limits: small sizes are faster here than on Lambda")
     rows = [
         {
             "memory": f"{size.memory_mb:,} MB",

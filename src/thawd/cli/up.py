@@ -1,4 +1,4 @@
-"""The verb ``thawd up``: serve a configuration in the foreground."""
+"""The command ``thawd up``: serve a configuration in the foreground."""
 
 from __future__ import annotations
 
@@ -26,14 +26,19 @@ from thawd.system import threads
     )
 )
 @config_option
-@click.option("--host", help="Address to listen on; overrides server.host. Needs server.key unless it is loopback.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port; overrides server.port. 0 takes any free one.")
-@click.option("--user", help="As root: switch to this user before serving. Overrides server.user.")
+@click.option(
+    "--host",
+    help="Address to listen on; overrides server.host. Needs server.key unless it is a loopback address.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port to listen on; overrides server.port. 0 chooses a free port."
+)
+@click.option("--user", help="If started as root: switch to this user before serving. Overrides server.user.")
 @click.option("--watch", is_flag=True, help="Republish a function when its code changes.")
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path),
-    help='For scripts: write {"url": …, "pid": …} into this file once everything is served.',
+    help='For scripts: write {"url": …, "pid": …} into this file when the server is ready.',
 )
 @click.option("--aws", "local_aws", is_flag=True, help="Also serve S3, DynamoDB, SQS and others, emulated by moto.")
 @click.option("--aws-real", "real_aws", is_flag=True, help="Functions use your AWS account, with your credentials.")
@@ -50,8 +55,8 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     """Serve everything in the configuration.
 
     The server runs in the foreground. SIGINT (Ctrl-C) or SIGTERM stops it: invocations in flight may finish within
-    server.grace_s, and a second signal ends them immediately. SIGHUP reads the configuration again and publishes what
-    has changed.
+    server.grace_s, and a second signal ends them immediately. On SIGHUP the server reads the configuration again and
+    publishes what has changed.
     """
     with interruptible():
         try:
@@ -76,28 +81,28 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     if ready_file is not None:
         _check_ready_file(ready_file)
     status = 0
-    with sigpipe(signal.SIG_IGN):  # the server outlives the terminal and the clients that it writes to
+    with sigpipe(signal.SIG_IGN):  # the server keeps running when the terminal or a client that it writes to closes
         try:
             serving.run(settings, environ=environ, watch=watch, ready_file=ready_file, aws=mode)
         except (ThawdError, OSError) as error:
             warn(str(error))
             status = EXIT_SCARCE if isinstance(error, ScarcityError) else EXIT_FAILED
         finally:
-            # The server has stopped; only Python's own exit is left, and an interrupt would only disturb it.
+            # The server has stopped. Only Python's own exit is left, and Ctrl-C must not interrupt it.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             discard_unwritable_output()
         if store_threads.are_left():
-            os._exit(status)  # Python would join these threads, and they wait for an endpoint that does not answer
+            os._exit(status)  # Python would wait for these threads, which wait for an endpoint that does not answer
         if status:
             sys.exit(status)
 
 
 def _check_ready_file(path: Path) -> None:
-    """End the command if the ready file could not be written, before anything starts."""
+    """End the command, before anything starts, if the ready file cannot be written."""
     folder = path.parent
     if path.is_dir():
         fail(f"the ready file {path} is a folder; name a file in it")
     if not folder.is_dir():
-        fail(f"the ready file {path} cannot be written: there is no folder {folder}; make it, or name another file")
+        fail(f"the ready file {path} cannot be written: there is no folder {folder}; create it, or name another file")
     if not os.access(folder, os.W_OK | os.X_OK):
         fail(f"the ready file {path} cannot be written: the folder {folder} is not writable; name another file")

@@ -1,9 +1,9 @@
-"""``thawd.toml`` and the process environment, read into frozen structs.
+"""Reads ``thawd.toml`` and the process's environment variables into frozen structs.
 
-Owns the options of the file, their defaults, and the texts of the mistakes that it reports. No other part of the
-platform reads ``os.environ``. Reading creates no folder and starts nothing.
+This package defines the file's options, their defaults, and the messages about mistakes. No other part of the platform
+reads ``os.environ``. Reading the configuration creates no folder and starts no process.
 
-Most callers need only `load`. `describe_options` serves the documentation.
+Most callers need only `load`. The documentation is made with `describe_options`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def process_environment() -> Mapping[str, str]:
-    """A copy of this process's environment variables, for callers that start other programs."""
+    """Return a copy of this process's environment variables, for callers that start other programs."""
     return dict(os.environ)
 
 
@@ -52,11 +52,11 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
     """Read a configuration file and check it.
 
     Args:
-        path: the file, usually ``thawd.toml``; relative paths in it are relative to its folder.
+        path: the file, usually ``thawd.toml``. Relative paths in it are relative to its folder.
         environ: environment variables; None: those of this process.
 
     Raises:
-        ConfigurationError: the file cannot be used; ``problems`` holds every mistake, in the order of the file.
+        ConfigurationError: the file has mistakes; ``problems`` contains all of them, in the order of the file.
     """
     environ = process_environment() if environ is None else environ
     document = read_document(path)

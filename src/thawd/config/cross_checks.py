@@ -1,7 +1,7 @@
-"""Checks between the tables of a configuration: names that must exist, numbers that must fit.
+"""Checks that compare tables of a configuration: names that must exist, numbers that must fit together.
 
-Each mistake is noted once. An empty name stands for a missing one, which has been noted already; and a reference to
-a table that is in the file is right even where that table has mistakes of its own.
+Each mistake is reported once. An empty name means that the option is missing, which has already been reported. A
+reference to a table in the file is correct even if that table itself has mistakes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thawd.resources import PYTHON_RUNTIMES, Function
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Names in the file, including those of tables with mistakes."""
+    """The names that the file declares, including those of tables with mistakes."""
 
     functions: Iterable[str]
     buckets: Iterable[str]
@@ -30,11 +30,12 @@ class Declared:
 
 
 def check_references(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
-    """Note every mistake that shows only when tables are compared."""
+    """Report all mistakes that can be found only by comparing tables."""
     declared = Declared(*(_names(document.get(section)) for section in ("functions", "buckets", "tables")))
     if not document:
         allowed = (
-            f"tables; the smallest file holds {SMALLEST_FILE}, or [server] if functions are made by the Lambda API"
+            f"tables; the smallest file contains {SMALLEST_FILE}, or [server] if functions are created with the "
+            "Lambda API"
         )
         findings.add((), found="nothing", allowed=allowed)
     _check_functions(settings, findings, declared)
@@ -76,14 +77,14 @@ def _check_functions(settings: Settings, findings: Findings, declared: Declared)
 
 
 def _check_runtime(name: str, function: Function, findings: Findings) -> None:
-    """Check the options that apply to some runtimes only."""
+    """Check the options that apply only to some runtimes."""
     path = ("functions", name)
     if function.runtime is None or function.runtime in PYTHON_RUNTIMES:
         if function.handler and not is_python_handler(function.handler):
             kind = kinds.handler()
             findings.add((*path, "handler"), found=kind.describe(function.handler), allowed=kind.allowed)
         if function.runtime is not None and function.python is not None:
-            allowed = "one of python and runtime; the interpreter of a runtime is set in [runtimes]"
+            allowed = "either python or runtime; the interpreter of a runtime is set in [runtimes]"
             findings.add((*path, "python"), found=f'"{function.python}" beside a runtime', allowed=allowed)
         return
     for option in ("python", "requirements", "prime"):
@@ -138,14 +139,14 @@ def _check_routes(settings: Settings, findings: Findings, declared: Declared) ->
             continue
         first = segments[0] if segments else ""
         if first in RESERVED_SEGMENTS:
-            allowed = f"other first segments: {', '.join(RESERVED_SEGMENTS)} are Lambda's API and thawd's own"
+            allowed = f"other first segments: Lambda's API and thawd use {', '.join(RESERVED_SEGMENTS)}"
             findings.add(path, found=f"a path under /{first}", allowed=allowed)
         elif first in declared.buckets:
-            allowed = f"first segments that are no bucket's name: /{first}/KEY is an object of bucket {first}"
+            allowed = f"a first segment that is not the name of a bucket: /{first}/KEY is an object of bucket {first}"
             findings.add(path, found=f"a path under /{first}", allowed=allowed)
         same = first_with.setdefault(shape_of(method, segments), route.key)
         if same != route.key:
-            allowed = "one route for the same requests; the names of parameters make no difference"
+            allowed = "only one route for the same requests; routes that differ only in parameter names are the same"
             findings.add(path, found=f'the same requests as "{same}"', allowed=allowed)
 
 
@@ -154,12 +155,12 @@ def _check_urls(settings: Settings, findings: Findings) -> None:
     for name, url in settings.urls.items():
         if url.auth_type == "AWS_IAM" and not server.access_keys and not is_loopback(server.host):
             found = f'"AWS_IAM" without server.access_keys, though other machines can reach {server.host}'
-            allowed = "AWS_IAM with keys of your own in server.access_keys"
+            allowed = "AWS_IAM with your own keys in server.access_keys"
             findings.add(("functions", name, "url", "auth_type"), found=found, allowed=allowed)
 
 
 def required_environments(settings: Settings) -> int:
-    """Fewest environments at once that cover all that is reserved and provisioned and leave one for other functions."""
+    """Return the fewest environments that suffice: all reserved and provisioned ones, and one for other functions."""
     functions = settings.functions.values()
     shared = [function for function in functions if function.reserved_concurrency is None]
     aside = sum(
@@ -172,9 +173,9 @@ def _check_budget(settings: Settings, findings: Findings) -> None:
     server = settings.server
     required = required_environments(settings)
     if server.max_environments is not None and required > server.max_environments:
-        allowed = f"at least {required}, which are reserved, provisioned or left for other functions"
+        allowed = f"at least {required}, for reserved and provisioned concurrency and one for other functions"
         findings.add(("server", "max_environments"), found=str(server.max_environments), allowed=allowed)
     for name, function in settings.functions.items():
         if server.memory_mb is not None and function.memory_mb > server.memory_mb:
-            allowed = f"at most {server.memory_mb}, which is server.memory_mb, the budget of all environments"
+            allowed = f"at most {server.memory_mb}, which is server.memory_mb, the memory for all environments"
             findings.add(("functions", name, "memory_mb"), found=str(function.memory_mb), allowed=allowed)

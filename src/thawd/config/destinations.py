@@ -1,4 +1,4 @@
-"""Checks of destinations beyond their form: they exist, lead to another function and are safe to send to."""
+"""Checks destinations: whether they exist, lead back to the same function, and are safe to send data to."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _OPTIONS = ("on_success", "on_failure", "dead_letter")
 
 
 def check_destinations(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
-    """Note every destination that cannot work, as far as the file shows.
+    """Report all destinations that cannot work, as far as the file shows.
 
-    Functions made through the Lambda API are not in the file. An ARN may name one, and is not looked up.
+    Functions that were created with the Lambda API are not in the file. An ARN may name one of them, so it is not
+    checked for existence.
     """
     checks = _Checks(settings, findings, document)
     for name, function in settings.functions.items():
@@ -28,9 +29,10 @@ def check_destinations(settings: Settings, findings: Findings, *, document: Mapp
 
 
 def _check_circles(settings: Settings, findings: Findings) -> None:
-    """Note destinations whose objects would, through notifications, invoke the same function again.
+    """Report destinations in buckets with notifications that would invoke the same function again.
 
-    Such a circle has no end: unlike an event, an object in a bucket does not carry the invocations that led to it.
+    Such a loop never ends, because thawd cannot detect it: unlike an event, an object does not contain the chain of
+    invocations that led to it.
     """
     for name, function in settings.functions.items():
         for option in ("on_success", "on_failure"):
@@ -38,12 +40,15 @@ def _check_circles(settings: Settings, findings: Findings) -> None:
             if destination is None or destination.kind == "function":
                 continue
             if name in _reached(settings, set(_invoked_by(settings, name, destination))):
-                allowed = f'a bucket or keys whose notifications do not lead back to "{name}"; it would run for ever'
+                allowed = (
+                    f'a bucket with no notification that leads back to "{name}", because the function would invoke '
+                    "itself for ever"
+                )
                 findings.add(("functions", name, option), found=f'"{destination}"', allowed=allowed)
 
 
 def _reached(settings: Settings, reached: set[str]) -> set[str]:
-    """The functions in `reached`, and all functions that their outcomes invoke in turn."""
+    """Return the functions in `reached`, and all functions that their outcomes invoke, directly or indirectly."""
     new = list(reached)
     while new:
         name = new.pop()
@@ -56,7 +61,7 @@ def _reached(settings: Settings, reached: set[str]) -> set[str]:
 
 
 def _invoked_by(settings: Settings, name: str, destination: Destination) -> Iterator[str]:
-    """The functions that every outcome of the function `name` invokes when it is sent to `destination`."""
+    """Yield the functions that every outcome of the function `name` invokes when it is sent to `destination`."""
     if destination.kind == "function":
         yield function_of(destination)[0]
     if destination.kind not in ("bucket", "s3"):
@@ -90,13 +95,13 @@ class _Checks:
         return isinstance(value, str) and value.startswith("arn:")
 
     def check(self, destination: Destination, path: KeyPath) -> None:
-        """Note what is wrong with one destination."""
+        """Report what is wrong with one destination."""
         if destination.kind == "http":
             self._check_address(destination, path)
         elif destination.kind == "function":
             self._check_function(destination, path)
         elif is_fifo(destination):
-            found = f'the FIFO one "{destination}"'
+            found = f'"{destination}", which is FIFO'
             self._findings.add(path, found=found, allowed="standard queues and topics, as on Lambda")
         elif destination.kind in ("table", "bucket"):
             self._check_there(destination, path)
@@ -116,18 +121,18 @@ class _Checks:
         elif name not in self._names("functions") and not self._is_arn(path):
             existing = [f"function:{one}" for one in self._names("functions") if one != path[1]]
             allowed = one_of(str(destination), existing, what="functions of this file")
-            self._findings.add(path, found=f'"{destination}"', allowed=f"{allowed}; others by ARN")
+            self._findings.add(path, found=f'"{destination}"', allowed=f"{allowed}; name any other function by its ARN")
 
     def _check_address(self, destination: Destination, path: KeyPath) -> None:
         address = address_of(destination)
         if address is None:
             self._findings.add(path, found=f'"{destination}"', allowed="a URL with a host name")
         elif address.username is not None or address.password is not None:
-            allowed = "a URL without; requests are signed with server.webhook_secret instead"
+            allowed = "a URL without them; set server.webhook_secret to sign the requests instead"
             self._findings.add(path, found="a URL with a user name or password (not shown)", allowed=allowed)
         elif address.scheme == "http" and not self._plain_http and not is_loopback(address.hostname or ""):
             allowed = (
-                "https:// for other machines than this one, or webhooks_plain_http = true in [server] if nobody can "
-                "listen on the network between them"
+                "https:// for other machines, or webhooks_plain_http = true in [server] if nobody can listen on the "
+                "network between them"
             )
             self._findings.add(path, found=f'"{destination}"', allowed=allowed)

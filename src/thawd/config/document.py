@@ -1,4 +1,4 @@
-"""Parses the file as TOML. Every failure becomes an error in the user's terms."""
+"""Parses the file as TOML, and turns every failure into a `ConfigurationError` that users understand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _POSITION = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)$"
 
 
 def read_document(path: Path) -> dict[str, object]:
-    """The parsed contents of ``thawd.toml``.
+    """Return the parsed contents of ``thawd.toml``.
 
     Raises:
-        ConfigurationError: the file cannot be read or is not TOML; its only problem says where and why.
+        ConfigurationError: the file cannot be read or is not TOML. It has one problem, which says where and why.
     """
     text = _read_text(path)
     try:
@@ -24,13 +24,13 @@ def read_document(path: Path) -> dict[str, object]:
     except ValueError as error:
         raise _refusal(path, _broken(str(error), text), "valid TOML (https://toml.io)") from None
     except RecursionError:
-        raise _refusal(path, "lists or tables nested hundreds deep", "valid TOML of a few levels") from None
+        raise _refusal(path, "lists or tables nested hundreds of levels deep", "TOML with a few levels") from None
 
 
 def _broken(message: str, text: str) -> str:
     position = _POSITION.search(message)
     if position is None:
-        # The grammar allows it but Python does not, such as a number of thousands of digits.
+        # The mistake has no position if TOML allows the text but Python does not, as a number of thousands of digits.
         return f"broken TOML: {message}"
     where = f"line {position[1]}, column {position[2]}" if position[1] else f"its end (line {text.count(chr(10)) + 1})"
     return f"broken TOML at {where}: {message[: position.start()]}"
@@ -44,7 +44,7 @@ def _read_text(path: Path) -> str:
             raise _refusal(path, "a device, pipe or socket", "a regular TOML file")
         content = path.read_bytes()
     except FileNotFoundError:
-        allowed = f"an existing TOML file; the smallest holds {SMALLEST_FILE}"
+        allowed = f"an existing TOML file; the smallest one contains {SMALLEST_FILE}"
         raise _refusal(path, "no such file", allowed) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)

@@ -12,7 +12,7 @@ KeyPath = tuple[str | int, ...]
 """Path of a value: keys of tables and positions in lists, from the top of the file."""
 
 ENVIRONMENT = "environment"
-"""Shown in place of the file's name for a mistake in an environment variable."""
+"""Shown instead of the file's name for a mistake in an environment variable."""
 
 _LISTED = 20
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -32,20 +32,20 @@ class Findings:
         self._found: list[tuple[int, Problem]] = []
 
     def add(self, path: KeyPath, *, found: str, allowed: str) -> None:
-        """Note a mistake at `path`, which need not exist in the file."""
+        """Add a mistake at `path`. The path need not exist in the file."""
         problem = Problem(self._file, spell_key(path), found, allowed)
         self._found.append((self._place(path), problem))
 
     def add_environment(self, variable: str, *, found: str, allowed: str) -> None:
-        """Note a mistake in an environment variable; these are reported last."""
+        """Add a mistake in an environment variable. These mistakes are reported last."""
         self._found.append((len(self._places), Problem(ENVIRONMENT, variable, found, allowed)))
 
     def problems(self) -> list[Problem]:
-        """All mistakes, in the order of the file's keys; those of one key in the order in which they were noted."""
+        """Return all mistakes in the order of the file's keys. Those of one key are in the order they were added."""
         return [problem for _, problem in sorted(self._found, key=lambda entry: entry[0])]
 
     def _place(self, path: KeyPath) -> int:
-        # A missing key is reported at the place of its table.
+        # A missing key is reported at the position of its table.
         while path not in self._places:
             path = path[:-1]
         return self._places[path]
@@ -63,7 +63,7 @@ def _walk(value: object, path: KeyPath) -> Iterator[KeyPath]:
 
 
 def spell_key(path: KeyPath) -> str:
-    """A key path as a user writes it: ``buckets.uploads.notify[0].suffix``, ``routes."GET /items"``."""
+    """Return a key path as a user writes it: ``buckets.uploads.notify[0].suffix``, ``routes."GET /items"``."""
     spelled = ""
     for key in path:
         if isinstance(key, int):
@@ -75,16 +75,16 @@ def spell_key(path: KeyPath) -> str:
 
 
 def one_of(name: str, names: Iterable[str], *, what: str) -> str:
-    """Text for `Problem.allowed` where one of `names` is allowed, with the one most like `name` first.
+    """Return a text for `Problem.allowed` that lists the allowed names, the one most similar to `name` first.
 
     Args:
         name: the name in the file.
-        names: the names that are allowed, in the order to be shown.
-        what: noun for the names, in the plural.
+        names: the allowed names, in the order to show them in.
+        what: a plural noun for the names.
     """
     choices = list(names)
     if not choices:
-        return f"nothing, as there are no {what}"
+        return f"nothing, because there are no {what}"
     close = [choice for choice in choices if choice.lower() == name.lower()]
     close = close or difflib.get_close_matches(name, choices, n=1, cutoff=0.6)
     others = [choice for choice in choices if choice not in close[:1]]

@@ -1,7 +1,7 @@
-"""Kinds of value: a check of an option's value and the sentence that describes it.
+"""Kinds of values: each combines a check of an option's value with a text that describes the allowed values.
 
-Users read the sentence in errors and in the documentation, so each kind builds check and sentence from the same
-numbers. This module knows no option by name and no file.
+Users read the text in errors and in the documentation, so each kind makes the check and the text from the same numbers.
+This module does not depend on the options or the file.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Kind:
     """A kind of value.
 
     Attributes:
-        allowed: completes the sentence "allowed: ...".
-        accepts: whether a value, as TOML gives it, is allowed.
-        textual: whether allowed values are texts; an error names the type of a value only where it is the mistake.
+        allowed: the allowed values in words; completes "allowed: ..." in an error.
+        accepts: returns whether a value, as TOML parses it, is allowed.
+        textual: whether allowed values are texts. An error then names the type of a value only if the type is wrong.
         secret: whether values must never be shown.
     """
 
@@ -43,7 +43,7 @@ class Kind:
     secret: bool = False
 
     def describe(self, value: object) -> str:
-        """A refused value, in words for the user."""
+        """Return a refused value, in words for the user."""
         if self.secret:
             return _type_words(value) + " (not shown)"
         if isinstance(value, str) and not self.textual:
@@ -54,7 +54,7 @@ class Kind:
 
 
 def spell(value: object) -> str:
-    """A value as TOML writes it; long values are shortened or described."""
+    """Return a value as TOML writes it. Long values are shortened or described."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -82,7 +82,7 @@ def _type_words(value: object) -> str:
 
 
 def whole(low: int, high: int) -> Kind:
-    """Whole numbers from `low` to `high`; booleans do not count as numbers."""
+    """Whole numbers from `low` to `high`. Booleans do not count as numbers."""
     return Kind(
         f"a whole number from {low} to {high}",
         lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
@@ -90,7 +90,7 @@ def whole(low: int, high: int) -> Kind:
 
 
 def number(low: int, high: int) -> Kind:
-    """Numbers from `low` to `high`, with or without decimals; ``nan`` and ``inf`` are refused."""
+    """Numbers from `low` to `high`, with or without decimals. ``nan`` and ``inf`` are refused."""
     return Kind(
         f"a number from {low} to {high}",
         lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high,
@@ -113,7 +113,7 @@ def list_of(allowed: str, *, least: int = 0) -> Kind:
 
 
 def text(allowed: str, matches: Callable[[str], object] = lambda _: True, *, secret: bool = False) -> Kind:
-    """Texts that `matches` accepts. NUL characters are refused, because no path or variable can hold one."""
+    """Texts that `matches` accepts. NUL characters are refused, because paths and variables cannot contain them."""
     return Kind(
         allowed,
         lambda value: isinstance(value, str) and "\0" not in value and bool(matches(value)),
@@ -195,7 +195,7 @@ def _is_host(value: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach a server that listens on `address`."""
+    """Return whether only this machine can reach a server that listens on `address`."""
     if address == "localhost":
         return True
     try:
@@ -205,13 +205,13 @@ def is_loopback(address: str) -> bool:
 
 
 def handler() -> Kind:
-    """Handlers in Lambda's form; `thawd.config.cross_checks` checks the rules of each runtime."""
+    """Handlers in Lambda's form. `thawd.config.cross_checks` checks the rules of each runtime."""
     allowed = 'a text "module.function" of at most 128 characters (dots or slashes within module)'
     return text(f'{allowed}, for example "classify.handler"', _HANDLER.fullmatch)
 
 
 def is_python_handler(value: str) -> bool:
-    """Whether `value` names a function of a Python module."""
+    """Return whether `value` names a function in a Python module."""
     module, dot, function = value.rpartition(".")
     # An import statement cannot name a module with a hyphen, but Lambda and importlib load it.
     parts = re.split(r"[./]", module.replace("-", "_"))
@@ -222,7 +222,8 @@ def interpreter() -> Kind:
     """Python interpreters: a version number, a command or a path."""
     oldest, newest = (".".join(map(str, version)) for version in (OLDEST_PYTHON, NEWEST_PYTHON))
     allowed = (
-        f'a version from "{oldest}" to "{newest}" in quotes, a command, or a path of an interpreter or a venv folder'
+        f'a version from "{oldest}" to "{newest}" in quotes, a command, or the path of an interpreter or of a virtual '
+        "environment's folder"
     )
     return text(allowed, _is_interpreter)
 

@@ -1,6 +1,6 @@
-"""Checks the paths of a configuration on the disk: they exist where they must, and folders do not overlap.
+"""Checks a configuration's paths on the disk: required ones must exist, and folders must not overlap.
 
-Creates nothing; the server creates missing folders.
+This module creates nothing. The server creates missing folders.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NOTHING = "nothing"
 
 
 def check_places(settings: Settings, findings: Findings) -> None:
-    """Note every path of the wrong kind, and every two folders that may not overlap."""
+    """Report all paths of the wrong kind, and all folders that overlap although they must not."""
     _check_sources(settings, findings)
     _check_data(settings, findings)
     _check_buckets(settings, findings)
@@ -35,7 +35,7 @@ def _check_data(settings: Settings, findings: Findings) -> None:
     _check_place(("server", "data"), data, findings, wanted="a folder")
     held = [name for name, function in settings.functions.items() if _holds(data, function.code)]
     if held:
-        found = f"a folder that holds the code of {', '.join(held)}"
+        found = f"a folder that contains the code of {', '.join(held)}"
         findings.add(("server", "data"), found=found, allowed="a folder without code in it")
 
 
@@ -53,11 +53,11 @@ def _check_buckets(settings: Settings, findings: Findings) -> None:
         held = [what for place, what in forbidden.items() if _holds(bucket.path, place)]
         if held:
             allowed = f"a folder of its own (every file in {bucket.path} is an object of the bucket)"
-            findings.add(path, found=f"a folder that holds {' and '.join(held)}", allowed=allowed)
+            findings.add(path, found=f"a folder that contains {' and '.join(held)}", allowed=allowed)
         for other in seen:
             if _holds(bucket.path, other.path) or _holds(other.path, bucket.path):
                 found = f"{bucket.path}, which overlaps {other.path} of bucket {other.name}"
-                allowed = "a folder that neither is, nor holds, nor lies in another bucket's"
+                allowed = "a folder that is not the same as, inside or above another bucket's folder"
                 findings.add(path, found=found, allowed=allowed)
         seen.append(bucket)
 
@@ -81,7 +81,7 @@ def _check_place(path: KeyPath, place: Path, findings: Findings, *, wanted: str)
 
 
 def _kind_of(path: Path) -> str:
-    """What exists at a path, in words."""
+    """Describe in words what exists at a path."""
     try:
         if path.is_dir():
             return "a folder"
@@ -100,5 +100,5 @@ def _real(path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError):
-        # A loop of links, or a folder without permission to enter: _kind_of reports it.
+        # There is a loop of links, or a folder that thawd may not enter. `_kind_of` reports it.
         return path.absolute()

@@ -1,4 +1,4 @@
-"""Route keys in API Gateway's terms: their grammar, and which of them match the same requests."""
+"""Route keys in API Gateway's form: parses them, and tells which of them match the same requests."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from thawd.config.kinds import spell
 from thawd.config.options.http import METHODS, ROUTE_KEY
 
 RESERVED_SEGMENTS = ("2015-03-31", "2018-06-01", "2021-11-15", "_thawd", "_urls")
-"""First path segments that Lambda's API and thawd use themselves."""
+"""First path segments that Lambda's API and thawd itself use."""
 
 _LITERAL = re.compile(r"[A-Za-z0-9._~!$&'()*,;=:@-]+")
 _PARAMETER = re.compile(r"\{([A-Za-z0-9._-]+)(\+?)\}")
 
 
 class RouteKeyError(Exception):
-    """A route key that does not parse.
+    """A text is not a route key.
 
     Attributes:
         allowed: the form that is allowed, in words.
@@ -28,10 +28,10 @@ class RouteKeyError(Exception):
 
 
 def parse_route_key(key: str) -> tuple[str, tuple[str, ...]]:
-    """Method and path segments of any route key but ``$default``; ``/`` has no segments.
+    """Return the method and the path segments of a route key other than ``$default``. The path ``/`` has no segments.
 
     Raises:
-        RouteKeyError: the key does not parse.
+        RouteKeyError: the text is not a route key.
     """
     method, space, path = key.partition(" ")
     if not space:
@@ -46,7 +46,7 @@ def parse_route_key(key: str) -> tuple[str, tuple[str, ...]]:
         names += _parameter_names(segment, is_last=position == len(segments) - 1)
     repeated = {name for name in names if names.count(name) > 1}
     if repeated:
-        raise RouteKeyError(f"the parameter {{{min(repeated)}}} twice", allowed="a name of its own for each parameter")
+        raise RouteKeyError(f"the parameter {{{min(repeated)}}} twice", allowed="a different name for each parameter")
     return method, segments
 
 
@@ -66,5 +66,5 @@ def _parameter_names(segment: str, *, is_last: bool) -> list[str]:
 
 
 def shape_of(method: str, segments: tuple[str, ...]) -> tuple[str, ...]:
-    """A value that is equal for two routes that match the same requests: it leaves out the names of parameters."""
+    """Return a value that is equal for routes that match the same requests: it omits the names of parameters."""
     return (method, *(_PARAMETER.sub(r"{\2}", segment) for segment in segments))

@@ -1,7 +1,7 @@
-"""The whole configuration as frozen structs, valid and with absolute paths, as `thawd.config.load` returns it.
+"""Structs for the whole configuration, as `thawd.config.load` returns it: checked, and with absolute paths.
 
-Owns the settings of the server itself and their defaults. The resources that users declare (functions, buckets, ...)
-are in `thawd.resources`.
+This module defines the server's own settings and their defaults. `thawd.resources` defines the resources that users
+declare (functions, buckets, ...).
 """
 
 from __future__ import annotations
@@ -30,31 +30,32 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The server's own settings.
 
     Attributes:
-        data: folder for everything that thawd stores, absolute; created when missing.
+        data: folder for everything that thawd stores, absolute; created if missing.
         host: address to listen on.
-        port: TCP port to listen on, 0-65,535; 0: any free one.
-        key: secret that callers must send; None: no secret, and then the host is a loopback address.
-        grace_s: how long a stopping server waits for invocations in flight, seconds, 0-3,600.
-        max_environments: limit of execution environments at once; None: derived from the machine.
-        admission: ``cores``: run as many requests at once as the cores carry; ``all``: run every one there is room for.
-        memory_mb: memory budget of all environments together, MiB; None: derived from the machine.
+        port: TCP port to listen on, 0-65,535; 0: any free port.
+        key: secret that callers must send; None: callers need no secret, and `host` must be a loopback address.
+        grace_s: how long a stopping server waits for unfinished invocations, seconds, 0-3,600.
+        max_environments: most execution environments at the same time; None: derived from the machine.
+        admission: ``cores``: run as many requests at the same time as the processor cores carry; ``all``: run every
+            request that finds an environment.
+        memory_mb: limit for the sum of all environments' memory limits, MiB; None: derived from the machine.
         max_waiting: limit of requests that wait for an environment of one function, 1-100,000.
         queue_timeout_s: how long a synchronous request may wait for an environment, seconds, 0-900.
-        retry_wait_s: wait before the first retry of an asynchronous event, seconds; before the second, twice that.
-        max_queued: limit of asynchronous events that wait; at the limit none is accepted, 1-1,000,000,000.
+        retry_wait_s: wait before the first retry of an asynchronous event, seconds; the second wait is twice as long.
+        max_queued: most asynchronous events that wait, 1-1,000,000,000; at the limit, no more are accepted.
         dead_letter_retention_s: how long a dead letter is kept, seconds, 60-315,360,000.
-        private_tmp: give each environment its own ``/tmp`` and read-only code, where the kernel allows that.
+        private_tmp: give each environment its own ``/tmp`` and read-only code, if the kernel allows that.
         capabilities: let functions keep the capabilities of this process, such as root's.
-        user: user to which a server started by root switches; None: it stays root.
-        cpu_limits: limit environments to the CPU share that belongs to their memory, where there is a cgroup.
+        user: user to which a server that root started switches; None: it continues as root.
+        cpu_limits: limit environments to the CPU share that corresponds to their memory, if there is a cgroup.
         log_max_mb: size at which a log file is rotated, MiB, 1-1,024.
-        snapshots: ``auto``: thaw functions from snapshots where that is possible; ``off``: take and use none.
-        snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216; snapshots in use are kept even above it.
-        snapshots_max_age_s: age without use after which a snapshot is removed, seconds, 0-31,536,000.
+        snapshots: ``auto``: thaw functions from snapshots if possible; ``off``: take and use no snapshots.
+        snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216; snapshots in use are kept even above this.
+        snapshots_max_age_s: a snapshot that was not used for this long is removed, seconds, 0-31,536,000.
         webhook_secret: secret with which requests to webhook destinations are signed; None: they are not signed.
-        webhooks_plain_http: whether webhooks on other machines may have ``http://`` addresses.
+        webhooks_plain_http: whether webhooks on other machines may have ``http://`` URLs.
         names: further host names under which the server answers while it has no key.
-        access_keys: secret by access key id, for signed requests; empty: only the pair ``test``, ``test``.
+        access_keys: secrets for signed requests, by access key id; empty: only id ``test`` with secret ``test``.
     """
 
     data: Path
@@ -95,17 +96,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: the configuration file, absolute; relative paths in it are relative to its folder.
         server: the server's own settings.
-        functions: by name, in file order.
-        buckets: by name, in file order.
-        remote_buckets: buckets of object stores elsewhere, by name, in file order.
-        tables: by name, in file order.
-        routes: in file order.
+        functions: functions by name, in file order.
+        buckets: buckets that are folders, by name, in file order.
+        remote_buckets: buckets in object stores outside thawd, by name, in file order.
+        tables: tables by name, in file order.
+        routes: routes in file order.
         http: settings that all routes share.
-        urls: function URLs, by name of the function.
-        runtimes: interpreters, paths or commands, by Lambda's names of runtimes.
-        sources: queues that functions read, by name of the function.
-        schedules: by name, in file order.
-        provisioned_schedules: in file order, by name of the function.
+        urls: function URLs, by function name.
+        runtimes: interpreters, as paths or commands, by Lambda's runtime names.
+        sources: queues that functions read, by function name.
+        schedules: schedules by name, in file order.
+        provisioned_schedules: schedules of provisioned concurrency, in file order, by function name.
         set_aside: further paths that are left out of every function's code.
     """
 
@@ -125,15 +126,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     set_aside: tuple[Path, ...] = ()
 
     def most_provisioned(self, name: str) -> int:
-        """Highest provisioned concurrency that a function has at any time."""
+        """Return the highest provisioned concurrency that a function has at any time."""
         counts = (entry.count for entry in self.provisioned_schedules.get(name, ()))
         return max([self.functions[name].provisioned_concurrency, *counts])
 
     def not_code(self) -> frozenset[Path]:
-        """Paths left out of a function's code even where they lie in its folder: configuration, data, buckets, tables.
+        """Return paths that are left out of functions' code: the configuration, the data folder, buckets and tables.
 
-        Files that a running server writes would otherwise be copied with the code and count as a change of it; and
-        the configuration may hold the server's keys, which no function may see.
+        They may be inside a code folder. Files that a running server writes would be copied with the code, and would
+        count as changes of it. The configuration may contain the server's keys, which functions must not see.
         """
         written = {self.path, self.server.data, *self.set_aside, *(bucket.path for bucket in self.buckets.values())}
         for file in (table.path for table in self.tables.values() if table.path is not None):

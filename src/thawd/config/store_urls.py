@@ -1,4 +1,4 @@
-"""Reads the URLs of stores: inserts environment variables, notes mistakes, and hides the secrets."""
+"""Reads the URLs of stores: inserts environment variables, reports mistakes, and hides secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.resources import REGION, StoreUrl
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
-# Greedy on purpose: a password with an unencoded slash or @ in it must not be shown in part.
+# These expressions are greedy on purpose: if a password contains an unencoded slash or @, no part of it may be shown.
 _PASSWORD = re.compile(r"(?<=://)([^:@/?#]*:)(.*)(@)", re.DOTALL)
 _PASSWORD_PARAMETER = re.compile(r"(?<=[?&])((?:ssl)?password=)([^&#]*)", re.IGNORECASE)
 _HIDDEN = "***"
@@ -21,7 +21,8 @@ _TABLE_SCHEMES = (*_POSTGRESQL, "dynamodb")
 _DYNAMODB_PARAMETERS = ("region", "endpoint", "profile")
 # Source: DynamoDB API reference, CreateTable: TableName.
 _DYNAMODB_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
-# Source: PostgreSQL documentation, "Identifiers and Key Words": longer names are cut, so two could become one.
+# PostgreSQL cuts longer names, so two names could become the same.
+# Source: PostgreSQL documentation, "Identifiers and Key Words".
 _LONGEST_IDENTIFIER_BYTES = 63
 _BUCKET_PARAMETERS = {
     "s3": ("region", "endpoint", "path_style", "profile", "anonymous"),
@@ -34,7 +35,7 @@ _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
 def read_table_url(
     written: str, findings: Findings, *, path: KeyPath, table: str, environ: Mapping[str, str]
 ) -> StoreUrl | None:
-    """The URL of a table; None after a mistake was noted.
+    """Return the URL of a table; None: it has a mistake, which has been reported.
 
     Args:
         written: text of the option in the file.
@@ -65,7 +66,7 @@ def read_table_url(
 def read_bucket_url(
     written: str, findings: Findings, *, path: KeyPath, environ: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The fields of `thawd.resources.RemoteBucket` that are in its URL; None after a mistake was noted."""
+    """Return the fields of `thawd.resources.RemoteBucket` that are in its URL; None: a mistake has been reported."""
     url = read_url(written, findings, path=path, schemes=tuple(_BUCKET_PARAMETERS), environ=environ)
     if url is None:
         return None
@@ -98,10 +99,10 @@ def read_bucket_url(
 def read_url(
     written: str, findings: Findings, *, path: KeyPath, schemes: tuple[str, ...], environ: Mapping[str, str]
 ) -> StoreUrl | None:
-    """A URL of one of `schemes`, with its variables inserted; None after a mistake was noted."""
+    """Return a URL with one of `schemes`, with environment variables inserted; None: a mistake has been reported."""
     missing = [name for name in _VARIABLE.findall(written) if not environ.get(name)]
     if missing:
-        found = f"{', '.join(f'${{{name}}}' for name in missing)}, which the environment does not have"
+        found = f"{', '.join(f'${{{name}}}' for name in missing)}, but no such environment variable is set"
         findings.add(path, found=found, allowed="names of environment variables that are set")
         return None
     whole = _VARIABLE.fullmatch(written)
@@ -125,7 +126,7 @@ def read_url(
     except ValueError:
         is_url = False
     if not is_url:
-        allowed = "a URL; characters such as # / @ in a password are written %23 %2F %40, or inserted with ${NAME}"
+        allowed = "a URL; write characters such as # / @ in a password as %23 %2F %40, or insert it with ${NAME}"
         findings.add(path, found=f'"{shown}"', allowed=allowed)
         return None
     return url
@@ -134,7 +135,7 @@ def read_url(
 def check_parameters(
     parameters: Mapping[str, str], findings: Findings, *, path: KeyPath, known: tuple[str, ...]
 ) -> bool:
-    """Whether all parameters of a URL are known; a mistake is noted."""
+    """Return whether all parameters of a URL are known, and report one that is not."""
     for name in parameters:
         if name not in known:
             findings.add(path, found=f'the parameter "{name}"', allowed=one_of(name, known, what="parameters"))
@@ -153,7 +154,7 @@ def _without_passwords(text: str) -> str:
 
 
 def _secrets(text: str, written: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The secrets in a URL, both percent-encoded and decoded; the longest first."""
+    """Return the secrets in a URL, both percent-encoded and decoded, the longest first."""
     found = {match[2] for pattern in (_PASSWORD, _PASSWORD_PARAMETER) for match in pattern.finditer(text)}
     if not _VARIABLE.fullmatch(written):
         found |= {environ[name] for name in _VARIABLE.findall(written)}

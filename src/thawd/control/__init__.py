@@ -1,5 +1,5 @@
 """The control plane: functions, versions, aliases, layers and their settings, as the Lambda API manages them.
 
-Owns the resources and their changes; knows nothing of HTTP. It notifies `Deployments` of every change that affects
-which versions serve.
+This package stores these resources and carries out changes to them. It contains no HTTP code. It notifies `Deployments`
+of every change that affects which versions serve.
 """

@@ -1,6 +1,6 @@
 """Aliases: names for versions, with weights.
 
-Source: AWS Lambda API reference, the operations named.
+Source: AWS Lambda API reference, the operations that the docstrings name.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Aliases:
             alias.weights = parameters["RoutingConfig"].get("AdditionalVersionWeights") or {}
         for number in alias.shares():
             if not is_version(number):
-                raise InvalidParameterValueException(f"{number} is no version; an alias cannot stand for another alias")
+                raise InvalidParameterValueException(
+                    f"{number} is not a version number; an alias can point only to versions, not to another alias"
+                )
             self._registry.record(family.name, number)
         self._check_weights(alias)
         alias.revision = new_revision()

@@ -1,6 +1,6 @@
 """Reserved and provisioned concurrency, and the limits of the account.
 
-Source: AWS Lambda API reference, the operations named.
+Source: AWS Lambda API reference, the operations that the docstrings name.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Concurrency:
     async def put(self, parameters: Parameters) -> dict[str, Any]:
         """PutFunctionConcurrency."""
         family = self._unqualified(parameters)
-        check_undeclared(family, "The reserved concurrency")
+        check_undeclared(family, "The reserved concurrency of")
         count = parameters["ReservedConcurrentExecutions"]
         others = sum(_reserved(other) or 0 for other in self._registry.families.values() if other.name != family.name)
         if self._deployments.most_at_once() - others - count < LEAST_UNRESERVED:
             raise InvalidParameterValueException(
                 "Specified ReservedConcurrentExecutions for function decreases account's UnreservedConcurrentExecution "
                 f"below its minimum value of [{LEAST_UNRESERVED}]. This machine runs "
-                f"{self._deployments.most_at_once()} environments at once (server.max_environments)."
+                f"at most {self._deployments.most_at_once()} environments at a time (server.max_environments)."
             )
         if sum(family.provisioned.values()) > count:
             raise InvalidParameterValueException(
@@ -54,7 +54,7 @@ class Concurrency:
     async def delete(self, parameters: Parameters) -> None:
         """DeleteFunctionConcurrency."""
         family = self._unqualified(parameters)
-        check_undeclared(family, "The reserved concurrency")
+        check_undeclared(family, "The reserved concurrency of")
         await self._set(family, None)
 
     async def _set(self, family: Family, count: int | None) -> None:
@@ -79,7 +79,8 @@ class Concurrency:
         for other in family.provisioned:
             if other != qualifier and self._registry.record(family.name, other).version == number:
                 raise ResourceConflictException(
-                    f"Version {number} has provisioned concurrency by {other} already; remove that first"
+                    f"Version {number} already has provisioned concurrency through the qualifier {other}; delete the "
+                    "configuration of that qualifier first"
                 )
         room = self._deployments.most_at_once() if family.reserved is None else family.reserved
         others = sum(value for name, value in family.provisioned.items() if name != qualifier)

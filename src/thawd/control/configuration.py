@@ -1,4 +1,6 @@
-"""Applies the parameters of CreateFunction and UpdateFunctionConfiguration: those that change what runs and the rest.
+"""Applies the parameters of CreateFunction and UpdateFunctionConfiguration to a version's record.
+
+Some parameters change what runs; the others are only stored and shown.
 
 Source: AWS Lambda API reference, "CreateFunction"; developer guide, "Defined runtime environment variables", "Lambda
 quotas".
@@ -24,7 +26,7 @@ MAX_TIMEOUT_S = 900
 MAX_EPHEMERAL_MB = 10_240
 MAX_LAYERS = 5
 MAX_LOG_GROUP = 200
-"""Longest name of a log group, characters. AWS allows 512; here a log group is a file."""
+"""Longest name of a log group, characters. AWS allows 512; thawd allows fewer, since a log group is a file."""
 # Parameters that are stored and shown unchanged.
 _SHOWN = (
     "Description",
@@ -43,17 +45,17 @@ FindLayer = Callable[[str, int | None], LayerVersion | None]
 
 
 def refuse_unsupported(parameters: Mapping[str, Any]) -> None:
-    """Refuse parameters that ask for what thawd does not offer.
+    """Refuse parameters for features and sizes that thawd does not support.
 
     Raises:
-        InvalidParameterValueException: container images, other architectures and the like (400).
+        InvalidParameterValueException: a container image, another architecture, or a value that is too large (400).
     """
     if parameters.get("PackageType") == "Image" or "ImageUri" in parameters.get("Code", {}):
         raise InvalidParameterValueException(
-            "Container images are not run here; create the function from a zip file (PackageType Zip)"
+            "Container images are not supported; create the function from a zip file (PackageType Zip)"
         )
     if parameters.get("Architectures") not in (None, ["x86_64"], ["arm64"]):
-        raise InvalidParameterValueException("Architectures takes exactly one of x86_64 and arm64")
+        raise InvalidParameterValueException("Architectures must have exactly one value, x86_64 or arm64")
     for name, what in (("MemorySize", MAX_MEMORY_MB), ("Timeout", MAX_TIMEOUT_S)):
         if parameters.get(name, 0) > what:
             raise InvalidParameterValueException(
@@ -67,10 +69,10 @@ def refuse_unsupported(parameters: Mapping[str, Any]) -> None:
 
 
 def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: FindLayer) -> VersionRecord:
-    """Check `parameters` and apply them to `record`; settings that they do not name stay.
+    """Check `parameters` and apply them to `record`; settings that they do not name stay unchanged.
 
     Raises:
-        InvalidParameterValueException: a parameter cannot be used (400).
+        InvalidParameterValueException: a parameter is not valid (400).
     """
     refuse_unsupported(parameters)
     check_dead_letter(parameters)
@@ -124,7 +126,7 @@ def _interpreter(runtime: str) -> dict[str, Any]:
     """The function's fields that select its interpreter or program."""
     if runtime not in RUNTIMES:
         raise InvalidParameterValueException(
-            f"The runtime parameter of {runtime} is no longer supported or not on this machine; there are "
+            f"The runtime parameter of {runtime} is no longer supported or not available; the supported runtimes are "
             f"{', '.join(RUNTIMES)}"
         )
     return {"runtime": runtime, "python": None}
@@ -153,7 +155,7 @@ def _logging(parameters: Mapping[str, Any], name: str) -> dict[str, Any]:
     levels = {"ApplicationLogLevel", "SystemLogLevel"} & set(parameters)
     if levels and made["LogFormat"] != "JSON":
         raise InvalidParameterValueException(
-            f"{' and '.join(sorted(levels))} can be set only when LogFormat is JSON, and it is {made['LogFormat']}"
+            f"{' and '.join(sorted(levels))} can be set only when LogFormat is JSON, but it is {made['LogFormat']}"
         )
     if made["LogFormat"] == "JSON":
         made = {"ApplicationLogLevel": "INFO", "SystemLogLevel": "INFO", **made}
@@ -165,7 +167,7 @@ def _log_options(logging: Mapping[str, Any], name: str) -> dict[str, Any]:
     group = logging["LogGroup"]
     if len(group) > MAX_LOG_GROUP:
         raise InvalidParameterValueException(
-            f"LoggingConfig: a log group's name has at most {MAX_LOG_GROUP} characters here, not {len(group)}"
+            f"LoggingConfig: the log group's name has {len(group)} characters; at most {MAX_LOG_GROUP} are allowed"
         )
     return {
         "log_format": logging["LogFormat"],
@@ -179,7 +181,8 @@ def _layers(arns: list[str], find: FindLayer) -> list[LayerUse]:
     """Look up and check the layer versions with these ARNs.
 
     Raises:
-        InvalidParameterValueException: they are too many or too large together, or one does not exist (400).
+        InvalidParameterValueException: a layer version does not exist, or there are too many, or they are too large
+            together (400).
     """
     if len(arns) > MAX_LAYERS:
         raise InvalidParameterValueException(
@@ -204,6 +207,6 @@ def _layers(arns: list[str], find: FindLayer) -> list[LayerUse]:
     if total_bytes > MAX_UNZIPPED_BYTES:
         raise InvalidParameterValueException(
             f"Function code combined with layers exceeds the maximum allowed size of {MAX_UNZIPPED_BYTES} bytes. The "
-            f"layers alone have {total_bytes}"
+            f"layers alone have {total_bytes} bytes"
         )
     return found

@@ -1,7 +1,7 @@
-"""The functions of thawd.toml: published when they have changed, and shown by the control plane.
+"""The functions that thawd.toml declares: publishes those that have changed, and keeps their records for the API.
 
-They can have versions, aliases and tags like any other function. Settings that the file declares are changed in the
-file only.
+They can have versions, aliases and tags like any other function. Settings that the file declares can be changed only
+in the file.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class DeclaredFunctions:
 
     Args:
         registry: all functions.
-        deployments: takes functions and versions to the dispatcher.
+        deployments: passes functions and versions to the dispatcher.
         publisher: publishes versions.
         complain: reports a problem to the operator.
-        say: reports what goes on to the operator.
+        say: reports progress to the operator.
     """
 
     def __init__(
@@ -81,8 +81,9 @@ class DeclaredFunctions:
             family = self._registry.families[name]
             if not family.declared:
                 self._complain(
-                    f"thawd: {name} is declared in the configuration and was made through the API, too; the "
-                    "configured one serves. Delete the other by DeleteFunction once it is not configured any more"
+                    f"thawd: the function {name} is declared in thawd.toml, and a function of that name was also made "
+                    "through the API; the one in thawd.toml serves. To delete the other, remove the declaration from "
+                    "thawd.toml and call DeleteFunction"
                 )
                 self._registry.shadowed[name] = family
                 family = self._registry.families[name] = Family(name, declared=True, shadows=True)
@@ -96,13 +97,13 @@ class DeclaredFunctions:
             self._deployments.declare(family)
 
     async def publish(self, functions: Mapping[str, Function], *, retry: bool = False) -> None:
-        """Publish what has changed, as many functions at a time as there are cores.
+        """Publish the functions that have changed, as many at a time as there are cores.
 
-        What goes wrong with one function, whatever it is, is that function's: it is reported, and the others go on.
+        An error in publishing one function is reported and does not affect the others.
 
         Args:
             functions: as declared, by name.
-            retry: publish again what has not changed but whose init or priming event failed last time.
+            retry: whether to publish again unchanged functions whose init or priming event failed last time.
         """
         slots = asyncio.Semaphore(os.cpu_count() or 1)
 
@@ -112,15 +113,15 @@ class DeclaredFunctions:
                 outcome = await self._publisher.publish(candidate)
             try:
                 self._report(function, outcome)
-            except Exception as error:  # its record is at fault, and the others go on
-                self._complain(f"thawd: {function.name} is not shown as it is: {unexpected(error)}")
+            except Exception as error:  # only this function's record is affected; the others continue
+                self._complain(f"thawd: the API may show {function.name} in an old state: {unexpected(error)}")
 
         async with asyncio.TaskGroup() as tasks:
             for function in functions.values():
                 tasks.create_task(publish_one(function))
 
     def _begin(self, version: Version) -> bool:
-        """Record that a version is being published; False when its function is not declared any more."""
+        """Record that a version is being published; False when its function is no longer declared."""
         record = self._record(version.function)
         if record is None:
             return False
@@ -131,7 +132,7 @@ class DeclaredFunctions:
         return True
 
     def _report(self, function: Function, outcome: Outcome) -> None:
-        """Record how the publication of a function ended, and say so."""
+        """Record and report the outcome of publishing a function."""
         name, version = function.name, outcome.version
         if outcome.ending is Ending.FAILED:
             self._complain(f"thawd: {name} cannot be published: {outcome.reason}")
@@ -142,13 +143,13 @@ class DeclaredFunctions:
                 self._record_failure(function, outcome.reason, code="FunctionError")
         elif outcome.ending is Ending.SERVES and outcome.replaces:
             self._say(f"{name}: republished")
-        # As on Lambda, a function whose first init failed is Active: it is there, and its callers get the error.
+        # As on Lambda, a function whose first init failed is Active: it exists, and its callers get the error.
         first_failed = outcome.ending is Ending.INIT_FAILED and not outcome.replaces
         if version is not None and (outcome.ending in (Ending.SERVES, Ending.RESTORED) or first_failed):
             self._replace_record(version, state=StateReason("Active"))
 
     def _record_failure(self, function: Function, reason: str, *, code: str) -> None:
-        """Record why a declared function could not be published; where another version serves, that stays Active.
+        """Record why a declared function could not be published; if another version serves, that one stays Active.
 
         Args:
             function: as declared.
@@ -162,13 +163,13 @@ class DeclaredFunctions:
             record.state = StateReason("Failed", reason, code)
 
     def _replace_record(self, version: Version, *, state: StateReason) -> None:
-        """Show `version` as the function is now, unless it is not declared any more."""
+        """Make `version` the recorded ``$LATEST`` of its function, unless the function is no longer declared."""
         if self._record(version.function) is not None:
             record = _record(version.function, version=version, state=state)
             self._registry.families[version.function.name].versions[LATEST] = record
 
     def _record(self, function: Function) -> VersionRecord | None:
-        """The record of a declared function; None when it is not declared any more."""
+        """The record of a declared function; None when it is no longer declared."""
         family = self._registry.families.get(function.name)
         return family.versions.get(LATEST) if family is not None and family.declared else None
 

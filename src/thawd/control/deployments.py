@@ -1,7 +1,7 @@
-"""Takes functions and versions from the control plane to the publisher and the dispatcher.
+"""Passes functions and versions from the control plane to the publisher and the dispatcher.
 
-A version is published when it is first invoked, unless its caller waits for a snapshot or for provisioned environments:
-a server with a thousand versions starts as fast as one with none.
+A version is published when it is first invoked, so a server with a thousand versions starts as fast as one with none.
+A version is published earlier if a caller waits for its snapshot or its provisioned environments.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Provisioned:
 
     Attributes:
         allocated: how many are ready.
-        failure: why no more are; None when nothing is wrong.
+        failure: why no more are ready; None when nothing has failed.
     """
 
     allocated: int
@@ -55,15 +55,15 @@ class Deployments:
     Args:
         dispatcher: runs functions.
         publisher: publishes versions.
-        room: how many environments the machine runs.
-        spawner: knows how environments of a version start.
+        room: the limit on this machine's environments.
+        spawner: starts environments; it is asked here whether a version has a snapshot.
         spawn_task: runs a coroutine in the background.
-        complain: gets what an operator has to act on.
+        complain: reports a problem to the operator.
 
     Attributes:
-        on_names: called with the names of all functions when they change.
-        on_outcome: called with a version and None, or the error: when it was published because it was invoked, and
-            when its init has succeeded that failed when it was published.
+        on_names: called with the names of all functions when the set of functions changes.
+        on_outcome: called with a version, and None or the error, after an invocation caused the version to be
+            published. Also called, with None, when a version's init succeeds after it had failed at publication.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Deployments:
         self._declare()
 
     def declare(self, family: Family) -> None:
-        """A function of the API exists from now on, with its versions and aliases."""
+        """Make a function known to the dispatcher, with its versions, aliases and provisioned concurrency."""
         self._families[family.name] = family
         self._declare()
         latest = self._dispatcher.entry(family.name)
@@ -108,34 +108,34 @@ class Deployments:
             self.provision(family, qualifier, count)
 
     def knows(self, family: Family) -> bool:
-        """Whether the function was declared by `declare`."""
+        """Whether `declare` was called for this function."""
         return self._families.get(family.name) is family
 
     def remove(self, family: Family) -> None:
-        """A function exists no more."""
+        """Remove a function with all its versions from the publisher and the dispatcher."""
         self._families.pop(family.name, None)
         for number in family.versions:
             self._publisher.forget(family.name, number)
         self._declare()
 
     def settings_changed(self, family: Family) -> None:
-        """Reserved concurrency or settings for asynchronous invocations of the function have changed."""
+        """Apply a function's changed reserved concurrency or settings for asynchronous invocations."""
         self._declare()
         self._override(family)
 
     def declare_version(self, record: VersionRecord) -> None:
-        """A published version exists from now on."""
+        """Make a published version known to the dispatcher."""
         self._dispatcher.declare_version(
             record.function, record.version, wanted=self._wanted(record.function.name, record.version)
         )
 
     def remove_version(self, name: str, number: str) -> None:
-        """A published version exists no more."""
+        """Remove a published version from the publisher and the dispatcher."""
         self._publisher.forget(name, number)
         self._dispatcher.remove_version(name, number)
 
     def aliases_changed(self, family: Family) -> None:
-        """Aliases of the function were made, deleted, or stand for other versions."""
+        """Apply a function's changed aliases: new ones, deleted ones, and those that point to other versions."""
         self._dispatcher.set_aliases(family.name, {name: alias.shares() for name, alias in family.aliases.items()})
         self._override(family)
 
@@ -155,7 +155,10 @@ class Deployments:
         }
 
     def _wanted(self, name: str, number: str) -> Callable[[], None]:
-        """A callback that publishes a version, as its record is then, when it is invoked and does not serve yet."""
+        """A callback that publishes a version from its current record.
+
+        The dispatcher calls it when the version is invoked and does not serve yet.
+        """
 
         def wanted() -> None:
             family = self._families.get(name)
@@ -175,7 +178,7 @@ class Deployments:
             self.on_outcome(record, None)
 
     def _recovered(self, name: str, number: str) -> None:
-        """Init of a version has succeeded that failed when the version was published."""
+        """Report that a version's init, which failed when the version was published, has now succeeded."""
         family = self._families.get(name)
         record = None if family is None else family.versions.get(number)
         if record is not None:
@@ -185,20 +188,20 @@ class Deployments:
         """Check that this machine can run the function.
 
         Raises:
-            InvalidParameterValueException: its interpreter is not here (400).
+            InvalidParameterValueException: the function's interpreter is not available (400).
         """
         try:
             await self._publisher.check_runtime(record.function)
         except EnvironmentBuildError as error:
             raise InvalidParameterValueException(
-                f"The runtime {record.runtime} is not on this machine: {error.message}"
+                f"The runtime {record.runtime} is not available on this machine: {error.message}"
             ) from error
 
     async def publish(self, record: VersionRecord) -> None:
-        """Have the version serve; what served under its number does so until then.
+        """Publish the version; until it serves, an older publication with the same number continues to serve.
 
         Raises:
-            DeployError: it cannot.
+            DeployError: the version cannot serve.
         """
         function, number = record.function, record.version
 
@@ -217,12 +220,12 @@ class Deployments:
         )
         if outcome.ending is Ending.FAILED:
             raise DeployError(outcome.reason, "InternalError")
-        # As on Lambda: callers of a function whose init fails get the error; a snapshot cannot be made of it.
+        # As on Lambda, callers of a function whose init fails get the error, but no snapshot can be made of it.
         if outcome.ending is Ending.INIT_FAILED and function.snapshot and number != LATEST:
             raise DeployError(outcome.reason, "FunctionError")
 
     def entry(self, record: VersionRecord) -> VersionEntry | None:
-        """What the dispatcher knows of the version; None when it was deleted."""
+        """The dispatcher's entry for the version; None when the version was deleted."""
         try:
             return self._dispatcher.entry(record.function.name, record.version)
         except ResourceNotFoundException:
@@ -236,12 +239,12 @@ class Deployments:
         return self._spawner.origin(entry.pool.version).frozen is not None
 
     def provision(self, family: Family, qualifier: str, count: int | None) -> None:
-        """Keep `count` environments of the version that a qualifier stands for initialised; None: none."""
+        """Keep `count` environments of the version that a qualifier names initialised; None ends this."""
         for number in self._numbers(family, qualifier):
             self._dispatcher.provision(family.name, number, count)
 
     def provisioned(self, family: Family, qualifier: str) -> Provisioned:
-        """How many provisioned environments of a qualifier are ready, and why no more are."""
+        """How many provisioned environments of a qualifier are ready, and why no more are ready."""
         allocated, failure = 0, None
         for number in self._numbers(family, qualifier):
             entry = self._dispatcher.entry(family.name, number)
@@ -262,7 +265,7 @@ class Deployments:
 
 
 def _effective(family: Family, record: VersionRecord) -> Function:
-    """The function of a version, with the settings of the function as a whole."""
+    """The `Function` of a version, with the settings that the function has for all its versions."""
     given = family.event_configs.get(record.version, {})
     return msgspec.structs.replace(
         record.function,
@@ -273,7 +276,7 @@ def _effective(family: Family, record: VersionRecord) -> Function:
 
 
 def _asynchronous(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a function for an event invoke configuration."""
+    """The fields of `Function` that an event invoke configuration sets."""
     made: dict[str, Any] = {}
     if given.get("MaximumRetryAttempts") is not None:
         made["maximum_retry_attempts"] = given["MaximumRetryAttempts"]

@@ -37,7 +37,7 @@ def check_destinations(
     Args:
         function: name of the function.
         configuration: its event invoke configuration.
-        exists: raises `ResourceNotFoundException` when there is no function of a name and qualifier.
+        exists: raises `ResourceNotFoundException` unless a function with a name and qualifier exists.
 
     Raises:
         InvalidParameterValueException: a destination is of an unsupported kind, is the function itself, or is a

@@ -1,6 +1,6 @@
-"""Configuration of asynchronous invocation.
+"""The operations on the configuration of asynchronous invocation, by function and qualifier.
 
-Source: AWS Lambda API reference, the operations named.
+Source: AWS Lambda API reference, the operations that the docstrings name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thawd.resources import LATEST
 
 
 class EventConfigs:
-    """Configuration of asynchronous invocation."""
+    """The operations on the configuration of asynchronous invocation."""
 
     def __init__(self, registry: Registry, deployments: Deployments) -> None:
         self._registry = registry
@@ -42,7 +42,7 @@ class EventConfigs:
         qualifier = self._registry.qualified(name, qualifier)
         family = self._registry.family(name)
         if qualifier == LATEST:
-            check_undeclared(family, "The configuration of asynchronous invocation")
+            check_undeclared(family, "The configuration of asynchronous invocation of")
         fields = ("MaximumRetryAttempts", "MaximumEventAgeInSeconds", "DestinationConfig")
         made = {
             **before,

@@ -1,9 +1,10 @@
-"""Event source mappings: which queues invoke which functions, by the Lambda API and by thawd.toml.
+"""Event source mappings, made through the Lambda API or declared in thawd.toml: which queues invoke which functions.
 
 A change through the API is stored before it is answered. The pollers carry it out afterwards. Until they have done so
 the mapping is ``Creating``, ``Enabling``, ``Disabling``, ``Updating`` or ``Deleting`` and accepts no other change.
 
-Source: AWS Lambda API reference, the operations named; developer guide, "Using Lambda with Amazon SQS".
+Source: AWS Lambda API reference, the operations that the docstrings name; developer guide, "Using Lambda with
+Amazon SQS".
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Pollers(Protocol):
 
 
 class _NoPollers:
-    """Stand-in until the server reads queues: every change is settled immediately."""
+    """Takes the pollers' place until the server reads queues: every change is settled immediately."""
 
     def __init__(self, settled: Callable[[str], None]) -> None:
         self._settled = settled
@@ -140,8 +141,8 @@ class Mappings:
                 twin = self._twin(mapping)
                 if twin is not None and not twin.declared:
                     complain(
-                        f"thawd: {mapping.name} is declared in the configuration and was made through the API, too "
-                        f"({twin.uuid}); that one is used. Delete it to use the configured one"
+                        f"thawd: the event source mapping {mapping.name} is declared in thawd.toml and was also made "
+                        f"through the API ({twin.uuid}); the latter is used. Delete it to use the one in thawd.toml"
                     )
                     continue
                 mapping.enabled = mapping.enabled and mapping.name not in self._registry.paused
@@ -186,7 +187,8 @@ class Mappings:
             if old.declared:
                 if set(parameters) - {"UUID", "Enabled"}:
                     raise ResourceConflictException(
-                        f"{old.name} is declared in thawd.toml, which alone can change it; Enabled can be set here"
+                        f"The event source mapping {old.name} is declared in thawd.toml; change it there. The API can "
+                        "change only Enabled"
                     )
                 await self._pause(old, paused=not parameters.get("Enabled", old.enabled))
                 return self._document(old)
@@ -208,7 +210,9 @@ class Mappings:
         async with self._changing:
             mapping = self._idle(parameters["UUID"], "delete")
             if mapping.declared:
-                raise ResourceConflictException(f"{mapping.name} is declared in thawd.toml; remove it there")
+                raise ResourceConflictException(
+                    f"The event source mapping {mapping.name} is declared in thawd.toml; remove it there"
+                )
             await self._registry.forget_mapping(mapping)
             self._deleted[mapping.uuid] = mapping
             self._states[mapping.uuid] = "Deleting"
@@ -228,7 +232,7 @@ class Mappings:
         return paging.with_marker(document, marker)
 
     async def enable(self, uuid: str, *, enabled: bool) -> None:
-        """Pause or resume a mapping, durably.
+        """Pause or resume a mapping; returns once the change is stored.
 
         Raises:
             ResourceNotFoundException: there is no such mapping (404).
@@ -242,7 +246,9 @@ class Mappings:
         if paused is not mapping.enabled:
             return
         if not paused and mapping.name not in self._registry.paused:
-            raise ResourceConflictException(f"thawd.toml says enabled = false for {mapping.name}; change it there")
+            raise ResourceConflictException(
+                f"The event source mapping {mapping.name} has enabled = false in thawd.toml; change it there"
+            )
         await self._registry.pause(mapping.name, paused=paused)
         mapping = msgspec.structs.replace(mapping, enabled=not paused, modified=time.time())
         self._declared[mapping.uuid] = mapping
@@ -308,25 +314,25 @@ def _queue_of(parameters: Parameters) -> queue_names.QueueName:
     """The queue of a new mapping.
 
     Raises:
-        InvalidParameterValueException: thawd does not read such a source (400).
+        InvalidParameterValueException: thawd does not read sources of this kind (400).
     """
     arn = parameters.get("EventSourceArn", "")
     service = arn.split(":")[2] if arn else "self-managed Kafka" if "SelfManagedEventSource" in parameters else ""
     if service == "sqs" and (queue := queue_names.parse(arn)) is not None:
         if importlib.util.find_spec("boto3") is None:
             raise InvalidParameterValueException(
-                "SQS queues are read by boto3, which is not installed; install it with: pip install 'thawd[aws]'"
+                "thawd reads SQS queues with boto3, which is not installed; install it with: pip install 'thawd[aws]'"
             )
         return queue
-    readable = "thawd reads Amazon SQS queues (arn:aws:sqs:REGION:ACCOUNT:NAME)"
+    readable = "name an Amazon SQS queue (arn:aws:sqs:REGION:ACCOUNT:NAME)"
     if service == "sqs":
         raise InvalidParameterValueException(f"{arn} is not the ARN of an SQS queue; {readable}")
     if not service:
         raise InvalidParameterValueException(f"An event source ARN is required; {readable}")
     what = _UNREAD.get(service)
     if what is not None:
-        raise InvalidParameterValueException(f"Unsupported event source: {arn}. No {what} are read here; {readable}")
-    raise InvalidParameterValueException(f"Unrecognized event source: {arn or service}. {readable}")
+        raise InvalidParameterValueException(f"Unsupported event source: {arn}. thawd does not read {what}; {readable}")
+    raise InvalidParameterValueException(f"Unrecognized event source: {arn or service}; {readable}")
 
 
 def _check(mapping: SourceMapping, parameters: Parameters) -> None:

@@ -40,7 +40,7 @@ class StateReason(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         state: for example ``Active`` or ``Successful``.
-        reason: for people.
+        reason: an explanation for people.
         code: the API's reason code, for programs.
     """
 
@@ -152,7 +152,7 @@ class Alias(msgspec.Struct, omit_defaults=True):
     Attributes:
         name: name of the alias.
         version: the version that it points to.
-        description: for people.
+        description: free text.
         weights: shares of other versions, 0 to 1.
         revision: see `new_revision`.
     """
@@ -168,7 +168,7 @@ class Alias(msgspec.Struct, omit_defaults=True):
         return {self.version: 1.0 - sum(self.weights.values()), **self.weights}
 
     def document(self, function: str) -> dict[str, Any]:
-        """As ``AliasConfiguration``."""
+        """The alias as the API's ``AliasConfiguration``."""
         made: dict[str, Any] = {
             "AliasArn": function_arn(function, self.name),
             "Name": self.name,
@@ -199,16 +199,16 @@ class Family(msgspec.Struct, omit_defaults=True):
     Attributes:
         name: name of the function.
         declared: whether thawd.toml declares the function; then only what the API adds to it is stored.
-        shadows: whether a function of this name was also made through the API; then nothing is stored of this one.
+        shadows: whether a function of this name was also made through the API; then this record is not stored.
         versions: by number, ``$LATEST`` among them.
         aliases: by name.
         last_version: the highest version number ever used.
         reserved: reserved concurrency; None: none.
         provisioned: requested provisioned environments, by qualifier.
-        provisioned_modified: when that number was last changed, by qualifier.
+        provisioned_modified: when the number in `provisioned` was last changed, by qualifier.
         event_configs: event invoke configurations as the API received them, by qualifier.
         urls: function URL configurations as the API received them, by qualifier.
-        policies: by qualifier, ``$LATEST`` for the function itself.
+        policies: resource-based policies, by qualifier; ``$LATEST`` stands for the function itself.
         tags: keys and values.
         recursion: ``Terminate`` or ``Allow``.
         runtime_updates: runtime management configuration, by qualifier.

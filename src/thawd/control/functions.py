@@ -1,6 +1,6 @@
 """Functions and their published versions: create, update, publish, read, delete.
 
-Source: AWS Lambda API reference, the operations of these names.
+Source: AWS Lambda API reference, the operations that the docstrings name.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Functions:
         record = configuration.apply(record, parameters, self._registry.layer_version)
         await self._deployments.check_runtime(record)
         record.last_modified, record.revision, record.state = now_text(), new_revision(), _CREATING
-        # A function that thawd.toml once declared may have left versions: their numbers are not used again.
+        # A function that thawd.toml once declared may have left versions, and their numbers must not be used again.
         family = Family(
             name, tags=dict(parameters.get("Tags", {})), last_version=0 if left is None else left.last_version
         )
@@ -99,7 +99,7 @@ class Functions:
         family = self._registry.family(name)
         configuration.refuse_unsupported(parameters)
         old = self._registry.record(name)
-        check_undeclared(family, "The code")
+        check_undeclared(family, "The code of")
         check_settled(old)
         check_revision(parameters.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
         code = await self._take_code(parameters)
@@ -117,7 +117,7 @@ class Functions:
         name = self._named(parameters)
         family = self._registry.family(name)
         old = self._registry.record(name)
-        check_undeclared(family, "The configuration")
+        check_undeclared(family, "The configuration of")
         check_settled(old)
         check_revision(parameters.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
         record = configuration.apply(old, parameters, self._registry.layer_version)
@@ -133,7 +133,7 @@ class Functions:
         return await self._store(family, record, parameters)
 
     async def _store(self, family: Family, record: VersionRecord, parameters: Parameters) -> dict[str, Any]:
-        """Store a new ``$LATEST`` and, with ``Publish``, the version published from it: both or neither."""
+        """Store a new ``$LATEST`` and, with ``Publish``, the version published from it; either both or neither."""
         published = self._next_version(family, record, description=None) if parameters.get("Publish") else None
         await self._registry.save(family, *filter(None, (record, published)))
         family.versions[LATEST] = record
@@ -191,7 +191,7 @@ class Functions:
         self._in_background(self._settle(family, record))
 
     def resume(self) -> None:
-        """Finish the publications that the end of the previous server interrupted; call it once."""
+        """Publish versions again whose publication was interrupted when the previous server stopped; call it once."""
         for family in self._registry.families.values():
             for record in family.versions.values():
                 if not (family.declared and record.version == LATEST) and (
@@ -218,7 +218,7 @@ class Functions:
             await self._note(family, record, _ACTIVE, failed)
 
     async def _follow(self, record: VersionRecord, error: DeployError | None) -> None:
-        """Store the outcome of a publication that an invocation caused, or that a failed version works after all."""
+        """Store a version's outcome: of a publication that an invocation caused, or of an init that now succeeded."""
         family = self._registry.families.get(record.function.name)
         state = _ACTIVE if error is None else StateReason("Failed", str(error), error.code)
         update = _SUCCESSFUL if error is None else record.update
@@ -244,7 +244,7 @@ class Functions:
         name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
         family = self._registry.family(name)
         if qualifier is None:
-            check_undeclared(family, "The existence")
+            check_undeclared(family, "The function", verb="deleted")
             await self._registry.forget(family)
             self._deployments.remove(family)
             self.on_delete(family)
@@ -289,7 +289,7 @@ class Functions:
         items: list[tuple[str, VersionRecord]] = []
         for name, family in sorted(self._registry.families.items()):
             if LATEST not in family.versions:
-                continue  # thawd.toml does not declare the function any more; only its versions are left
+                continue  # thawd.toml no longer declares the function; only its versions are left
             numbers = _in_order(family) if parameters.get("FunctionVersion") == "ALL" else [LATEST]
             items += [(f"{name} {_sort_key(number)}", family.versions[number]) for number in numbers]
         chosen, marker = paging.page(items, parameters)
@@ -316,7 +316,7 @@ class Functions:
         return made
 
     def _named(self, parameters: Parameters, *, unqualified: bool = False) -> str:
-        """The function's name; a qualifier other than ``$LATEST`` is refused, and with `unqualified` that one, too."""
+        """The function's name; refuses qualifiers other than ``$LATEST``, and with `unqualified` all qualifiers."""
         name, qualifier = parse_function(parameters["FunctionName"])
         if qualifier is not None and (unqualified or qualifier != LATEST):
             raise InvalidParameterValueException(
@@ -326,7 +326,7 @@ class Functions:
         return name
 
     async def _take_code(self, parameters: Parameters) -> Code:
-        """Store the code of a request, which is in the request itself or an object in a bucket."""
+        """Store the code of a request; it is in the request itself or in an object of a bucket."""
         if "ZipFile" in parameters:
             content = parameters["ZipFile"]
         elif "S3Bucket" in parameters and "S3Key" in parameters:

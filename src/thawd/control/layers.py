@@ -1,6 +1,7 @@
 """Layers: published versions of shared code.
 
-Source: AWS Lambda API reference, the operations named; developer guide, "Layer paths for each Lambda runtime".
+Source: AWS Lambda API reference, the operations that the docstrings name; developer guide, "Layer paths for each
+Lambda runtime".
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Layers:
         """PublishLayerVersion."""
         name, number = parse_layer(parameters["LayerName"])
         if number is not None:
-            raise InvalidParameterValueException("The layer's name must have no version")
+            raise InvalidParameterValueException("LayerName must not contain a version number")
         content = parameters["Content"]
         if "ZipFile" in content:
             data = content["ZipFile"]
@@ -103,7 +104,7 @@ class Layers:
         return paging.with_marker({"LayerVersions": [self._document(one) for one in chosen]}, marker)
 
     async def delete(self, parameters: Parameters) -> None:
-        """DeleteLayerVersion: functions keep using it; deleting a version that does not exist succeeds."""
+        """DeleteLayerVersion: functions that use the version keep it; deleting a missing version succeeds."""
         name, _ = parse_layer(parameters["LayerName"])
         layer = self._registry.layers.get(name)
         if layer is None or parameters["VersionNumber"] not in layer.versions:
@@ -136,7 +137,7 @@ class Layers:
         await self._with_statements(version, left)
 
     async def _with_statements(self, version: LayerVersion, statements: Any) -> LayerVersion:
-        """Store another policy for the version; returns the changed version."""
+        """Store `statements` as the version's policy; returns the changed version."""
         changed = msgspec.structs.replace(version, statements=statements, revision=new_revision())
         layer = self._registry.layers[version.name]
         renewed = Layer(layer.name, {**layer.versions, version.version: changed}, layer.last_version)

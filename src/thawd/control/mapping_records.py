@@ -24,7 +24,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
         function: name of the function.
         qualifier: version or alias; None: the function was named without one.
         given: the settings, named as in the API.
-        enabled: whether the queue is to be read.
+        enabled: whether the queue should be read.
         modified: when the mapping was last changed, seconds since the epoch.
         url: URL of the queue, if thawd.toml names the queue by URL.
         declared: whether thawd.toml declares the mapping; it is then not stored.
@@ -44,7 +44,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The mapping's name for people, ``FUNCTION/QUEUE``."""
+        """The mapping's readable name, ``FUNCTION/QUEUE``."""
         qualified = self.function if self.qualifier is None else f"{self.function}:{self.qualifier}"
         return f"{qualified}/{self.source.rpartition(':')[2]}"
 
@@ -76,7 +76,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
         return PARTIAL in self.given.get("FunctionResponseTypes", [])
 
     def document(self, *, state: str, last_result: str) -> dict[str, Any]:
-        """As ``EventSourceMappingConfiguration``."""
+        """The mapping as the API's ``EventSourceMappingConfiguration``."""
         shown = {
             "BatchSize": self.batch_size,
             "MaximumBatchingWindowInSeconds": self.window_s,

@@ -1,4 +1,4 @@
-"""Names of functions, versions and layers as callers write them. Pure.
+"""Parses names and ARNs of functions, versions and layers as callers write them, and makes ARNs. No side effects.
 
 Source: AWS Lambda API reference, ``FunctionName``, ``Qualifier``, ``LayerVersionArn``.
 """
@@ -28,7 +28,7 @@ class FunctionName(NamedTuple):
 
     Attributes:
         name: the function's name.
-        qualifier: version or alias; None: the caller named none.
+        qualifier: version or alias; None: the caller gave no qualifier.
     """
 
     name: str

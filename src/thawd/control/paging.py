@@ -1,4 +1,4 @@
-"""Pages of a list: a marker names the last item of the page before. Pure."""
+"""Divides lists into pages; a marker identifies the last item of the previous page. No side effects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def page(
     Args:
         items: pairs of key and item, in the order of their keys.
         parameters: ``Marker`` and ``MaxItems`` of the request.
-        most: the longest page.
+        most: most items on a page.
 
     Raises:
         InvalidParameterValueException: the marker was not issued by thawd (400).

@@ -1,6 +1,6 @@
-"""Resource-based policies of functions and layers: stored and shown; thawd checks no IAM.
+"""Resource-based policies of functions and layers. They are stored and shown, but thawd does not enforce them.
 
-Source: AWS Lambda API reference, the operations named.
+Source: AWS Lambda API reference, the operations that the docstrings name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_POLICY_BYTES = 20_480
 
 
 class Permissions:
-    """AddPermission, RemovePermission, GetPolicy: stored and shown; thawd checks no IAM."""
+    """AddPermission, RemovePermission, GetPolicy."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

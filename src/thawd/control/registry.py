@@ -33,11 +33,11 @@ class LayerVersion(msgspec.Struct, omit_defaults=True):
         code_size: size of the zip file, bytes.
         unzipped_bytes: size of the unpacked files, bytes.
         package: name of its package.
-        created: when the version was published; see `records.now_text`.
-        description: for people.
+        created: when the version was published; see `function_records.now_text`.
+        description: free text.
         runtimes: compatible runtimes.
         architectures: compatible architectures.
-        license: for people.
+        license: free text.
         statements: statements of its policy.
         revision: revision id of its policy.
     """
@@ -86,7 +86,7 @@ class Registry:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def load(self) -> None:
-        """Read everything from the catalog; call it once, first.
+        """Read everything from the catalog; call it once, before all other methods.
 
         Raises:
             StoreError: the catalog cannot be read, or a newer release wrote it.
@@ -106,8 +106,8 @@ class Registry:
                     self.paused.add(key.name)
             except msgspec.MsgspecError as error:
                 raise StoreError(
-                    f"the {key.kind} {key.name} {key.qualifier} in the catalog cannot be read ({error}); was it "
-                    "written by a newer thawd?"
+                    f"the {key.kind} {key.name} {key.qualifier} in the catalog cannot be read ({error}); if a newer "
+                    "thawd wrote it, start that one"
                 ) from error
         for record in sorted(versions, key=lambda record: int(record.version) if record.version.isdigit() else 0):
             if record.function.name in self.families:
@@ -176,11 +176,12 @@ class Registry:
         """Store a function's own document and those of `records`, and delete the versions `removed`.
 
         Raises:
-            StoreError: the documents could not be stored; the caller restores memory.
+            StoreError: the documents could not be stored; the caller must undo its change in memory.
         """
         if family.shadows:
             raise ResourceConflictException(
-                f"{family.name} is declared in thawd.toml, and was made through the API, too: remove one of them first"
+                f"The function {family.name} cannot be changed: it is declared in thawd.toml and was also made through "
+                "the API; remove one of the two first"
             )
         put = [(Key(FUNCTION, family.name), encode(msgspec.structs.replace(family, versions={})))]
         put += [
@@ -227,7 +228,7 @@ class Registry:
         self.mappings.pop(mapping.uuid, None)
 
     async def pause(self, name: str, *, paused: bool) -> None:
-        """Store that a source of thawd.toml is paused, or is no longer.
+        """Store whether a source that thawd.toml declares is paused.
 
         Raises:
             StoreError: the change could not be stored.
@@ -277,14 +278,19 @@ def check_settled(record: VersionRecord) -> None:
         raise ResourceConflictException(f"{_BUSY} An update is in progress for resource: {arn}")
 
 
-def check_undeclared(family: Family, what: str) -> None:
+def check_undeclared(family: Family, what: str, *, verb: str = "changed") -> None:
     """Refuse a change of a function that thawd.toml declares.
+
+    Args:
+        family: the function.
+        what: the part of the function to be changed, as the start of the error text.
+        verb: the past participle that names the change.
 
     Raises:
         ResourceConflictException: thawd.toml declares the function (409).
     """
     if family.declared:
         raise ResourceConflictException(
-            f"{what} of {family.name} cannot be changed through the API: thawd.toml declares the function. Change it "
-            "there; a running thawd reloads the file on SIGHUP or with --watch."
+            f"{what} {family.name} cannot be {verb} through the API: thawd.toml declares the function. Change the file "
+            "instead; a running thawd reloads it on SIGHUP or with --watch."
         )

@@ -1,6 +1,6 @@
 """Tags of functions and event source mappings.
 
-Source: AWS Lambda API reference, the operations named.
+Source: AWS Lambda API reference, the operations that the docstrings name.
 """
 
 from __future__ import annotations

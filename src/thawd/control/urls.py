@@ -1,6 +1,6 @@
-"""Configuration of function URLs, recursive loop detection and runtime management, by function and qualifier.
+"""The operations on function URLs, recursive loop detection and runtime management.
 
-Source: AWS Lambda API reference, the operations named.
+Source: AWS Lambda API reference, the operations that the docstrings name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Urls:
         self._since = now_text()
 
     def restore(self) -> None:
-        """Start serving all stored URLs; call it once, after the start."""
+        """Start serving all stored URLs; call it once, after the server has started."""
         for family in self._registry.families.values():
             for qualifier, config in family.urls.items():
                 config["Url"] = self._serve(family.name, _plain(qualifier), config)  # the port may have changed
@@ -77,7 +77,7 @@ class Urls:
         made = {"InvokeMode": "BUFFERED", **config, "LastModifiedTime": now_text()}
         family.urls[qualifier] = made
         await self._registry.save(family)
-        # Served only after it is stored: what is served must match what the API shows.
+        # The URL is served only after it is stored, so that the API shows every URL that is served.
         made["Url"] = self._serve(family.name, _plain(qualifier), made)
         return self._document(family, qualifier)
 
@@ -105,7 +105,7 @@ class Urls:
         if qualifier is not None and qualifier not in family.aliases:
             if qualifier in family.versions:
                 raise InvalidParameterValueException(
-                    "Function URLs are for the function itself or for an alias, and not for a version"
+                    "A function URL can belong to a function or an alias, but not to a version"
                 )
             self._registry.record(name, qualifier)
         return family, qualifier or LATEST
@@ -120,8 +120,8 @@ class Urls:
         family, qualifier = self._find(parameters)
         if qualifier not in family.urls:
             raise ResourceConflictException(
-                f"The URL of {family.name} cannot be changed through the API: thawd.toml declares it. Change it there; "
-                "a running thawd reloads the file on SIGHUP or with --watch."
+                f"The URL of {family.name} cannot be changed through the API: thawd.toml declares it. Change the file "
+                "instead; a running thawd reloads it on SIGHUP or with --watch."
             )
         return family, qualifier
 

@@ -1,8 +1,8 @@
-"""Monthly bills of a function on AWS Lambda, and break-even points with alternatives. Pure: numbers in, numbers out.
+"""Computes monthly bills of a function on AWS Lambda, and break-even points with alternatives. No side effects.
 
 A month has 730 hours and a GB has 1,024 MB, as in AWS's own calculator. Each formula quotes AWS's sentence about it.
 
-Source, unless said otherwise: AWS Lambda pricing page.
+Source, unless another is named: AWS Lambda pricing page.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         architecture: ``x86_64`` or ``arm64``.
         storage_mb: size of ``/tmp``, MB, 512-10,240.
         snapstart: whether environments are restored from a snapshot (which costs extra for Python).
-        provisioned: environments kept initialised.
-        provisioned_s: part of the month in which they are, seconds.
-        kept_s: with SnapStart: part of the month in which the version has a snapshot, seconds.
+        provisioned: number of environments kept initialised.
+        provisioned_s: how long they are kept initialised in the month, seconds.
+        kept_s: with SnapStart: how long the version has a snapshot in the month, seconds.
     """
 
     memory_mb: int
@@ -44,9 +44,12 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         # Source: Lambda developer guide, "Lambda SnapStart", "Supported features and limitations".
         if self.snapstart and self.provisioned:
-            raise CostError("SnapStart and provisioned concurrency exclude each other on Lambda; take one of them")
+            raise CostError("Lambda does not allow SnapStart together with provisioned concurrency; choose one of them")
         if self.snapstart and self.storage_mb > 512:
-            raise CostError(f"SnapStart allows at most 512 MB of /tmp on Lambda, not {self.storage_mb}")
+            raise CostError(
+                f"Lambda allows SnapStart only with at most 512 MB of /tmp, not {self.storage_mb}; choose a smaller "
+                "--storage"
+            )
 
     @property
     def memory_gb(self) -> float:
@@ -59,7 +62,8 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         warm_ms: billed duration in a warm environment.
-        first_ms: billed duration in an environment started for it, with init or with the billed part of a restore.
+        first_ms: billed duration if an environment is started for the invocation, including init or the billed part
+            of a restore.
     """
 
     warm_ms: float
@@ -76,7 +80,8 @@ class MonthlyLoad(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         invocations: number of invocations.
         start_share: share of invocations that start an environment, 0-1.
-        provisioned_share: share of invocations that provisioned environments serve, 0-1; these start none.
+        provisioned_share: share of invocations that provisioned environments serve, 0-1; no environment is started
+            for these.
     """
 
     invocations: float
@@ -85,7 +90,7 @@ class MonthlyLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
-    """A month's bill, item by item, in the prices' currency."""
+    """The items of a month's bill, in the currency of the prices."""
 
     requests: float = 0.0
     duration: float = 0.0
@@ -105,7 +110,7 @@ def billed_ms(duration_ms: float, init_ms: float = 0.0) -> int:
     """Billed duration of an invocation.
 
     "Duration is calculated from the time your code begins executing until it returns or otherwise terminates, rounded
-    up to the nearest 1 ms"; the init phase counts with it. Source: also AWS Compute Blog, "AWS Lambda standardizes
+    up to the nearest 1 ms". The init phase is billed too. Source: also AWS Compute Blog, "AWS Lambda standardizes
     billing for INIT Phase" (since 2025-08).
     """
     return math.ceil(duration_ms + init_ms)
@@ -114,14 +119,14 @@ def billed_ms(duration_ms: float, init_ms: float = 0.0) -> int:
 def billed_restored_ms(duration_ms: float, restore_ms: float) -> int:
     """Billed duration of an invocation in a restored environment.
 
-    Source: Lambda developer guide, "Monitoring for Lambda SnapStart": of a restore, Lambda bills the time of the
-    runtime and of the after-restore hooks (``Billed Restore Duration``).
+    Source: Lambda developer guide, "Monitoring for Lambda SnapStart". Of a restore, Lambda bills only the time that the
+    runtime and the after-restore hooks take (``Billed Restore Duration``).
     """
     return math.ceil(duration_ms) + math.ceil(restore_ms)
 
 
 def bill(prices: Prices, shape: Shape, times: Times, load: MonthlyLoad, *, free_tier: bool = False) -> Bill:
-    """The month's bill.
+    """Compute the month's bill.
 
     Args:
         prices: prices of Lambda.
@@ -135,8 +140,8 @@ def bill(prices: Prices, shape: Shape, times: Times, load: MonthlyLoad, *, free_
     on_demand = load.invocations - in_provisioned
     seconds = on_demand * times.mean_ms(min(1.0, _of(load.invocations * load.start_share, on_demand))) / 1000
     provisioned_seconds = in_provisioned * times.warm_ms / 1000
-    # "The Lambda free tier does not apply to functions enabling Provisioned Concurrency"; in the page's examples it
-    # does apply to invocations on demand in the rest of the month.
+    # "The Lambda free tier does not apply to functions enabling Provisioned Concurrency". In the page's examples, it
+    # does apply to on-demand invocations in the part of the month without provisioned concurrency.
     free = free_tier and not (shape.provisioned and shape.provisioned_s >= MONTH_S)
     requests = in_provisioned + max(0.0, on_demand - (prices.free_requests if free else 0))
     gb_s = seconds * shape.memory_gb - (prices.free_gb_s if free else 0)
@@ -157,35 +162,35 @@ def _of(part: float, whole: float) -> float:
 
 
 def _provisioned(prices: Prices, shape: Shape) -> float:
-    """The amount of concurrency, of memory, and of time "from when you enable it, rounded up to five minutes"."""
+    """Price of the environments' memory for the time "from when you enable it, rounded up to five minutes"."""
     step_s = prices.provisioned_step_s
     billed_s = math.ceil(shape.provisioned_s / step_s) * step_s
     return shape.provisioned * shape.memory_gb * billed_s * prices.compute(shape.architecture).provisioned_gb_s
 
 
 def _cache(prices: Prices, shape: Shape) -> float:
-    """ "The price depends on the amount of memory": for as long as the version is active, three hours at least."""
+    """ "The price depends on the amount of memory". It is paid while the version is active, for at least 3 hours."""
     return max(shape.kept_s, prices.snapstart_cache_least_s) * shape.memory_gb * prices.snapstart_cache_gb_s
 
 
 def _storage_gb(prices: Prices, shape: Shape) -> float:
-    """ "You pay only for any additional storage" above 512 MB, for the time that the function runs."""
+    """Billed size of ``/tmp``, GB. "You pay only for any additional storage" above 512 MB, while the function runs."""
     return max(0.0, shape.storage_mb - prices.storage_free_mb) / _MB_PER_GB
 
 
 def per_million(prices: Prices, shape: Shape, times: Times, *, start_share: float = 0.0) -> float:
-    """Price of a million invocations: without free tier and fixed items, at the first price step."""
+    """Price of a million invocations, without free tier and fixed items, at the prices of the lowest tier."""
     load = MonthlyLoad(invocations=1e6, start_share=start_share)
     bare = bill(prices, msgspec.structs.replace(shape, provisioned=0), times, load)
     return bare.total - bare.snapstart_cache
 
 
 def break_even(cost: Callable[[float], float], other: Callable[[float], float]) -> float | None:
-    """Number of invocations a month from which on `other` costs less than `cost`; None: never, or from the first.
+    """Number of invocations a month from which on `other` costs less than `cost`; None: never, or already at zero.
 
     Args:
-        cost: monthly cost by number of invocations.
-        other: the same for the alternative; the difference of the two may cross zero once.
+        cost: returns the monthly cost, given the number of invocations.
+        other: returns the monthly cost of the alternative. The two costs may be equal at only one number.
     """
     if cost(0) > other(0):
         return None
@@ -216,11 +221,12 @@ def against_server(
 
 
 class ProvisionedBreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """Break-even point of one provisioned environment with environments on demand.
+    """Where one provisioned environment becomes cheaper than environments on demand.
 
     Attributes:
-        invocations: invocations a month from which on it costs less; None: never.
-        busy_share: part of the time in which it is busy then, 0-1; None if `invocations` is.
+        invocations: number of invocations a month from which on it costs less; None: never.
+        busy_share: share of the time in which it is busy with that many invocations, 0-1; None if `invocations` is
+            None.
     """
 
     invocations: float | None
@@ -230,11 +236,11 @@ class ProvisionedBreakEven(msgspec.Struct, frozen=True, kw_only=True):
 def against_provisioned(
     prices: Prices, shape: Shape, times: Times, *, start_share: float = 0.0, free_tier: bool = False
 ) -> ProvisionedBreakEven:
-    """Break-even point of one provisioned environment with environments on demand, over a month.
+    """Compute where one provisioned environment becomes cheaper than environments on demand, over a month.
 
-    A provisioned environment has a fixed price, and duration costs less in it. With only warm invocations it is
-    cheaper once it is busy for provisioned / (duration - provisioned duration) of the time, 60 % at the prices of
-    2026-09.
+    A provisioned environment has a fixed price, and duration costs less in it. If all invocations are warm, it is
+    cheaper if the share of time in which it is busy exceeds provisioned / (duration - provisioned duration), where the
+    names stand for their prices. This is 60 % at the prices of 2026-09.
     """
     provisioned = msgspec.structs.replace(shape, snapstart=False, provisioned=1, provisioned_s=MONTH_S)
 

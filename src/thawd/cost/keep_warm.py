@@ -1,8 +1,9 @@
-"""Simulates policies of keeping environments warm: a function's arrivals with the pool's own rules, without processes.
+"""Simulates policies for keeping environments warm. It applies the pool's rules to a function's arrivals.
 
-As in the pool, the environment used last is used first, a request that finds no idle environment starts one, and a
-`Keeper` decides how long idle ones are kept. The simulation ignores limits of the machine: each request gets its
-environment. And a request that waits for a start keeps waiting for it even if another environment becomes free sooner.
+As in the pool, the most recently used environment is used first, a request that finds no idle environment starts one,
+and a `Keeper` decides how long idle ones are kept. The simulation ignores the machine's limits, so each request gets an
+environment. A request that waits for a start waits until it is complete, even if another environment becomes free
+sooner.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Arrival(msgspec.Struct, frozen=True):
     """Arrival of a request.
 
     Attributes:
-        at_s: time of arrival, seconds; since the epoch if schedules are simulated.
+        at_s: time of arrival, seconds; they count from the epoch if schedules are simulated.
         duration_s: duration in a warm environment, seconds.
     """
 
@@ -35,11 +36,11 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         invocations: number of invocations.
-        starts: invocations that waited for the start of an environment.
-        started_ahead: starts for which no invocation waited.
-        in_provisioned: invocations that a provisioned environment served.
-        idle_s: environment-seconds of idle environments.
-        busy_s: environment-seconds of starts and invocations.
+        starts: number of invocations that waited for the start of an environment.
+        started_ahead: number of starts for which no invocation waited.
+        in_provisioned: number of invocations that provisioned environments served.
+        idle_s: time in which environments were idle, added up over all environments, seconds.
+        busy_s: duration of all starts and invocations, added up, seconds.
         most: highest number of environments.
         spent_s: simulated time, seconds: at least from the first arrival to the end of the last invocation.
     """
@@ -66,7 +67,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, eq=False)
 class _IdleEnvironment:
-    """An idle environment, with the time since which it is idle."""
+    """An idle environment, with the time at which it became idle."""
 
     idle_since_s: float
 
@@ -92,7 +93,7 @@ class _Simulation:
     most: int = 0
 
     def advance(self, until_s: float) -> None:
-        """Process everything that happens before `until_s`, in order."""
+        """Process everything that happens up to `until_s`, in order."""
         while True:
             free_s = self.running[0][0] if self.running else None
             moments = [at for at in (free_s, self._due_s(), self._prewarm_s(), self.ahead_ready_s) if at is not None]
@@ -110,7 +111,7 @@ class _Simulation:
                 self._prewarm(at_s)
 
     def arrive(self, arrival: Arrival) -> None:
-        """Process an arrival; everything before it has been processed."""
+        """Process an arrival. Everything before it must have been processed."""
         self.now_s = now_s = arrival.at_s
         self.keeper.asked(now_s)
         wait_s = 0.0
@@ -133,7 +134,7 @@ class _Simulation:
         self.most = max(self.most, len(self.running) + len(self.idle))
 
     def finish(self, end_s: float) -> None:
-        """Count the idle environments until the end of the simulated time."""
+        """Add the idle times of the remaining environments until the end of the simulated time."""
         for kept in self.idle:
             self.idle_s += max(0.0, end_s - kept.idle_since_s)
 
@@ -147,7 +148,7 @@ class _Simulation:
             self.keeper.at_rest(now_s)
 
     def _due_s(self) -> float | None:
-        """Time at which the next idle environment ends; now if its time had passed before the policy changed."""
+        """Time at which the next idle environment is stopped; now if the policy changed and that time has passed."""
         if not self.idle:
             return None
         first, last = self.idle[0], self.idle[-1]
@@ -187,11 +188,13 @@ def simulate(
 
     Args:
         arrivals: arrivals in the order of their times.
-        policy: decides how long an idle function's environment is kept; it learns, so use it for one simulation only.
+        policy: decides how long the last environment of an idle function is kept. A policy learns, so use it for only
+            one simulation.
         surplus_s: how long other idle environments are kept, seconds.
         start_s: duration of a start, seconds.
-        provisioned: number of provisioned environments at a time.
-        span: beginning and end of the simulated time, where they extend it.
+        provisioned: returns the number of provisioned environments at a given time.
+        span: beginning and end of the simulated time, which always includes all arrivals and the end of the last
+            invocation; None: it includes nothing else.
     """
     state = _Simulation(Keeper(policy, surplus_s=surplus_s), start_s, provisioned)
     for arrival in arrivals:

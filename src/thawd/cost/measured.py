@@ -1,4 +1,4 @@
-"""Reads measured invocations from a file of ``thawd bench --json``."""
+"""Reads measured invocations from a file that ``thawd bench --json`` wrote."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STARTS = ("", "cold", "fork", "thaw", "warm")
 
 
 class _Columns(msgspec.Struct):
-    """The columns of the file from which billed durations follow; see `thawd.bench.runs` for the others."""
+    """The columns from which billed durations are computed; `thawd.bench.runs` describes these and the others."""
 
     outcome: list[int]
     start: list[int]
@@ -34,16 +34,16 @@ class _Document(msgspec.Struct):
 
 
 def read_bench(path: Path, *, memory_mb: int) -> list[Record]:
-    """The right answers of all runs in a file, as invocations.
+    """Read the right answers of all runs in a file, as invocations.
 
-    A forked environment has neither Lambda's init nor its restore, so its first invocation counts as warm.
+    The first invocation in a forked environment counts as warm, because Lambda has no starts by fork.
 
     Args:
         path: the file.
-        memory_mb: memory size of the function, MB, which the file does not hold.
+        memory_mb: memory size of the function, MB; the file does not contain it.
 
     Raises:
-        CostError: the file cannot be read, or holds no handler times.
+        CostError: the file cannot be read, or contains no handler times.
     """
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
@@ -52,7 +52,9 @@ def read_bench(path: Path, *, memory_mb: int) -> list[Record]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CostError(f"{path} was not written by `thawd bench --json`: {error}") from error
     if document.format != FORMAT:
-        raise CostError(f"{path} has the format {document.format!r}; this thawd reads {FORMAT}")
+        raise CostError(
+            f"{path} has the format {document.format!r}, but this version of thawd reads only {FORMAT!r}; measure again"
+        )
     records = [
         record
         for run in document.runs
@@ -60,7 +62,7 @@ def read_bench(path: Path, *, memory_mb: int) -> list[Record]:
         if (record := _record(run.columns, index, memory_mb)) is not None
     ]
     if not records:
-        raise CostError(f"{path} holds no handler times; bench a function of thawd, not another server")
+        raise CostError(f"{path} contains no handler times; measure a function of thawd, not another server")
     return records
 
 

@@ -1,6 +1,6 @@
-"""Prices of AWS Lambda, from a dated file that names its source; nothing is fetched.
+"""Reads the prices of AWS Lambda from a file that names their date and source. Nothing is downloaded.
 
-Source: AWS Lambda pricing page; ``prices.toml`` names the unit of each number.
+Source: AWS Lambda pricing page. ``prices.toml`` explains the unit of each number.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 PRICES_FILE = Path(__file__).with_name("prices.toml")
-"""The included prices."""
+"""The price file that is part of this package."""
 ARCHITECTURES = ("x86_64", "arm64")
 
 
@@ -26,8 +26,8 @@ class ComputePrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prices that depend on the processor.
 
     Attributes:
-        duration_gb_s: price steps of duration: GB-seconds a month from which a step begins, and the price of a
-            GB-second in it; the first step begins at 0.
+        duration_gb_s: price tiers of duration. For each tier: the GB-seconds a month at which it begins, and the price
+            of a GB-second in it. The first tier begins at 0.
         provisioned_gb_s: price of a GB-second of provisioned concurrency, used or not.
         provisioned_duration_gb_s: price of a GB-second of duration in a provisioned environment.
     """
@@ -39,12 +39,12 @@ class ComputePrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         begins = [begin for begin, _ in self.duration_gb_s]
         if not begins or begins[0] != 0 or begins != sorted(set(begins)):
-            raise ValueError("duration_gb_s must be steps [from, price] in rising order, the first from 0")
+            raise ValueError("duration_gb_s must be a list of tiers [from, price] in rising order, the first from 0")
 
     def duration(self, gb_s: float) -> float:
-        """Price of a month's GB-seconds, each at the price of its step.
+        """Price of a month's GB-seconds, each at the price of its tier.
 
-        Source: AWS Lambda pricing, "Tiered pricing": a lower price applies only to the part above its step.
+        Source: AWS Lambda pricing, "Tiered pricing". The price of a tier applies only to the part within the tier.
         """
         ends = [begin for begin, _ in self.duration_gb_s[1:]] + [float("inf")]
         steps = zip(self.duration_gb_s, ends, strict=True)
@@ -55,7 +55,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All prices of a region at a date.
 
     Attributes:
-        source: source of the prices.
+        source: where the prices are from.
         date: date of the prices.
         region: AWS region.
         currency: currency of all prices.
@@ -63,13 +63,13 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         storage_gb_s: price of a GB-second of ``/tmp`` above `storage_free_mb`.
         storage_free_mb: free part of ``/tmp``, MB.
         snapstart_cache_gb_s: price of keeping a GB of snapshot for a second.
-        snapstart_cache_least_s: shortest billed time of a snapshot, seconds.
+        snapstart_cache_least_s: minimum time for which a snapshot is billed, seconds.
         snapstart_restore_gb: price of restoring a GB.
-        provisioned_step_s: billing step of provisioned concurrency, seconds.
+        provisioned_step_s: the time of provisioned concurrency is rounded up to a multiple of this, seconds.
         free_requests: free requests a month.
         free_gb_s: free GB-seconds of duration a month.
-        x86_64: prices of this processor.
-        arm64: prices of this processor.
+        x86_64: prices for x86_64 processors.
+        arm64: prices for arm64 processors.
     """
 
     source: str
@@ -89,12 +89,12 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arm64: ComputePrices
 
     def compute(self, architecture: str) -> ComputePrices:
-        """Prices of a processor, ``x86_64`` or ``arm64``."""
+        """Prices for a processor architecture, ``x86_64`` or ``arm64``."""
         return self.arm64 if architecture == "arm64" else self.x86_64
 
 
 def load_prices(path: Path | None = None) -> Prices:
-    """The prices in a file; None: the included ones.
+    """Read the prices from a file; None: from the included file.
 
     Raises:
         CostError: the file cannot be read or is not a price file.
@@ -103,6 +103,6 @@ def load_prices(path: Path | None = None) -> Prices:
     try:
         return msgspec.toml.decode(file.read_bytes(), type=Prices)
     except OSError as error:
-        raise CostError(f"the prices {file} cannot be read: {error.strerror}") from error
+        raise CostError(f"the price file {file} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CostError(f"{file} is not a price file: {error}; see {PRICES_FILE} for an example") from error

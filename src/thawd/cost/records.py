@@ -1,4 +1,4 @@
-"""Reads measured invocations from the REPORT lines of a log, thawd's or Lambda's own, in text or JSON.
+"""Reads measured invocations from the REPORT lines of a log of thawd or Lambda, in text or JSON format.
 
 Source: AWS Lambda developer guide, "Viewing CloudWatch logs for Lambda functions" and "Telemetry API Event schema
 reference", ``platform.report``.
@@ -50,11 +50,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         memory_mb: memory size of the function at that time, MB.
         duration_ms: time in the handler, milliseconds.
-        init_ms: duration of the init that it waited for, milliseconds; None: it waited for none.
-        restore_ms: duration of the restore that it waited for, milliseconds; None: it waited for none.
+        init_ms: duration of the init for which the invocation waited, milliseconds; None: it did not wait for one.
+        restore_ms: duration of the restore for which it waited, milliseconds; None: it did not wait for one.
         billed_restore_ms: billed part of `restore_ms`.
-        used_mb: peak memory of its environment so far, MB; None: the line has no figure.
-        ended_s: time of the report, seconds since the epoch; None: the line has no time.
+        used_mb: peak memory of its environment until then, MB; None: the line does not contain it.
+        ended_s: time of the report, seconds since the epoch; None: the line does not contain a time.
     """
 
     memory_mb: int
@@ -83,7 +83,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         memory_mb: memory size, MB.
-        warm_ms: average billed duration without a start.
+        warm_ms: average billed duration of invocations that did not wait for a start.
         cold_ms: average billed duration with init; None: not measured.
         restored_ms: average billed duration with a restore; None: not measured.
         start_share: share of the invocations that waited for a start; None: entered by hand.
@@ -98,13 +98,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
 
     def times(self, *, snapstart: bool) -> Times:
-        """Billed durations; starts that were not measured count as warm invocations."""
+        """Billed durations. If no start was measured, `Times.first_ms` is the duration of a warm invocation."""
         first_ms = self.restored_ms if snapstart else self.cold_ms
         return Times(warm_ms=self.warm_ms, first_ms=self.warm_ms if first_ms is None else first_ms)
 
 
 def read_records(lines: Iterable[str]) -> list[Record]:
-    """The invocations in REPORT lines; other lines are ignored."""
+    """Read the invocations in REPORT lines; other lines are ignored."""
     return [record for line in lines if (record := _record(line)) is not None]
 
 
@@ -147,13 +147,13 @@ def _of_json(line: str, ended_s: float | None) -> Record | None:
 
 
 def measure(records: Sequence[Record]) -> list[Measured]:
-    """Averages by memory size, the smallest first.
+    """Compute averages for each memory size, the smallest first.
 
     Raises:
         CostError: there are no records.
     """
     if not records:
-        raise CostError("there are no REPORT lines; invoke the function first, or use --size")
+        raise CostError("there are no REPORT lines to compute costs from; invoke the function first, or use --size")
     return [_measured(size, records) for size in sorted({record.memory_mb for record in records})]
 
 
@@ -174,10 +174,10 @@ def _measured(memory_mb: int, records: Sequence[Record]) -> Measured:
 
 
 def by_hand(text: str) -> Measured:
-    """Durations from a text ``MEMORY:DURATION[:INIT[:RESTORE]]``, in MB and ms, where DURATION excludes the others.
+    """Parse durations ``MEMORY:DURATION[:INIT[:RESTORE]]``, in MB and ms. DURATION does not include the other two.
 
     Raises:
-        CostError: the text has another form.
+        CostError: the text has another format.
     """
     parts = text.split(":")
     try:
@@ -189,7 +189,8 @@ def by_hand(text: str) -> Measured:
             raise ValueError(text)  # noqa: TRY301
     except ValueError:
         raise CostError(
-            f"{text!r} is not MEMORY:DURATION[:INIT[:RESTORE]], MB (128 to 10240) and ms, such as 1024:557:8616:572"
+            f"{text!r} is not MEMORY:DURATION[:INIT[:RESTORE]]; write MB (128 to 10240) and ms, for example "
+            "1024:557:8616:572"
         ) from None
     return Measured(
         memory_mb=memory_mb,
@@ -200,7 +201,7 @@ def by_hand(text: str) -> Measured:
 
 
 def arrivals_of(records: Sequence[Record]) -> list[Arrival]:
-    """Arrivals of these invocations, in order; those without a time are left out."""
+    """Arrivals of these invocations, sorted by time. Invocations without a time are left out."""
     found = []
     for record in records:
         if record.ended_s is not None:

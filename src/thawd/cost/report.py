@@ -1,4 +1,4 @@
-"""Computes the tables of `thawd cost`: bills by size and processor, break-even points, keep-warm policies."""
+"""Computes the tables of `thawd cost`: bills by memory size and processor, break-even points, keep-warm policies."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ ON_DEMAND, SNAPSTART, PROVISIONED = "on demand", "SnapStart", "provisioned"
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """The question that `thawd cost` answers.
+    """What `thawd cost` is to compute.
 
     Attributes:
-        architectures: processors to compare.
-        invocations: invocations a month.
-        start_share: share of them that waits for a start, 0-1; None: the measured share, or 0 without one.
+        architectures: processor architectures to compare.
+        invocations: number of invocations a month.
+        start_share: share of the invocations that waits for a start, 0-1; None: the measured share, or 0 if none was
+            measured.
         storage_mb: size of ``/tmp``, MB.
-        provisioned: provisioned environments, shown in rows of their own; 0: no such rows.
+        provisioned: number of provisioned environments, shown in separate rows; 0: no such rows.
         free_tier: whether to subtract the account's whole free tier.
         server_monthly: monthly price of a server to compare with; None: no comparison.
     """
@@ -41,14 +42,14 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeepWarmQuestion(msgspec.Struct, frozen=True, kw_only=True):
-    """The question about keep-warm policies.
+    """What `thawd cost` is to compute about keep-warm policies.
 
     Attributes:
         arrivals: arrivals of the function, in order.
-        keep_alive_s: time of the fixed keep-alive policy, seconds.
+        keep_alive_s: how long the fixed keep-alive policy keeps idle environments, seconds.
         start_s: duration of a start on this machine, seconds.
         plan: schedule of provisioned concurrency; None: no row for it.
-        provisioned: environments kept initialised all the time; 0: no row for them.
+        provisioned: number of environments kept initialised all the time; 0: no row for them.
         span: beginning and end of the simulated time; None: from the first arrival to the end of the last invocation.
     """
 
@@ -120,10 +121,10 @@ def _row(prices: Prices, size: Measured, asked: Question, *, architecture: str, 
 
 
 def policies(prices: Prices, size: Measured, asked: Question, warm: KeepWarmQuestion) -> list[dict[str, Any]]:
-    """A row for each keep-warm policy, simulated with the arrivals.
+    """Simulate each keep-warm policy with the arrivals, and return a row for each.
 
-    The month's bill is Lambda's, for a month of invocations at this pace. Only policies that Lambda offers have one:
-    users cannot choose there how long idle environments are kept, only that some are provisioned.
+    The monthly bill is Lambda's, for a month in which invocations arrive at the same rate. Only policies that exist on
+    Lambda have a bill: users of Lambda cannot choose how long idle environments are kept, but they can provision some.
 
     Raises:
         CostError: there are no arrivals.
@@ -177,7 +178,7 @@ def _policy_row(  # noqa: PLR0913 - a row of a table
         "idle_gb_hours_a_day": idle_s * size.memory_mb / 1024 / 3600 * 86_400 / max(outcome.spent_s, 86_400.0),
         "lambda_month": None,
     }
-    if billed is not None and outcome.invocations > 1:  # a single invocation has no pace
+    if billed is not None and outcome.invocations > 1:  # a single invocation has no rate
         row["lambda_month"] = _lambda_month(prices, size, asked, outcome, provisioned_s)
     return row
 
@@ -185,7 +186,7 @@ def _policy_row(  # noqa: PLR0913 - a row of a table
 def _lambda_month(
     prices: Prices, size: Measured, asked: Question, outcome: SimulationResult, provisioned_s: float
 ) -> float:
-    """Bill of a month at the arrivals' pace, on the first processor of the question."""
+    """Bill of a month in which invocations arrive at the simulated rate, on the first processor in `asked`."""
     months = max(outcome.spent_s, 1.0) / MONTH_S
     shape = Shape(
         memory_mb=size.memory_mb,
@@ -203,7 +204,7 @@ def _lambda_month(
 
 
 class _PlannedCount:
-    """A plan's count at ascending times; evaluates the plan when it changes, not for each request."""
+    """Returns a plan's count at ascending times. It evaluates the plan only when the count changes, for speed."""
 
     def __init__(self, plan: ProvisionedPlan | None) -> None:
         self._plan = plan
@@ -219,7 +220,7 @@ class _PlannedCount:
 
 
 def provisioned_seconds(plan: ProvisionedPlan, begin_s: float, end_s: float) -> float:
-    """Environment-seconds that a plan keeps initialised between two times."""
+    """Time for which a plan keeps environments initialised between two times, added up over them, seconds."""
     total_s, at_s = 0.0, begin_s
     while at_s < end_s:
         change_s = plan.next_change(at_s)
@@ -230,5 +231,5 @@ def provisioned_seconds(plan: ProvisionedPlan, begin_s: float, end_s: float) -> 
 
 
 def _busy_provisioned_s(warm: KeepWarmQuestion, outcome: SimulationResult) -> float:
-    """Approximate busy time of provisioned environments: their share of all durations."""
+    """Approximate busy time of provisioned environments: their share of the invocations times all durations."""
     return sum(arrival.duration_s for arrival in warm.arrivals) * outcome.provisioned_share

@@ -1,10 +1,11 @@
-"""Finds the best memory size for a function: runs it at several sizes, cold, restored and warm, and prices each size.
+"""Finds the best memory size for a function: measures cold, restored and warm invocations at several sizes.
 
-Each size has its own private server. There a cgroup limits environments to the CPU share that Lambda allots to the
-memory (1,769 MB are one CPU), from the beginning of a cold start and from the end of a restore.
+It also computes the price for each size. Each size has its own private server. There, a cgroup limits environments to
+the CPU share that Lambda allots to the memory (1,769 MB are one CPU), from the beginning of a cold start and from the
+end of a restore.
 
-Source: AWS Lambda developer guide, "Configure Lambda function memory"; the choice among sizes is that of AWS Lambda
-Power Tuning.
+Source: AWS Lambda developer guide, "Configure Lambda function memory". The best sizes are chosen as in AWS Lambda Power
+Tuning.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from thawd.cost.records import Measured, Record, measure, read_records
 from thawd.resources import MEMORY_MB_PER_VCPU
 
 SIZES_MB = (128, 256, 512, 1024, 1536, 1769, 3008)
-"""Sizes to try by default, as far as the machine has the CPUs."""
+"""Sizes to try by default, except those that need more CPUs than the machine has."""
 COLD, RESTORED = "tune-cold", "tune-restored"
-"""Names of two copies of the function on the private server, whose environments end after each invocation."""
+"""Names of two copies of the function on the private server; their environments end after each invocation."""
 
 _LOOK_S = 0.02
 _SAID = 160
@@ -48,7 +49,7 @@ class TuneConditions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         place: files and folders of the server.
-        function: the function that it serves.
+        function: name of the function to serve.
         memory_mb: memory size of the function, MB.
     """
 
@@ -61,9 +62,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Number and kind of the invocations at each size.
 
     Attributes:
-        events: events, sent in turn; JSON texts.
-        runs: counted warm invocations.
-        starts: invocations with each kind of start; 0: none.
+        events: JSON texts of the events, sent in turn.
+        runs: number of measured warm invocations.
+        starts: number of invocations with each kind of start; 0: starts are not measured.
         unlimited: whether to measure even if CPU limits do not work.
     """
 
@@ -139,7 +140,7 @@ def default_sizes() -> list[int]:
 def tune(
     settings: Settings, function: str, sizes_mb: Sequence[int], trial: Trial, *, progress: Callable[[str], None]
 ) -> Trials:
-    """Measure the function at each size. Ctrl-C ends the trials; the sizes measured until then are returned.
+    """Measure the function at each size. After Ctrl-C, the sizes measured until then are returned.
 
     Raises:
         StoreError: a private server does not start.
@@ -152,7 +153,7 @@ def tune(
         try:
             size, limited = _at_size(settings, function, memory_mb, trial)
             measured.append(size)
-            progress(_line_of(size))  # after `append`, so that a Ctrl-C in answer to this line does not lose the size
+            progress(_line_of(size))  # after `append`, so that this size counts if the user then presses Ctrl-C
         except KeyboardInterrupt:
             if not measured:
                 raise
@@ -162,7 +163,7 @@ def tune(
 
 
 def _at_size(settings: Settings, function: str, memory_mb: int, trial: Trial) -> tuple[Size, bool]:
-    """The measurement at one size, and whether environments had a CPU limit."""
+    """Measure at one size. Returns the measurement, and whether environments had a CPU limit."""
 
     def conditions(place: Place) -> TuneConditions:
         return TuneConditions(place=place, function=function, memory_mb=memory_mb)
@@ -174,8 +175,8 @@ def _at_size(settings: Settings, function: str, memory_mb: int, trial: Trial) ->
         if not limited and not trial.unlimited:
             raise CostError(
                 "environments cannot be limited to the CPU share of their memory, because there is no writable cgroup "
-                "with the cpu controller; all sizes would be equally fast. Run thawd as root, or in a service with "
-                "Delegate=yes; or measure at full speed with --no-cpu-limits"
+                "with the cpu controller; all sizes would be equally fast. Run thawd as root, or in a systemd service "
+                "with Delegate=yes, or measure at full speed with --no-cpu-limits"
             )
         group = f"/thawd-{status['pid']}-" if limited else None
         return _measure(client, function, memory_mb, trial, group=group), limited
@@ -186,7 +187,7 @@ def priced(
 ) -> Tuned:
     """Price the sizes, and choose among them.
 
-    The balanced size has the lowest weighted sum of price and time, each divided by its highest value of all sizes.
+    The balanced size has the lowest weighted sum of price and time, each divided by its highest value at any size.
     Source: AWS Lambda Power Tuning, "balancedWeight" and the strategies ``cost``, ``speed``, ``balanced``.
 
     Args:
@@ -252,7 +253,7 @@ class _Client:
         tail = base64.b64decode(headers.get("x-amz-log-result", "")).decode(errors="replace")
         records = read_records(tail.splitlines())
         if not records:
-            raise CostError(f"the end of the log has no REPORT line: {tail[-200:]!r}")
+            raise CostError(f"nothing was measured: the end of the function's log has no REPORT line: {tail[-200:]!r}")
         return records[-1]
 
     def _request(
@@ -272,11 +273,11 @@ class _Client:
 
 
 def _said(body: bytes) -> str:
-    """A function's error in one line."""
+    """Format a function's error as one line."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         error = json.loads(body)
-        return f"it failed: {error['errorType']}: {error['errorMessage']}"[:_SAID]
-    return f"it failed: {body.decode(errors='replace')}"[:_SAID]
+        return f"the function failed: {error['errorType']}: {error['errorMessage']}"[:_SAID]
+    return f"the function failed: {body.decode(errors='replace')}"[:_SAID]
 
 
 def _measure(client: _Client, function: str, memory_mb: int, trial: Trial, *, group: str | None) -> Size:
@@ -298,12 +299,13 @@ def _measure(client: _Client, function: str, memory_mb: int, trial: Trial, *, gr
 
 
 def _size(memory_mb: int, warm: Sequence[Record], first: Sequence[Record]) -> Size:
-    """Averages of the invocations.
+    """Compute the averages of the invocations.
 
     Raises:
-        CostError: none of them counts.
+        CostError: no invocation can be used.
     """
-    # Lambda has no forked starts: such an invocation is neither cold nor restored, and counts as warm without a start.
+    # Lambda has no starts by fork. An invocation in a forked environment is neither cold nor restored, so it counts
+    # as a warm one.
     by_duration = sorted((one for one in warm if not one.is_first), key=lambda record: record.duration_ms)
     out = int(_LEFT_OUT * len(by_duration))
     kept = [*by_duration[out : len(by_duration) - out], *(record for record in first if record.is_first)]
@@ -318,7 +320,7 @@ def _size(memory_mb: int, warm: Sequence[Record], first: Sequence[Record]) -> Si
 
 
 def _await_group(name: str) -> None:
-    """Wait until a process is in a cgroup of this name with a CPU limit; it enters the cgroup soon after its start.
+    """Wait until a process has entered a cgroup of this name with a CPU limit. It does so soon after its start.
 
     Raises:
         CostError: no process entered such a cgroup in time.

@@ -1,4 +1,4 @@
-"""The result of `thawd tune` as one self-contained HTML page: a plot of time and cost by size, and a table."""
+"""Shows the result of `thawd tune` on one self-contained HTML page: a plot of time and cost by size, and a table."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A size in the table.
+    """A memory size in the table.
 
     Attributes:
-        cells: its figures, as text; of a size that failed only the first two.
-        marks: what it is best in.
-        failure: why it has no figures; None when it has.
+        cells: figures of the size, as text; only the first two if the function failed.
+        marks: properties in which this size is best, such as "cheapest".
+        failure: why there are no figures; None if there are.
     """
 
     cells: Sequence[str]
@@ -40,16 +40,16 @@ class _Row:
 
 
 def page(tuned: Tuned, *, prices_said: str, runs: int) -> str:
-    """The page.
+    """Render the page.
 
     Args:
-        tuned: what is shown.
-        prices_said: where the prices are from, in words.
-        runs: warm invocations of each size.
+        tuned: the result to show.
+        prices_said: text that says where the prices are from.
+        runs: number of warm invocations at each size.
     """
     chosen = (
         "; ".join(f"{name}: {size:,} MB" for name in _MARKS if (size := getattr(tuned, name)) is not None)
-        or "no size worked"
+        or "the function failed at every size"
     )
     return document(
         "tune.html",
@@ -92,19 +92,19 @@ def _plot(tuned: Tuned) -> Markup:
 
 
 def _columns(tuned: Tuned, shown: Sequence[Size], across: Callable[[float], float], base: float) -> Iterator[Shape]:
-    """Labels of the sizes along the bottom, with a column behind each size that is best in something."""
+    """Draw the labels of the sizes along the bottom, and a column behind each size with a mark such as "cheapest"."""
     last_x, below = -math.inf, 0
     for size in shown:
         x, marks = across(size.memory_mb), marks_of(tuned, size.memory_mb)
         if marks:
             where = {"x": f"{x - 22:.1f}", "y": _TOP, "width": 44, "height": base - _TOP}
             yield Shape("rect", {"class": "column", **where})
-        # Where sizes are near each other, their names take turns on two lines.
+        # Labels of sizes that are close to each other alternate between two lines, so that they do not overlap.
         below = 0 if x - last_x > _NAME_WIDTH else 13 - below
         last_x = x
         yield _text(f"{size.memory_mb:,}", x=f"{x:.1f}", y=base + 16 + below, anchor="middle")
         for place, mark in enumerate(marks):
-            y = _TOP - 8 - 15 * (len(marks) - 1 - place)  # above the lines, which may be anywhere below
+            y = _TOP - 8 - 15 * (len(marks) - 1 - place)  # above the plot, where no line can cross the text
             yield _text(mark, x=f"{x:.1f}", y=y, kind="mark", anchor="middle")
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     yield _text("memory, MB (logarithmic)", x=f"{middle:.1f}", y=_HEIGHT - 8, anchor="middle")

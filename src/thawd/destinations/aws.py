@@ -1,6 +1,6 @@
-"""Deliveries to AWS: SQS, SNS, EventBridge and buckets that are not thawd's, by boto3, which is an extra.
+"""Deliveries to AWS: SQS, SNS, EventBridge and S3 buckets outside thawd, through boto3, an optional dependency.
 
-Everything here blocks, and is called in threads. Clients retry nothing: `thawd.queue.outcome_delivery` does.
+All functions here block, so callers run them in threads. The clients do not retry: `thawd.queue.outcome_delivery` does.
 
 Source: AWS Lambda developer guide, "Capturing records of Lambda asynchronous invocations"; the services' API references
 and quotas.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CONNECT_S = 5.0
 READ_S = 8.0
 MAX_BYTES = {"sqs": 1_048_576, "sns": 262_144, "events": 1_048_576}
-"""The largest message that each service takes, attributes included; a queue may be set to less."""
+"""The largest message that each service accepts, with its attributes. A queue may be configured to accept less."""
 
 _THROTTLED = {
     "BandwidthLimitExceeded",
@@ -43,7 +43,7 @@ _THROTTLED = {
     "ThrottlingException",
     "TooManyRequestsException",
 }
-# Credentials that can be renewed, and a clock that can be set right.
+# Errors that pass when someone renews the credentials or corrects this machine's clock.
 _EXPIRED = {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -59,7 +59,7 @@ class Aws:
     """Clients of AWS's services.
 
     Args:
-        endpoint: address of an emulated AWS; None: AWS as its usual environment variables and files say.
+        endpoint: URL of an AWS emulator; None: AWS, configured by its usual environment variables and files.
     """
 
     def __init__(self, endpoint: str | None = None) -> None:
@@ -69,20 +69,20 @@ class Aws:
         self._queues: dict[str, str] = {}
 
     def send(self, delivery: Delivery) -> None:
-        """Send a record to its destination; when this returns, the service has accepted it.
+        """Send a record to its destination. When this returns, the service has accepted it.
 
         Raises:
-            DestinationUnavailable: the service does not answer or takes nothing at the moment, or there are no
-                credentials.
-            DestinationRefused: the service does not take the record.
+            DestinationUnavailable: the service does not answer or accepts no requests now, or no credentials were
+                found. A later attempt may succeed.
+            DestinationRefused: the service refuses the record for good.
         """
         destination = delivery.destination
         if is_fifo(destination):
-            raise DestinationRefused(f"{destination} is FIFO; as on Lambda, only standard ones are destinations")
+            raise DestinationRefused(f"{destination} is FIFO; as on Lambda, a destination must be a standard one")
         size = len(delivery.body) + sum(len(name) + len(value.encode()) for name, value in delivery.attributes.items())
         most = MAX_BYTES.get(destination.kind)
         if most is not None and size > most:
-            raise DestinationRefused(f"{destination} takes messages of {most:,} bytes, and this one has {size:,}")
+            raise DestinationRefused(f"{destination} takes messages of at most {most:,} bytes, and this has {size:,}")
         try:
             _SENDERS[destination.kind](self, delivery)
         except ThawdError:
@@ -91,28 +91,28 @@ class Aws:
             raise self._translated(destination, error, size=size) from error
 
     def _translated(self, destination: Destination, error: Exception, *, size: int) -> Exception:
-        """An error of boto3 as an error of a delivery; any other error unchanged."""
+        """Return the delivery error for an error of boto3. Any other error is returned unchanged."""
         from botocore import exceptions as aws
 
         if isinstance(error, aws.ClientError):
             answer: dict[str, Any] = error.response
             code = str(answer.get("Error", {}).get("Code", ""))
             status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            self._queues.pop(destination.name, None)  # it may have been deleted, and made again at another address
+            self._queues.pop(destination.name, None)  # the queue may have been deleted and recreated at another URL
             message = f"{destination} answered {code}: {answer.get('Error', {}).get('Message', '')} ({size:,} bytes)"
             return _unavailable_or_refused(message, code, status)
         if isinstance(error, aws.ParamValidationError):
             return DestinationRefused(f"{destination}: {error}")
         if isinstance(error, aws.NoCredentialsError | aws.CredentialRetrievalError | aws.TokenRetrievalError):
             with self._lock:
-                self._clients.clear()  # a client never looks for credentials again
+                self._clients.clear()  # a client looks for credentials only once, so the next attempt needs a new one
             return DestinationUnavailable(f"{destination}: there are no credentials for AWS: {error}")
         if isinstance(error, aws.BotoCoreError | OSError):
             return DestinationUnavailable(f"{destination} could not be reached: {error}")
         return error
 
     def _client(self, service: str, region: str) -> Any:
-        with self._lock:  # several threads may share boto3's clients, and not its sessions
+        with self._lock:  # boto3's clients may be shared by threads, but its sessions may not
             if (service, region) not in self._clients:
                 self._clients[service, region] = self._make_client(service, region)
             return self._clients[service, region]
@@ -124,7 +124,7 @@ class Aws:
         except ModuleNotFoundError:
             raise DestinationUnavailable(
                 "destinations at AWS need boto3, which is not installed; install it with: pip install 'thawd[aws]', "
-                "and restart thawd"
+                "then restart thawd"
             ) from None
         own = {} if self._endpoint is None else {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         config = Config(
@@ -182,7 +182,7 @@ _SENDERS = {"sqs": Aws._send_sqs, "sns": Aws._send_sns, "events": Aws._send_even
 
 
 def _attributes(attributes: dict[str, str]) -> dict[str, dict[str, str]]:
-    """Message attributes as boto3 takes them; ``ErrorCode`` is a number, as AWS documents."""
+    """Return message attributes in boto3's form. ``ErrorCode`` has the type Number, as AWS documents."""
     return {
         name: {"DataType": "Number" if name == "ErrorCode" else "String", "StringValue": value}
         for name, value in attributes.items()

@@ -1,8 +1,9 @@
 """Makes the deliveries of asynchronous invocations, and carries them out.
 
-A delivery holds all that is needed to make it: it can be stored and tried again. Each kind of destination has a time
-limit, and each destination its own slots, so that one that hangs delays no other. A function is delivered to by an
-event for the queue, which `thawd.queue.outcome_delivery` stores in the transaction that ends the outcome's own event.
+A delivery contains everything that is needed to carry it out, so it can be stored and tried again. Each kind of
+destination has a time limit, and each destination has its own slots, so that one that hangs does not delay others.
+A delivery to a function becomes an event in the queue: `thawd.queue.outcome_delivery` stores that event in the same
+transaction that ends the delivered event.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ LIMIT_S: Mapping[str, float] = {
     "sns": 15.0,
     "events": 15.0,
 }
-"""How long one delivery may take, by kind, seconds, the wait for a slot included."""
-# Library and extra that a kind needs. An S3 ARN needs none where the bucket is thawd's own.
+"""Time limit of one delivery by kind of destination, seconds, including the wait for a slot."""
+# The library that a kind needs, and thawd's extra that installs it. S3 is missing because an S3 ARN may name one of
+# thawd's own buckets, which needs no library.
 _EXTRAS = {
     "http": ("httpx", "webhook"),
     "sqs": ("boto3", "aws"),
@@ -50,16 +52,17 @@ _EXTRAS = {
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """An outcome with its destination. It can be stored and tried again; where it has a key, a repetition replaces it.
+    """A document and the destination to send it to. It can be stored and tried again.
 
     Attributes:
-        destination: where it is delivered.
-        function: the function that was invoked.
+        destination: the destination.
+        function: name of the function that was invoked.
         request_id: request id of the invocation.
-        key: key in a table or a bucket; the same on each try, for receivers that drop repeated deliveries.
-        body: the item, the record or the dead letter's payload, JSON text in UTF-8.
-        success: whether it is an answer, not the record of a failure.
-        attributes: message attributes, beside the body; only a dead letter has them.
+        key: the key in a table or bucket, where a repeated delivery replaces the first. Other receivers can use it to
+            drop repeated deliveries, because it is the same on each attempt.
+        body: the table item, the record or the dead letter's payload, JSON text in UTF-8.
+        success: true for a handler's answer, false for the record of a failure.
+        attributes: message attributes, sent beside the body; only a dead letter has them.
         trace_id: trace header of the invocation; None: it had none.
     """
 
@@ -75,14 +78,14 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class DestinationContext:
-    """What deliveries need besides tables and buckets of this machine.
+    """What deliveries need besides the tables and buckets on this machine.
 
     Attributes:
-        exists: raises `ResourceNotFoundException` when there is no function of a name and qualifier.
-        may_loop: whether a function may go on when its own deliveries invoke it again and again.
-        bucket: the remote bucket of a name; None: there is none.
-        aws_endpoint: address of an emulated AWS; None: AWS as its usual environment variables and files say.
-        webhook_secret: key that signs records to an address; None: they are not signed.
+        exists: raises `ResourceNotFoundException` if there is no function with the given name and qualifier.
+        may_loop: returns whether a function may invoke itself again and again through its own deliveries.
+        bucket: returns the writer of the remote bucket with the given name; None: there is no such bucket.
+        aws_endpoint: URL of an AWS emulator; None: AWS, configured by its usual environment variables and files.
+        webhook_secret: key that signs records sent to URLs; None: records are not signed.
         metrics: counts deliveries.
     """
 
@@ -99,8 +102,8 @@ class Destinations:
 
     Args:
         tables: the tables.
-        buckets: the buckets of this machine, by name.
-        context: what other destinations need; None: the defaults.
+        buckets: the buckets on this machine, by name.
+        context: what other kinds of destinations need; None: the defaults.
     """
 
     def __init__(
@@ -112,14 +115,14 @@ class Destinations:
         self._slots = Slots()
         self._aws = Aws(self._context.aws_endpoint)
         self._webhooks = Webhooks(self._context.webhook_secret)
-        self._limits: set[asyncio.Timeout] = set()  # of the deliveries that run
+        self._limits: set[asyncio.Timeout] = set()  # timeouts of the running deliveries
         self._broken_off = False
 
     def success(self, destination: Destination, event: Event, result: Result, *, arn: str) -> Delivery:
-        """The delivery of a handler's answer: for a table the item of the event's row, for others the whole record.
+        """Return the delivery of a handler's answer: a table gets the answer as an item, others get the whole record.
 
         Raises:
-            InvalidParameterValueException: the answer is no JSON.
+            InvalidParameterValueException: the answer is not JSON.
         """
         if destination.kind == "table":
             body = as_item(result.payload)
@@ -140,17 +143,17 @@ class Destinations:
         result: Result | None,
         attempts: int,
     ) -> Delivery:
-        """The delivery of the record of a failure; the arguments are those of `record`."""
+        """Return the delivery of a failure's record. The other arguments are those of `record`."""
         body = msgspec.json.encode(record(event, arn=arn, condition=condition, result=result, attempts=attempts))
         return _delivery(destination, event, body, success=False)
 
     def failures(
         self, function: Function, event: Event, *, condition: str, result: Result | None, attempts: int
     ) -> list[Delivery]:
-        """All deliveries of a failure: the record to the destination, and the payload to the dead-letter queue.
+        """Return all deliveries of a failure: the record to the destination, and the payload to the dead-letter queue.
 
-        The arguments are those of `record`; a function may have a destination and a dead-letter queue, as on Lambda.
-        Deliveries to functions come last: they are stored when the event ends.
+        As on Lambda, a function may have both. Deliveries to functions come last, because they are stored when the
+        event ends. The arguments are those of `record`.
         """
         deliveries = []
         if function.on_failure is not None:
@@ -174,13 +177,13 @@ class Destinations:
         """Deliver a record to its destination.
 
         Returns:
-            Where the destination is a function, the event that invokes it: the record arrives by the transaction in
-            which the caller stores it. Else an empty list: the record is at its destination to stay.
+            If the destination is a function, the event that invokes it: the record is delivered when the caller's
+            transaction has stored that event. Otherwise an empty list: the destination has stored the record.
 
         Raises:
-            ThawdError: it was not taken; `ThawdError.retryable` says whether it may be another time. A function refuses
-                when it does not exist, when the record is larger than an event may be, or when the chain of functions
-                that invoke each other has come through it too often.
+            ThawdError: the destination did not accept the record; `ThawdError.retryable` says whether it may do so
+                later. A delivery to a function is refused if the function does not exist, if the record is larger than
+                an event may be, or if the chain of functions that invoke each other has invoked it too often.
         """
         limit_s = LIMIT_S.get(delivery.destination.kind, 0.0)
         follow_ups: list[NewEvent] = []
@@ -208,7 +211,7 @@ class Destinations:
             raise DestinationRefused(f"{delivery.destination}: {error.message}") from None
         if len(delivery.body) > MAX_ASYNC_PAYLOAD_BYTES:
             raise DestinationRefused(
-                f"{delivery.destination} takes events of {MAX_ASYNC_PAYLOAD_BYTES:,} bytes, and the record has "
+                f"{delivery.destination} takes events of at most {MAX_ASYNC_PAYLOAD_BYTES:,} bytes, and the record has "
                 f"{len(delivery.body):,}"
             )
         trace_id, rounds = lineage.advance(delivery.trace_id, source=delivery.function, target=name)
@@ -216,7 +219,7 @@ class Destinations:
             self._context.metrics.function(name).recursive_invocations_dropped += 1
             raise DestinationRefused(
                 f"{delivery.destination} has been invoked {lineage.MAX_ROUNDS} times in one chain of invocations, "
-                "which is taken for a loop; break it, or allow it by PutFunctionRecursionConfig"
+                "so thawd assumes a loop; break the loop, or allow it with PutFunctionRecursionConfig"
             )
         return NewEvent(
             function=name,
@@ -267,7 +270,7 @@ class Destinations:
             counters.destination_failures += 1
 
     def break_off(self) -> None:
-        """Make the deliveries that run fail now, as unavailable, and later ones too: thawd stops."""
+        """Because thawd stops: make running and later deliveries fail now, as if the destination were unavailable."""
         self._broken_off = True
         for limit in self._limits:
             if not limit.expired():
@@ -279,7 +282,7 @@ class Destinations:
 
 
 def missing_extras(functions: Iterable[Function]) -> list[str]:
-    """Libraries that the destinations of these functions need and that are not installed, one line each."""
+    """Return one line for each library that destinations of these functions need and that is not installed."""
     lines: dict[str, str] = {}
     for function in functions:
         for destination in filter(None, (function.on_success, function.on_failure, function.dead_letter)):
@@ -291,7 +294,7 @@ def missing_extras(functions: Iterable[Function]) -> list[str]:
 
 
 def under_condition(delivery: Delivery, condition: str) -> Delivery:
-    """The record of a failure with another condition; a message for a dead-letter queue has none in it."""
+    """Return a failure's delivery with another condition. A message for a dead-letter queue contains no condition."""
     if delivery.attributes:
         return delivery
     return msgspec.structs.replace(delivery, body=with_condition(delivery.body, condition))
@@ -320,10 +323,10 @@ def _key(destination: Destination, event: Event, *, success: bool) -> str:
 
 
 def write_object(folder: Path, key: str, data: bytes) -> None:
-    """Write an object so that it appears complete; when this returns, it and its name are on the disk.
+    """Write an object so that readers only ever see it complete. When this returns, it and its name are on the disk.
 
     Raises:
-        StoreError: it could not be written.
+        StoreError: the object could not be written.
     """
     path = folder / key
     try:
@@ -331,4 +334,7 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
         with folders.replacing(path) as file:
             file.write(data)
     except OSError as error:
-        raise StoreError(f"{path} could not be written: {error.strerror}; free space or mend its folder") from error
+        raise StoreError(
+            f"{path} could not be written: {error.strerror}; check that the disk has free space and that thawd may "
+            "write to the folder"
+        ) from error

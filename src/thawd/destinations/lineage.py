@@ -1,7 +1,7 @@
-"""Counts how often a chain of invocations has come through each function, so that a loop can be ended.
+"""Counts how often a chain of invocations has invoked each function, so that a loop can be stopped.
 
-The count travels in the ``Lineage`` field of the trace header, as on Lambda, so it survives the queue, and a handler's
-calls by an AWS SDK carry it on. Pure.
+The counts are in the ``Lineage`` field of the trace header, as on Lambda. So they are stored with queued events, and
+an AWS SDK in a handler passes them on with its calls. The functions here have no side effects.
 
 Source: AWS Lambda developer guide, "Lambda recursive loop detection": a chain is stopped when a function has been
 invoked in it about 16 times.
@@ -22,12 +22,15 @@ _FIELD = re.compile(r"(\d{1,5}):([0-9a-f]{8}:\d{1,5}(?:\|[0-9a-f]{8}:\d{1,5})*)"
 
 
 def advance(header: str | None, *, source: str, target: str) -> tuple[str, int]:
-    """The trace header of an invocation that another one causes, and how often its chain has invoked `target` then.
+    """Return the trace header for an invocation that another invocation causes.
 
     Args:
-        header: trace header of the invocation that causes it; None: it had none.
-        source: name of the function that caused it.
-        target: name of the function to be invoked.
+        header: trace header of the causing invocation; None: it had none.
+        source: name of the function that ran in the causing invocation.
+        target: name of the function to invoke.
+
+    Returns:
+        The trace header, and how often the chain has invoked `target`, this invocation included.
     """
     fields = [field for field in (header or new_trace_header()).split(";") if field]
     found = next((field for field in fields if field.startswith("Lineage=")), "")
@@ -41,7 +44,7 @@ def advance(header: str | None, *, source: str, target: str) -> tuple[str, int]:
 
 
 def _parse(text: str) -> tuple[int, dict[str, int]]:
-    """The length of a chain, and the counts by hash; a new chain where `text` was not made here."""
+    """Return a chain's length and its counts by function hash. If `text` is not in `advance`'s format: a new chain."""
     match = _FIELD.fullmatch(text)
     if match is None:
         return 0, {}

@@ -1,6 +1,6 @@
-"""The records that destinations receive of asynchronous invocations. Pure, but for the clock.
+"""The records of asynchronous invocations that destinations receive. No side effects; reads only the clock.
 
-Source of the record's fields and of the names of objects: AWS Lambda developer guide, "Capturing records of Lambda
+Source of the record's fields and of the object keys: AWS Lambda developer guide, "Capturing records of Lambda
 asynchronous invocations".
 """
 
@@ -17,9 +17,9 @@ from thawd.resources import LATEST
 from thawd.stores.events.event_rows import Event
 
 MAX_ERROR_BYTES = 1024
-"""Bytes of an error's message in a message attribute of a dead letter."""
+"""Most bytes of an error message in a message attribute of a dead letter."""
 
-# Errors of decoding a payload that is no JSON. A custom runtime may answer anything.
+# Raised when a payload that is not JSON is decoded. A custom runtime may answer with any bytes.
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -37,14 +37,14 @@ class _Record(msgspec.Struct):
 
 
 def record(event: Event, *, arn: str, condition: str, result: Result | None, attempts: int) -> dict[str, Any]:
-    """Lambda's record of an invocation.
+    """Return Lambda's record of an invocation.
 
     Args:
         event: the event.
-        arn: of the function, without a qualifier.
+        arn: ARN of the function, without a qualifier.
         condition: ``Success``, ``RetriesExhausted``, ``EventAgeExceeded``, ``DestinationRefused`` or
             ``DestinationFailed``.
-        result: of the last attempt, None when there was none.
+        result: result of the last attempt; None: there was no attempt.
         attempts: how often the function was invoked with the event.
     """
     made: dict[str, Any] = {
@@ -67,14 +67,14 @@ def record(event: Event, *, arn: str, condition: str, result: Result | None, att
 
 
 def with_condition(body: bytes, condition: str) -> bytes:
-    """An encoded record with its condition replaced."""
+    """Return an encoded record with its condition replaced."""
     made = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     context = {**msgspec.json.decode(made["requestContext"]), "condition": condition}
     return msgspec.json.encode({**made, "requestContext": context})
 
 
 def _embedded(payload: bytes) -> msgspec.Raw | str:
-    """An answer for a record: unchanged where it is JSON, else as a JSON string, so that the record is JSON too."""
+    """Return an answer in a form that a record can contain: JSON is unchanged, anything else becomes a JSON string."""
     try:
         return _checked(payload)
     except _NO_JSON:
@@ -82,15 +82,17 @@ def _embedded(payload: bytes) -> msgspec.Raw | str:
 
 
 def check_json(payload: bytes) -> None:
-    """Refuse a handler's answer that is no JSON: Python's encoder lets NaN through, as on Lambda.
+    """Refuse a handler's answer that is not JSON. Python's encoder, also on Lambda, writes NaN, which is not JSON.
 
     Raises:
-        InvalidParameterValueException: it is no JSON.
+        InvalidParameterValueException: the answer is not JSON.
     """
     try:
         _checked(payload)
     except _NO_JSON as error:
-        raise InvalidParameterValueException(f"the handler's answer is no JSON: {error}; NaN is none") from None
+        raise InvalidParameterValueException(
+            f"the handler's answer is not JSON: {error}; NaN is not allowed either"
+        ) from None
 
 
 def _checked(payload: bytes) -> msgspec.Raw:
@@ -99,19 +101,19 @@ def _checked(payload: bytes) -> msgspec.Raw:
 
 
 def as_item(payload: bytes) -> bytes:
-    """A handler's answer as an item of a table: an object as it is, anything else as ``{"value": …}``."""
+    """Return a handler's answer as a table item: an object is unchanged, anything else becomes ``{"value": …}``."""
     value = payload.lstrip()
     return payload if value.startswith(b"{") else b'{"value":' + payload + b"}"
 
 
 def object_key(event: Event) -> str:
-    """The key that AWS gives to a record in a bucket. Its UUID is the request id: a retry replaces the object."""
+    """Return a record's object key in AWS's form. Its UUID is the request id, so a retry replaces the object."""
     at = datetime.fromtimestamp(event.accepted_at, UTC)
     return f"aws/lambda/async/{event.function}/{at:%Y/%m/%d/%Y-%m-%dT%H.%M.%S}-{event.request_id}"
 
 
 def attributes(event: Event, *, condition: str, result: Result | None) -> dict[str, str]:
-    """Message attributes of a dead letter: ``RequestID``, ``ErrorCode``, and ``ErrorMessage`` up to 1 KiB."""
+    """Return a dead letter's message attributes: ``RequestID``, ``ErrorCode``, and ``ErrorMessage`` cut to 1 KiB."""
     message = condition if result is None else _error_message(result.payload)
     shown = "".join(character if character.isprintable() else " " for character in message) or condition
     return {
@@ -130,5 +132,5 @@ def _error_message(payload: bytes) -> str:
 
 
 def arn_in(body: bytes) -> str:
-    """The qualified ARN of the function in a record."""
+    """Return the qualified function ARN that a record contains."""
     return msgspec.json.decode(body, type=_Record).context.function_arn

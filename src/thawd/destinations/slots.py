@@ -1,7 +1,7 @@
-"""Bounds the deliveries that run to one destination at the same time, apart from those to other destinations.
+"""Limits how many deliveries to one destination run at the same time, independently of other destinations.
 
-Blocking work runs in threads of its own, not in the loop's shared ones: a destination that hangs holds no more of them
-than its slots, and a slot is free again only when its thread has really ended.
+Blocking work runs in separate threads, not in the event loop's shared thread pool. So a destination that hangs holds at
+most as many threads as it has slots. A slot is released only when its thread has really ended.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ class Slots:
         self._of: dict[Destination, asyncio.Semaphore] = {}
 
     def of(self, destination: Destination) -> asyncio.Semaphore:
-        """The slots of one destination."""
+        """Return the semaphore that counts the free slots of one destination."""
         if destination not in self._of:
             self._of[destination] = asyncio.Semaphore(SLOTS)
         return self._of[destination]
 
     async def in_thread(self, destination: Destination, work: Callable[[], T]) -> T:
-        """Run `work` in a thread, and return or raise what it does; it goes on when the caller is cancelled.
+        """Run `work` in a thread, and return or raise what it does. If the caller is cancelled, `work` continues.
 
         Raises:
-            DestinationUnavailable: the machine gives no thread.
+            DestinationUnavailable: no thread can be started.
         """
         slots = self.of(destination)
         await slots.acquire()
         loop = asyncio.get_running_loop()
         outcome: Future[T] = Future()
-        outcome.set_running_or_notify_cancel()  # it cannot be cancelled any more: the thread runs to its end
+        outcome.set_running_or_notify_cancel()  # a running future cannot be cancelled: the thread always completes
 
         def run() -> None:
             try:
                 outcome.set_result(work())
             except Exception as error:
                 outcome.set_exception(error)
-            with contextlib.suppress(RuntimeError):  # the loop may have been closed meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop may have been closed in the meantime
                 loop.call_soon_threadsafe(slots.release)
 
-        # A daemon thread, so that one that hangs does not delay the end of the server.
+        # Daemon threads, so that a thread that hangs does not keep the server from ending.
         try:
             threads.start(threading.Thread(target=run, name=f"thawd-{destination.kind}", daemon=True))
         except NoThreadError as error:
             slots.release()
-            raise DestinationUnavailable(f"{destination} cannot be sent to now: {error}") from error
+            raise DestinationUnavailable(f"nothing can be sent to {destination} now: {error}") from error
         return await asyncio.wrap_future(outcome)

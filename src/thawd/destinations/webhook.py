@@ -1,7 +1,7 @@
-"""Deliveries to an address: one POST each, signed where there is a secret. httpx is an extra, imported when needed.
+"""Deliveries to URLs: one POST each, signed if a secret is configured. httpx is optional, and imported when needed.
 
-Names of headers and the signature are those of Standard Webhooks 1.0 (https://www.standardwebhooks.com), for which
-receivers have libraries.
+Header names and the signature follow Standard Webhooks 1.0 (https://www.standardwebhooks.com), so that receivers can
+use its libraries.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     import httpx
 
 _SECRET_PREFIX = "whsec_"
-# Bytes of an answer that are read so that the connection can be used again; the rest is not read.
+# An answer is read up to this many bytes, so that its connection can be used again. A longer answer is not read on.
 _READ_BYTES = 65_536
-# Refusals that may pass: Request Timeout, Conflict, Too Early, Too Many Requests. So may every 5xx.
+# Statuses that may pass: Request Timeout, Conflict, Too Early, Too Many Requests. Every 5xx may pass, too.
 _PASSING = (408, 409, 425, 429)
 
 
 class Webhooks:
-    """Clients of the addresses that are destinations. The caller bounds how many requests run at the same time.
+    """HTTP clients for the URLs that are destinations. The caller limits how many requests run at the same time.
 
     Args:
-        secret: key that signs records; None: they are not signed.
+        secret: key that signs records; None: records are not signed.
     """
 
     def __init__(self, secret: str | None) -> None:
@@ -42,17 +42,17 @@ class Webhooks:
         self._clients: dict[Destination, httpx.AsyncClient] = {}
 
     async def post(self, destination: Destination, body: bytes, *, request_id: str, key: str) -> None:
-        """Send a record; when this returns, the receiver has accepted it.
+        """Send a record. When this returns, the receiver has accepted it.
 
         Args:
-            destination: the address.
+            destination: the URL, as a destination.
             body: the record.
             request_id: request id of the invocation.
-            key: the same on each try of this record, and on no other record.
+            key: identifies this record: the same on each attempt, and different for each record.
 
         Raises:
-            DestinationUnavailable: the receiver does not answer, or takes nothing at the moment.
-            DestinationRefused: the receiver does not take the record.
+            DestinationUnavailable: the receiver does not answer or accepts nothing now. A later attempt may succeed.
+            DestinationRefused: the receiver refuses the record for good.
         """
         client = self._client(destination)
         import httpx
@@ -68,7 +68,7 @@ class Webhooks:
             async with client.stream("POST", destination.name, content=body, headers=headers) as response:
                 await _read_some(response)
         except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            raise DestinationRefused(f"{destination} is no address that can be called: {error}") from None
+            raise DestinationRefused(f"no request can be sent to {destination}: {error}") from None
         except (httpx.HTTPError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise DestinationUnavailable(f"{destination} could not be reached: {reason}") from error
@@ -88,17 +88,17 @@ class Webhooks:
                 import httpx
             except ModuleNotFoundError:
                 raise DestinationUnavailable(
-                    "destinations at an address need httpx, which is not installed; install it with: "
-                    "pip install 'thawd[webhook]', and restart thawd"
+                    "http:// and https:// destinations need httpx, which is not installed; install it with: "
+                    "pip install 'thawd[webhook]', then restart thawd"
                 ) from None
             address = address_of(destination)
             is_local = address is not None and is_loopback(address.hostname or "")
             self._clients[destination] = httpx.AsyncClient(
-                timeout=None,  # the delivery as a whole has a limit
+                timeout=None,  # `Destinations` limits the whole delivery
                 cookies=CookieJar(
                     DefaultCookiePolicy(allowed_domains=[])
-                ),  # a cookie of one answer is sent with no other request
-                trust_env=not is_local,  # a proxy of the environment cannot reach this machine's own addresses
+                ),  # a cookie from one answer must not be sent with another request
+                trust_env=not is_local,  # a proxy set by environment variables cannot reach loopback addresses here
             )
         return self._clients[destination]
 
@@ -111,7 +111,7 @@ class Webhooks:
 
 
 def _key_of(secret: str) -> bytes:
-    """The signing key of a secret: decoded from Base64 behind ``whsec_``, as in Standard Webhooks, else its bytes."""
+    """Return a secret's signing key: decoded from Base64 after ``whsec_`` (Standard Webhooks), else its bytes."""
     if secret.startswith(_SECRET_PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
@@ -129,15 +129,15 @@ async def _read_some(response: httpx.Response) -> None:
 
 
 def _check(destination: Destination, status: int) -> None:
-    """Return where the status says that the record was accepted.
+    """Raise unless the status says that the record was accepted.
 
     Raises:
-        DestinationUnavailable: it was not accepted, and may be another time.
-        DestinationRefused: it was not accepted, and will not be.
+        DestinationUnavailable: the record was not accepted, but may be accepted later.
+        DestinationRefused: the record was not accepted, and never will be.
     """
     if 200 <= status < 300:
         return
     if status >= 500 or status in _PASSING:
         raise DestinationUnavailable(f"{destination} answered {status}")
-    moved = "; redirects are not followed: give the address that answers itself" if 300 <= status < 400 else ""
+    moved = "; redirects are not followed, so configure the final URL" if 300 <= status < 400 else ""
     raise DestinationRefused(f"{destination} answered {status}{moved}")

@@ -1,5 +1,5 @@
-"""Execution environments: one process each, one invocation at a time, from its start to its end.
+"""Execution environments, from start to end: each is one process, which runs one invocation at a time.
 
-Reading order: `version` (what a process runs), `starts` (how its process comes to be), `environment` (invocations, time
-limits, the end), `runtime_api` (programs that bring a runtime of their own), `sandbox` (what a process may use).
+Reading order: `version` (what a process runs), `starts` (how the process is started), `environment` (invocations, time
+limits and the end), `runtime_api` (functions that bring their own runtime), `sandbox` (what a process may use).
 """

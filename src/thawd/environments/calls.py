@@ -1,4 +1,4 @@
-"""The channel on which a process asks the platform for its stores, through ``import thawd``."""
+"""The channel on which a function's process uses the platform's tables and buckets, through ``import thawd``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CallChannel:
-    """The platform's end of it.
+    """The platform's end of this channel.
 
     Args:
         services: answers a call.
-        on_invalid: called when a frame came that is not a call.
+        on_invalid: called when a frame arrives that is not a call.
     """
 
     def __init__(self, services: ServiceHandler, *, on_invalid: Callable[[], None]) -> None:
@@ -32,11 +32,11 @@ class CallChannel:
         self._calls: set[asyncio.Task[None]] = set()
 
     async def open(self, sock: socket.socket) -> None:
-        """Answer what comes over `sock` from now on."""
+        """Answer the calls that arrive over `sock` from now on."""
         await asyncio.get_running_loop().create_unix_connection(lambda: self._protocol, sock=sock)
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Stop answering calls."""
         self._protocol.close()
 
     def _on_frame(self, kind: int, head: Any, body: bytes) -> None:

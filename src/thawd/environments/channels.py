@@ -21,7 +21,7 @@ class Channels:
 
     Attributes:
         control: platform's end of the invocation channel, non-blocking.
-        services: platform's end of the channel for `thawd.table`, non-blocking.
+        services: platform's end of the channel for `thawd.table` and `thawd.bucket`, non-blocking.
         lifeline: platform's (write) end of a pipe; the kernel kills the process when it closes.
         output: platform's (read) end of the log pipe, non-blocking.
         process_ends: the process's ends, in the order of its arguments: control, services, lifeline, output.
@@ -35,7 +35,7 @@ class Channels:
 
     @classmethod
     def open(cls) -> Channels:
-        """Make all four pairs.
+        """Create both ends of all four channels.
 
         Raises:
             OSError: no descriptors left.
@@ -62,7 +62,7 @@ class Channels:
                 os.close(fd)
 
     def close(self) -> None:
-        """Close everything that is still open here, as no process was started. May be called twice."""
+        """Close all descriptors that are still open here, because no process was started. May be called twice."""
         self.control.close()
         self.services.close()
         for fd in (self.lifeline, self.output):
@@ -73,7 +73,7 @@ class Channels:
 
 
 class FrameProtocol(asyncio.Protocol):
-    """Cuts a socket's bytes into frames and hands each to `on_frame`; `on_lost` is called once at the end."""
+    """Splits the bytes from a socket into frames and passes each to `on_frame`; calls `on_lost` once at the end."""
 
     def __init__(self, on_frame: Callable[[int, Any, bytes], None], on_lost: Callable[[], None]) -> None:
         self.transport: asyncio.Transport | None = None
@@ -93,7 +93,7 @@ class FrameProtocol(asyncio.Protocol):
             while (frame := self._decoder.take()) is not None:
                 self._on_frame(*frame)
         except (frames.WireError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
-            # User code wrote to our descriptor: no later frame can be trusted.
+            # User code wrote to our descriptor, so no later frame can be trusted.
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -106,12 +106,12 @@ class FrameProtocol(asyncio.Protocol):
             self.transport.write(frames.HEADER.pack(len(head), len(body), kind) + head + body)
 
     def pause(self) -> None:
-        """Leave what comes unread; the process then waits when it writes."""
+        """Stop reading; the process then blocks when it writes."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on after `pause`."""
+        """Continue to read after `pause`."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 

@@ -1,8 +1,8 @@
-"""Processes of functions: learning that one has ended, and how; killing and reaping what functions left behind.
+"""Processes of functions: notices when and how each ends, and kills and reaps processes that functions left behind.
 
-Environments forked by a template are its children, so the template reaps them and reports their status. When the
-template is dead they become the server's children, because the server is their subreaper. A pidfd reports the end in
-either case.
+Environments that a template forked are its children, so the template reaps them and reports their status. When the
+template dies, they become children of the server, because the server is their subreaper. In both cases a pidfd tells
+the server when such a process ends.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pathlib import Path
 _STATUS_WAIT_S = 1.0
 _STATUS_RETRY_S = 0.01
 _POLL_S = 0.02
-# A process that executes a program has no environment variables for a moment.
+# While a process executes a new program, its environment variables cannot be read for a moment.
 _EXECUTING_S = 0.1
-# asyncio reaps the processes it started, such as pip, as soon as they are dead; one that is dead for longer has no
-# owner.
+# asyncio reaps the processes that it started, such as pip, as soon as they are dead. So nobody in this server waits for
+# a child that has been dead for longer than this.
 _UNCLAIMED_S = 5.0
 _SESSIONS = 4096
 _MARKER = b"THAWD_ENVIRONMENT="
@@ -29,14 +29,14 @@ _IN_GROUP = re.compile(r"/thawd-\d+-([0-9a-f]{32})$", re.MULTILINE)
 
 
 class Child:
-    """A process whose end is awaited.
+    """A process that the server follows until it ends.
 
     Attributes:
         pid: its process id; also its process group and session.
-        ended: done when the process has ended; the wait status, or None when it is not known.
+        ended: a future; done when the process has ended, with the wait status, or None when that is not known.
         killed: whether the platform killed it.
-        leaving: whether it was sent SIGTERM; a timer kills it if it does not end.
-        outlasts: whether it belongs to no function and ends after all functions, by other means than `kill_all`.
+        leaving: whether it was asked to end (SIGTERM, or the SHUTDOWN event); a timer kills it if it does not.
+        outlasts: whether it belongs to no function and is ended after all functions, not by `kill_all`.
     """
 
     __slots__ = ("ended", "killed", "leaving", "outlasts", "pid")
@@ -49,13 +49,13 @@ class Child:
         self.outlasts = False
 
     def kill(self) -> None:
-        """Kill the process and its group, if it is still there."""
+        """Kill the process and its group, unless it has ended."""
         if not self.ended.done():
             self.killed = True
             self.make_sure()
 
     def make_sure(self) -> None:
-        """Kill the process, which has most likely ended already, as its channel is closed."""
+        """Kill the process in case it still runs. It has most likely ended, because its channel is closed."""
         for kill in (os.killpg, os.kill):
             try:
                 kill(self.pid, signal.SIGKILL)
@@ -64,14 +64,14 @@ class Child:
 
 
 class Children:
-    """All processes of functions that are alive."""
+    """All live processes of functions."""
 
     def __init__(self) -> None:
         self._alive: dict[int, Child] = {}
         self._reported: dict[int, int | None] = {}
         self._strays: set[int] = set()
         self._zombies: dict[int, float] = {}
-        self._sessions: dict[int, None] = {}  # of processes that were followed, the latest last
+        self._sessions: dict[int, None] = {}  # sessions of followed processes, the most recent last
         self._unowned: dict[int, float] = {}
 
     def watch(self, pid: int) -> Child:
@@ -85,26 +85,26 @@ class Children:
         self._note_session(pid)
         try:
             pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:  # ended and reaped already
+        except ProcessLookupError:  # the process has ended and was reaped already
             self._ended(child)
-        except (AttributeError, OSError):  # not Linux, or no descriptors left: poll
+        except (AttributeError, OSError):  # this is not Linux, or no descriptors are left: poll instead
             loop.call_later(_POLL_S, self._poll, child)
         else:
             loop.add_reader(pidfd, self._readable, pidfd, child)
         return child
 
     def _note_session(self, pid: int) -> None:
-        """Remember the session that a followed process leads: only processes of its function are in it."""
+        """Remember the session that a followed process leads; it contains only processes of the same function."""
         self._sessions.pop(pid, None)
         self._sessions[pid] = None
         if len(self._sessions) > _SESSIONS and (oldest := next(iter(self._sessions))) not in self._alive:
             del self._sessions[oldest]
 
     def report_exit(self, pid: int, status: int | None) -> None:
-        """A template has reaped its child `pid`, with this wait status; None when it is not known."""
+        """A template has reaped its child `pid` with this wait status; None when the status is not known."""
         child = self._alive.get(pid)
         if child is None:
-            # It died before it was followed, or long ago.
+            # The process died before `watch` was called for it, or its end was handled long ago.
             self._reported[pid] = status
             asyncio.get_running_loop().call_later(_UNCLAIMED_S, self._reported.pop, pid, None)
         elif not child.ended.done():
@@ -129,7 +129,7 @@ class Children:
             asyncio.get_running_loop().call_later(_POLL_S, self._poll, child)
 
     def _ended(self, child: Child, until_s: float | None = None) -> None:
-        """The process is dead: find out how it ended."""
+        """The process is dead: find out its wait status."""
         if child.ended.done():
             return
         now_s = time.monotonic()
@@ -141,14 +141,15 @@ class Children:
         if pid:
             self._finish(child, status)
         elif now_s < until_s:
-            # The template's child: the template reports it in a moment, or is dead too, and the child becomes ours.
+            # The process is a template's child. Either the template reports the status in a moment, or the template is
+            # dead too and the child becomes ours.
             asyncio.get_running_loop().call_later(_STATUS_RETRY_S, self._ended, child, until_s)
         else:
             self._finish(child, int(signal.SIGKILL) if child.killed else None)
 
     def _finish(self, child: Child, status: int | None) -> None:
         if not child.ended.done():
-            # What the process left behind in its group is killed with it.
+            # Also kill the processes that it left behind in its group.
             try:
                 os.killpg(child.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -157,18 +158,18 @@ class Children:
             child.ended.set_result(status)
 
     def kill_all(self) -> None:
-        """Kill every process group that is followed, but for those that are leaving or outlast the functions."""
+        """Kill every followed process group, except those that are `leaving` or that `outlasts` marks."""
         for child in list(self._alive.values()):
             if not child.leaving and not child.outlasts:
                 child.kill()
 
     async def all_ended(self) -> None:
-        """Wait until every process that is followed has ended, but for those that outlast the functions."""
+        """Wait until every followed process has ended, except those that `outlasts` marks."""
         while ended := [child.ended for child in self._alive.values() if not child.outlasts]:
             await asyncio.wait(ended)
 
     def orphans(self) -> list[int]:
-        """Children of the server that are not followed: what functions detached, and the platform's own helpers."""
+        """Children of the server that are not followed: processes that functions detached, and the platform's own."""
         return [pid for pid in _own_children() if pid not in self._alive]
 
     def kill_strays(
@@ -177,15 +178,15 @@ class Children:
         """Kill processes that functions left behind outside their process groups, and reap the dead.
 
         Such a process has become the server's child, because the server is the subreaper. Its cgroup, or the identifier
-        in its environment variables, says which environment or template it belongs to.
+        in its environment variables, shows which environment or template it belongs to.
 
         Args:
-            is_alive: whether the environment or template with an identifier is alive; its strays are left alone.
-            spare_unknown: leave processes without an identifier alone, because they may be the platform's own.
-            patience_s: kill processes without an identifier only when they had none this many seconds ago either.
+            is_alive: whether the environment or template with an identifier is alive; its processes are not killed.
+            spare_unknown: do not kill processes without an identifier, because they may be the platform's own.
+            patience_s: kill a process without an identifier only if it also had none this many seconds ago.
 
         Returns:
-            Whether to look again soon: a process was killed, is dead and not reaped yet, or has no known owner.
+            Whether to look again soon, because a process was killed, is dead but not reaped, or has no known owner.
         """
         killed = 0
         self.reap()
@@ -210,7 +211,7 @@ class Children:
         return killed > 0 or bool(self._zombies or self._unowned)
 
     def reap(self) -> None:
-        """Reap dead children that no environment owns: each holds a process id."""
+        """Reap dead children that no environment owns: until it is reaped, each occupies a process id."""
         children = self.orphans()
         self._zombies = {pid: since_s for pid, since_s in self._zombies.items() if pid in children}
         for pid in children:
@@ -219,7 +220,7 @@ class Children:
                 self._reap_left_over(pid, state[1])
 
     def _reap_left_over(self, pid: int, session: int) -> None:
-        """Reap a dead child: a function's, one we killed, or one that its starter has not reaped in time."""
+        """Reap a dead child if it is a function's, if we killed it, or if its starter has not reaped it in time."""
         since_s = self._zombies.setdefault(pid, time.monotonic())
         if session in self._sessions or pid in self._strays or time.monotonic() - since_s > _UNCLAIMED_S:
             try:
@@ -236,11 +237,11 @@ def _own_children() -> list[int]:
             int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
         ]
     except OSError:
-        return []  # not Linux, or a kernel without CONFIG_PROC_CHILDREN
+        return []  # this is not Linux, or the kernel was built without CONFIG_PROC_CHILDREN
 
 
 def owner_of(pid: int) -> str | None:
-    """The identifier of the environment or template that a process belongs to; None when it is not known."""
+    """The identifier of the environment or template that a process belongs to; None if unknown."""
     try:
         in_group = _IN_GROUP.search(Path(f"/proc/{pid}/cgroup").read_text())
         if in_group is not None:
@@ -260,7 +261,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _state_and_session(pid: int) -> tuple[str, int] | None:
-    """A process's state, a letter, and its session, as proc_pid_stat(5) has them; None when it is gone."""
+    """A process's state (a letter) and session id, as in proc_pid_stat(5); None when the process no longer exists."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], int(fields[3])
@@ -269,12 +270,12 @@ def _state_and_session(pid: int) -> tuple[str, int] | None:
 
 
 def kill_left_over(packages: Path) -> int:
-    """Kill processes of functions whose code lies under `packages`, left behind by a server that was killed.
+    """Kill processes of functions with code under `packages` that a killed server left behind.
 
-    For the start of a server, which alone uses the data folder at that time.
+    Call it when a server starts: at that time no other server uses the data folder.
 
     Returns:
-        How many processes there were.
+        How many processes were killed.
     """
     mark = f"LAMBDA_TASK_ROOT={packages}/".encode()
     killed = 0
@@ -284,5 +285,5 @@ def kill_left_over(packages: Path) -> int:
                 os.kill(int(entry.name), signal.SIGKILL)
                 killed += 1
         except OSError:
-            continue  # it has ended, or is another user's
+            continue  # the process has ended, or belongs to another user
     return killed

@@ -1,8 +1,8 @@
-"""One execution environment: a process, one invocation at a time, a time limit enforced by killing.
+"""One execution environment: a process that runs one invocation at a time, and is killed at the function's time limit.
 
-The platform's end of the control channel is a plain asyncio protocol; one frame out, one frame in. Standard output and
-error of the process come through a pipe, which is drained before an answer counts as complete: an invocation's log is
-whole when its result is returned.
+The platform's end of the control channel is a plain asyncio protocol: it sends one frame for each invocation and gets
+one frame back. The standard output and error of the process arrive through a pipe. The platform reads this pipe until
+it is empty before it returns a result, so an invocation's log is complete by then.
 """
 
 from __future__ import annotations
@@ -38,31 +38,32 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Environment:
-    """A live execution environment; started by `starts`, leased by the pool.
+    """A live execution environment. Package `starts` starts it, and the pool leases it to invocations.
 
     Attributes:
         version: the version that it runs.
         identifier: 32 hexadecimal digits, unique.
         kind: how it was started.
-        provisioned: whether it is kept, however long it is idle.
+        provisioned: whether it belongs to the provisioned concurrency, so that it is kept while idle.
         dying: whether it was killed or has lost its channel, so that it must not be used any more.
         idle_since: when it last became idle, ``time.monotonic()`` seconds.
         busy_since: when its invocation began, ``time.monotonic()`` seconds; None while it is idle.
         ended: set when it can no longer be used.
         on_end: called once when it has ended.
-        ready: done when the process has reported that it can serve; fails with InitError.
+        ready: a future; done when the process has reported that it can serve, or failed with InitError.
         child: its process, None until `adopt`.
         init_ms: time from the spawn until it was ready, milliseconds.
-        prepare_ms: the part of `init_ms` inside the process: init, fork or restore, with the after-restore hooks.
+        prepare_ms: the part of `init_ms` spent inside the process, on init, fork or restore and after-restore hooks.
         restored: whether it is a copy of a process in which the before-snapshot hooks have run.
-        billed_restore_ms: of a restored one, the part of `init_ms` in the function's runtime and hooks.
+        billed_restore_ms: the part of `init_ms` that Lambda bills for a restore: the runtime's repairs and the hooks;
+            0 for an environment that was not restored.
         hooks_since_s: when its after-restore hooks began, ``time.monotonic()`` seconds; None before that.
         served: number of invocations that have begun in it.
-        duration_ms: of the last invocation, inside the process, milliseconds.
-        memory_limit: holds it to its memory limit; None until it is ready.
-        has_folder: whether it has a temporary folder of its own.
-        inherited_bytes: size of what init left in that folder, where forks or copies share it.
-        suspender: stops its processes between invocations; None: they run on.
+        duration_ms: of the last invocation, measured inside the process, milliseconds.
+        memory_limit: enforces its memory limit; None until it is ready.
+        has_folder: whether it has its own temporary folder.
+        inherited_bytes: size of the files that init left in that folder, where forks or copies share them.
+        suspender: stops its processes between invocations; None: they keep running.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Environment:
         self._fault: tuple[str, str] | None = None
 
     def connect_api(self, api: RuntimeApi, extensions: Extensions) -> None:
-        """Attach to the Runtime API of a program, instead of to the channels."""
+        """Attach to the Runtime API, over which the function's program communicates, instead of to the channels."""
         self._output.open()
         self._channels.control.close()
         self._channels.services.close()
@@ -116,7 +117,7 @@ class Environment:
         extensions.on_fault = self._on_fault
 
     async def connect(self, services: ServiceHandler) -> None:
-        """Attach to the channels; `services` answers the calls of the process."""
+        """Attach to the channels; `services` answers the calls that the process makes."""
         loop = asyncio.get_running_loop()
         self._output.open()
         control = self._control
@@ -127,40 +128,40 @@ class Environment:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all work on the last invocation is done, also that of extensions."""
+        """Whether all work on the last invocation is done, including the work of extensions."""
         return self._api is None or self._api.extensions.all_waiting()
 
     @property
     def extension_groups(self) -> list[int]:
-        """Process groups of its extensions."""
+        """The process groups of its extensions."""
         return [] if self._extensions is None else self._extensions.groups()
 
     def drain(self) -> None:
-        """Read what its processes have written so far into the log."""
+        """Copy what its processes have written so far to the log."""
         self._output.drain()
 
     def adopt(self, child: Child) -> None:
-        """Follow the environment's process, `child`: when it ends, so does the environment."""
+        """Take `child` as the environment's process: the environment ends when this process ends."""
         self.child = child
         if self._api is not None:
             self._api.pid = child.pid
         child.ended.add_done_callback(self._on_exit)
 
     def kill(self) -> None:
-        """End the environment now; an invocation that runs in it fails with ``Runtime.ExitError``."""
+        """End the environment now; an invocation that is running in it fails with ``Runtime.ExitError``."""
         self.dying = True
         if self.child is None:
             return
         is_idle = self._answer is None and self.ready.done()
         if self._extensions is not None and is_idle:
             if self.suspender is not None:
-                self.suspender.busy(self)  # a stopped process handles no SIGTERM
+                self.suspender.busy(self)  # a stopped process cannot handle SIGTERM
             if self._extensions.wind_down(self.child):
                 return
         self.child.kill()
 
     def end_because(self, reason: str) -> None:
-        """End the environment for `reason`, which its invocation's error and the log state."""
+        """End the environment, and give `reason` in the log and in the error of the running invocation."""
         self._fault = ("Runtime.ExitError", f"Runtime exited with error: {reason}")
         self.stream.line(f"thawd: the execution environment is ended: {reason}")
         self.kill()
@@ -170,7 +171,7 @@ class Environment:
         self._on_gone()
 
     def mark_ready(self, *, init_ms: float) -> None:
-        """Record that the environment is ready, `init_ms` milliseconds after its start."""
+        """Record that the environment became ready, `init_ms` milliseconds after its start."""
         head = self.ready.result()
         self.init_ms = init_ms
         self.restored = head.restored
@@ -183,11 +184,11 @@ class Environment:
         self._mark_idle()
 
     async def invoke(self, invocation: Invocation, *, init_ms: float | None) -> Result:
-        """Run `invocation` and return its result, with an error document when the function failed.
+        """Run `invocation` and return its result, which contains an error document when the function failed.
 
         Args:
             invocation: what to run; the time limit starts now.
-            init_ms: how long the start took that the invocation waited for; None when it waited for none.
+            init_ms: how long the environment took to start, milliseconds, if the invocation waited for that; else None.
         """
         function = self.version.function
         stream = self.stream
@@ -220,7 +221,7 @@ class Environment:
         return self._result(invocation, head, body, init_ms=init_ms)
 
     def _mark_idle(self) -> None:
-        """Have the environment stopped until the next invocation, once its extensions are quiet, too."""
+        """Let the suspender stop the environment until the next invocation, once its extensions are idle too."""
         if self.suspender is not None:
             self.suspender.idle(self)
 
@@ -243,7 +244,7 @@ class Environment:
         self._control.send(frames.INVOKE, _encode(head), invocation.payload)
 
     def _failure(self, invocation: Invocation, status: int | None) -> tuple[dict[str, Any], bytes]:
-        """The answer for an invocation whose environment ended during it. Source: Lambda's wording."""
+        """The answer for an invocation during which the environment ended. Source: Lambda's wording."""
         timeout_s = self.version.function.timeout_s
         prefix = f"RequestId: {invocation.request_id} Error: "
         started = self.busy_since or time.monotonic()
@@ -271,7 +272,7 @@ class Environment:
         self.log.done(outcome)
         content_type = head.get("type")
         if content_type is not None and invocation.asynchronous:
-            # Records for destinations are JSON.
+            # Records for destinations are JSON, so the text becomes a JSON string.
             body, content_type = _encode(body.decode("utf-8", "replace")), None
         return Result(
             payload=body,
@@ -290,7 +291,7 @@ class Environment:
             self._on_answer(_checked(head, body), body)
         elif kind == frames.PART and self._stream is not None:
             if not self._stream.put(head["type"], body):
-                self.kill()  # the runtime keeps to the limit; user code wrote to the descriptor
+                self.kill()  # the runtime respects the limit, so user code must have written to the descriptor
         elif kind == frames.READY and not self.ready.done():
             self.ready.set_result(msgspec.convert(head, ReadyHead))
         elif kind == frames.INIT_ERROR and not self.ready.done():
@@ -305,24 +306,24 @@ class Environment:
         stream.attach(self._control)
 
     def _end_stream(self) -> None:
-        """Read the channel again, however slowly the parts so far are taken."""
+        """Resume reading the channel, even if the client is still taking the parts of the response."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.detach()
 
     def _on_answer(self, head: dict[str, Any], body: bytes) -> None:
         if self._timed_out and head["failed"]:
-            return  # it failed because it was killed; the time-out is reported
+            return  # the process failed because it was killed; the invocation reports the time-out instead
         if self._answer is not None and not self._answer.done():
             self._answer.set_result((head, body))
 
     def _on_fault(self, error_type: str, message: str) -> None:
-        """An extension has failed: the environment ends."""
+        """An extension has failed: end the environment."""
         self._fault = error_type, message
         if not self.ready.done():
             document = error_document(error_type, f"Error: {message}")
             self.ready.set_exception(InitError(message, document, by_function=True))
-            self.ready.exception()  # marks it as retrieved: its waiter may not be there yet
+            self.ready.exception()  # marks it as retrieved, because nobody may await it yet
         self.dying = True
         if self.child is not None:
             self.child.kill()
@@ -340,11 +341,11 @@ class Environment:
             self.child.make_sure()
 
     def _on_exit(self, _: asyncio.Future[int | None]) -> None:
-        # What the process sent before it died is still in the socket, before the end of the stream. Another process
-        # that inherited the descriptor could hold the stream open, so the wait for that end is limited.
+        # The socket may still hold data that the process sent before it died, so read until the end of the stream.
+        # Another process that inherited the descriptor could keep the stream open, so this wait has a time limit.
         if self._stream is not None:
             self._stream.detach()
-        self.dying = True  # before its last answer is passed on, so that it is not leased again
+        self.dying = True  # set before the last answer is passed on, so that the pool does not lease it again
         if self._control_lost:
             self._on_gone()
         else:
@@ -353,7 +354,7 @@ class Environment:
             asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._on_gone)
 
     def _on_gone(self) -> None:
-        """The process is dead: fail what waits for it, close descriptors, call `on_end`. Once."""
+        """The process is dead: fail the futures that wait for it, close descriptors, call `on_end`. Runs only once."""
         if self.ended.is_set():
             return
         if self._extensions is None:
@@ -366,14 +367,14 @@ class Environment:
             self._answer.set_exception(_Ended(status))
         if not self.ready.done():
             self.ready.set_exception(InitError.of_exit(self.child))
-            self.ready.exception()  # marks it as retrieved: its waiter may be gone
+            self.ready.exception()  # marks it as retrieved, because nobody may await it any more
         self._close()
         self.on_end(self)
 
     def _close(self) -> None:
         os.close(self._channels.lifeline)
         if self._extensions is not None:
-            # Extensions live on for a moment, and with them the endpoint, the log and the cgroup of their memory.
+            # Extensions run a moment longer. Until they end, they need the endpoint, the log and the memory cgroup.
             if self.suspender is not None:
                 self.suspender.busy(self)
             is_leaving = self.child is not None and self.child.leaving
@@ -411,10 +412,10 @@ class _ResultHead(msgspec.Struct):
 
 
 def _checked(head: Any, body: bytes) -> dict[str, Any]:
-    """The checked head of a RESULT frame; user code can write to the descriptor.
+    """Check the head of a RESULT frame, because user code can write to the descriptor.
 
     Raises:
-        msgspec.ValidationError: a figure in the head is none.
+        msgspec.ValidationError: a field of the head has the wrong type or is out of range.
         ValueError: the body is not text.
     """
     checked = msgspec.convert(head, _ResultHead)

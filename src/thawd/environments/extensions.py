@@ -1,10 +1,10 @@
-"""The processes of external extensions, beside that of the function's program: started before it, ended after it.
+"""The processes of external extensions: started before the function's program, and ended after it.
 
-Their end delays nothing else: the environment's room is free immediately and its caller has the answer, while timers
-give the extensions their two seconds.
+Nothing waits for extensions to end: when the program has ended, the caller gets the answer and the environment's place
+on the machine is free, while timers give the extensions two more seconds.
 
 Source: AWS Lambda developer guide, "Using the Lambda Extensions API to create extensions": an environment without
-extensions is ended at once, one with internal ones has 500 ms, one with external ones 2,000 ms.
+extensions is ended immediately, one with internal extensions gets 500 ms, one with external extensions 2,000 ms.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from thawd.environments.version import Version
 
 _INTERNAL_GRACE_S = 0.5
 _EXTERNAL_GRACE_S = 2.0
-# Variables of the runtime, which extensions do not get. Source: the guide's page, "Environment variables".
+# Environment variables that only the runtime gets, not extensions. Source: the same page, "Environment variables".
 _OF_THE_RUNTIME = ("_HANDLER", "AWS_EXECUTION_ENV", "LAMBDA_RUNTIME_DIR", "AWS_LAMBDA_LOG_GROUP_NAME")
 
 
 class Extensions:
-    """The external extensions of one environment, and the end of its endpoint.
+    """The external extensions of one environment. Closes the environment's Runtime API endpoint when all have ended.
 
     Attributes:
-        on_fault: called with error type and message when an extension has failed; the environment has to end.
+        on_fault: called with error type and message when an extension has failed; the environment must then end.
     """
 
     def __init__(self, api: RuntimeApi, launcher: Launcher) -> None:
@@ -69,7 +69,7 @@ class Extensions:
         self._look()
 
     def _start(self, path: Path, variables: Mapping[str, str], start: Start, lifeline: int) -> Child:
-        # A second open file: it names the process to kill when the other end closes, one for each extension.
+        # Opened again for each extension: an open file can name only one process to kill when the other end closes.
         own = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         try:
             pid = execute_program(
@@ -106,7 +106,7 @@ class Extensions:
             self._registered.set_result(None)
 
     def _ended(self, name: str, status: int | None) -> None:
-        """An extension has ended; when the environment is not ending, that is a failure of the environment."""
+        """An extension has ended. Unless the environment is ending, this is a failure of the environment."""
         if self._is_ending:
             self._close_when_all_ended()
         elif status is not None and os.WIFSIGNALED(status):
@@ -119,14 +119,14 @@ class Extensions:
         if not self._registered.done():
             document = error_document(error_type, f"Error: {message}")
             self._registered.set_exception(InitError(message, document, by_function=True))
-            self._registered.exception()  # marks it as retrieved: its waiter may be gone
+            self._registered.exception()  # marks it as retrieved, because nobody may await it any more
         self.on_fault(error_type, message)
 
     def wind_down(self, runtime: Child) -> bool:
-        """End an idle program that has extensions: SIGTERM, and a moment to clean up. `finish` follows.
+        """End an idle program that has extensions: send SIGTERM, then give it a moment to clean up. `finish` follows.
 
         Returns:
-            False when the environment has no extensions, and nothing was done.
+            False when the environment has no extensions; then nothing was done.
         """
         if not self._api.extensions.all():
             return False
@@ -143,7 +143,9 @@ class Extensions:
         return True
 
     def finish(self, reason: str, *, on_end: Callable[[], None]) -> None:
-        """The program has ended, or was not started: send SHUTDOWN to the extensions, and kill those that stay. Once.
+        """The program has ended or was not started: send SHUTDOWN to the extensions, and kill those that do not end.
+
+        Further calls do nothing.
 
         Args:
             reason: ``spindown``, ``timeout`` or ``failure``.

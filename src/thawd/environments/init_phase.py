@@ -1,4 +1,4 @@
-"""Waiting until a started process reports that it is ready, within limits of time and memory; errors of init."""
+"""Waits until a started process reports that it is ready, within time and memory limits; defines the errors of init."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thawd.environments.children import Child
 from thawd.environments.sandbox.memory import MemoryLimit
 
 _LOOK_S = 0.1
-# What execve(2) says of the file that it is given.
+# The errors of execve(2) that are the fault of the file to execute.
 _NOT_EXECUTABLE = (errno.ENOEXEC, errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELIBBAD, errno.ETXTBSY)
 _encode = msgspec.json.Encoder().encode
 
@@ -25,17 +25,17 @@ _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class ReadyHead(msgspec.Struct):
-    """The checked head of a READY frame: user code can write to the descriptor.
+    """The head of a READY frame. It is checked, because user code can write to the descriptor.
 
     Attributes:
-        init_ms: how long init took in the process that ran it, or the fork, milliseconds.
+        init_ms: how long init took, or, in a forked environment, the fork; milliseconds.
         fork_refused: why a fork of the process would not work; None when it would.
         restored: whether it is a copy of a process in which the before-snapshot hooks have run.
-        restore_ms: of a thawed process, time from the entry of thaw to the return of freeze.
-        renew_ms: of a copy, time to repair what must not be copied.
+        restore_ms: for a thawed process, time from the entry of thaw to the return of freeze.
+        renew_ms: for a copy, time to repair state that must not be copied.
         hooks_ms: time of the after-restore hooks.
         dropped: connections that are closed in copies.
-        changed: of a probe, a file that has changed since the image was made; None when none has.
+        changed: for a probe, a file that has changed since the image was made; None when no file has.
     """
 
     init_ms: _Milliseconds = 0.0
@@ -53,12 +53,12 @@ class _Typed(msgspec.Struct, rename={"error_type": "errorType"}):
 
 
 class InitError(Exception):
-    """The function's init phase failed, or one of its snapshot hooks.
+    """The function's init phase or one of its snapshot hooks failed.
 
     Attributes:
         document: the error document that callers get.
-        from_outside: whether something else than the platform killed the process, so that another try may succeed.
-        by_function: whether the process reported that the function failed; else it ended without a report.
+        from_outside: whether something other than the platform killed the process, so that another attempt may succeed.
+        by_function: whether the process reported that the function failed; False: it ended without a report.
     """
 
     def __init__(self, message: str, document: bytes, *, from_outside: bool = False, by_function: bool = False) -> None:
@@ -77,7 +77,7 @@ class InitError(Exception):
 
     @classmethod
     def of_exit(cls, child: Child | None) -> InitError:
-        """For a process that ended before it had reported how init went."""
+        """The error for a process that ended before it had reported the result of init."""
         status = child.ended.result() if child is not None else None
         message = describe_exit(status)
         killed = status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
@@ -89,10 +89,10 @@ class InitError(Exception):
 
     @classmethod
     def of_launch(cls, error_type: str, error: OSError) -> InitError:
-        """For a program that could not be executed.
+        """The error for a program that could not be executed.
 
         Raises:
-            OSError: the machine lacks something, for example memory; the program is not at fault.
+            OSError: the machine lacks a resource, for example memory; the program is not at fault.
         """
         if error.errno not in _NOT_EXECUTABLE:
             raise error
@@ -101,7 +101,7 @@ class InitError(Exception):
 
     @classmethod
     def of_time_out(cls, limit_s: float) -> InitError:
-        """For a process that was not ready in time."""
+        """The error for a process that was not ready in time."""
         message = f"Init timed out after {limit_s} seconds"
         return cls(message, error_document("Sandbox.Timedout", message))
 
@@ -117,11 +117,11 @@ async def init_ends(
     """Wait until the process is ready; kill it when it takes too long or too much memory.
 
     Args:
-        ready: done when the process is ready; gets the error when it is not ready in time.
-        child: the process.
-        limit: of its memory.
-        until_s: returns until when to wait, ``time.monotonic()`` seconds; called again and again.
-        timed_out: makes the error for a process that is not ready in time.
+        ready: done when the process is ready; this function sets an exception on it when the time is over.
+        child: the process to wait for.
+        limit: the memory limit of the process.
+        until_s: returns the current deadline, ``time.monotonic()`` seconds; called repeatedly.
+        timed_out: makes the exception for a process that is not ready in time.
 
     Raises:
         InitError: init failed, or the process ended.
@@ -143,19 +143,19 @@ async def init_ends(
 
     timer = loop.call_later(_LOOK_S, look)
     try:
-        # `asyncio.wait` with a time-out would wake up two turns of the loop later.
+        # `asyncio.wait` with a time-out would wake up two iterations of the event loop later.
         await ready
     finally:
         timer.cancel()
 
 
 def error_document(error_type: str, message: str) -> bytes:
-    """Lambda's document for a failure other than an exception of the handler, JSON text."""
+    """Lambda's error document for a failure that is not an exception of the handler, as JSON text."""
     return _encode({"errorType": error_type, "errorMessage": message})
 
 
 def describe_exit(status: int | None) -> str:
-    """Lambda's words for a wait status."""
+    """Lambda's wording for the end of a process with this wait status."""
     if status is None:
         return "Runtime exited without providing a reason"
     if os.WIFSIGNALED(status):
@@ -166,7 +166,7 @@ def describe_exit(status: int | None) -> str:
     return f"Runtime exited with error: exit status {code}"
 
 
-# Go's names of signals, which Lambda prints.
+# Lambda prints signals by the names that Go gives them.
 _SIGNALS = {
     2: "interrupt",
     4: "illegal instruction",

@@ -1,4 +1,4 @@
-"""The pipe through which a process's standard output and error reach its log."""
+"""The pipe through which a process's standard output and error reach the function's log."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 
 from thawd.telemetry.logs.writer import LogStream
 
-# A pipe holds 64 KiB (pipe(7)): one read takes all that was in it.
+# A pipe holds 64 KiB (pipe(7)), so one read takes everything in it.
 _READ_BYTES = 1 << 16
 
 
 class OutputPipe:
     """The platform's end of the pipe.
 
-    While the log is full the pipe stays unread, so that a process that writes too much has to wait: flooding its log
-    slows a function down, and no other function.
+    While the log's buffer is full, the pipe is not read, so a process that writes too much has to wait. A function that
+    floods its log thus slows down only itself.
     """
 
     def __init__(self, fd: int, stream: LogStream) -> None:
@@ -24,12 +24,12 @@ class OutputPipe:
         self._is_read = False
 
     def open(self) -> None:
-        """Read the pipe from now on."""
+        """Start reading the pipe."""
         self._is_read = True
         asyncio.get_running_loop().add_reader(self._fd, self._readable)
 
     def drain(self) -> None:
-        """Read what is in the pipe now, and so all that was written before this call."""
+        """Read what the pipe contains now. That is everything that was written before this call."""
         if self._fd < 0:
             return
         try:
@@ -39,7 +39,7 @@ class OutputPipe:
         if data:
             self._stream.output(data)
         else:
-            self._pause()  # end of file: all writers are gone
+            self._pause()  # the end of the file: all writers have closed the pipe
 
     def close(self) -> None:
         """Read the rest and close the pipe. May be called twice."""

@@ -1,7 +1,7 @@
-"""The platform's own lines in a function's log: START, END, REPORT and the like, or their JSON form.
+"""The lines that the platform itself writes to a function's log: START, END, REPORT and others, or their JSON form.
 
-Source: AWS Lambda developer guide, "Log-level filtering", which gives each event its level; "Lambda Telemetry API Event
-schema reference", which gives each its record.
+Source: AWS Lambda developer guide, "Log-level filtering", for the level of each event; "Lambda Telemetry API Event
+schema reference", for the record of each event.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _LEVELS = {"DEBUG": 0, "INFO": 1, "WARN": 2}
 
 @dataclass(slots=True)
 class StartTimes:
-    """How long an environment took to start, where an invocation waited for it.
+    """How long an environment took to start, for the invocation that waited for the start.
 
     Attributes:
         duration_ms: from the spawn until it was ready, milliseconds.
-        restored: whether it was restored from a snapshot; else it ran init.
+        restored: whether it was restored from a snapshot; False: it ran init.
         billed_restore_ms: the billed part of a restore, milliseconds.
     """
 
@@ -38,16 +38,16 @@ class StartTimes:
 
 @dataclass(slots=True)
 class InvocationOutcome:
-    """How an invocation went.
+    """The result of an invocation, for the log.
 
     Attributes:
-        request_id: of the invocation.
-        duration_ms: in the handler, milliseconds.
+        request_id: the invocation's request id.
+        duration_ms: time in the handler, milliseconds.
         memory_mib: peak memory, MiB.
         status: ``success``, ``error`` or ``timeout``.
         error_type: AWS's name for what ended the environment during the invocation; empty when nothing did.
-        message: the same, for people.
-        start: of its environment; None when the invocation did not wait for a start.
+        message: describes for people what ended the environment; empty when nothing did.
+        start: how long its environment took to start; None when the invocation did not wait for a start.
     """
 
     request_id: str
@@ -60,34 +60,34 @@ class InvocationOutcome:
 
     @property
     def billed_ms(self) -> int:
-        """Duration in whole milliseconds, rounded up, with the init phase. Source: Lambda pricing, since 2025-08."""
+        """Duration with the init phase, in milliseconds, rounded up. Source: Lambda pricing since August 2025."""
         init_ms = self.start.duration_ms if self.start is not None and not self.start.restored else 0.0
         return math.ceil(self.duration_ms + init_ms)
 
 
 class PlatformLog:
-    """Writes the platform's lines as text, Lambda's default."""
+    """Writes the platform's lines as text, which is Lambda's default."""
 
     def __init__(self, version: Version, stream: LogStream) -> None:
         self._version = version
         self._stream = stream
 
     def init_start(self, initialization: str) -> None:
-        """A process begins the init phase; `initialization` is ``AWS_LAMBDA_INITIALIZATION_TYPE``."""
+        """The init phase of a process begins; `initialization` is ``AWS_LAMBDA_INITIALIZATION_TYPE``."""
         self._stream.line(f"INIT_START Runtime Version: {self._version.runtime_title}")
 
     def init_report(self, initialization: str, duration_ms: float, *, error_type: str = "") -> None:
-        """The init phase has ended; as text, only a failure is written."""
+        """The init phase has ended. The text log gets a line only for a failure."""
         if error_type:
             status = "timeout" if error_type == "Sandbox.Timedout" else f"error\tError Type: {error_type}"
             self._stream.line(f"INIT_REPORT Init Duration: {duration_ms:.2f} ms\tPhase: init\tStatus: {status}")
 
     def extension(self, name: str, *, state: str, events: Sequence[str]) -> None:
-        """An extension is in its environment; `state` and `events` by AWS's names."""
+        """An extension runs in the environment; `state` and `events` use AWS's names."""
         self._stream.line(f"EXTENSION\tName: {name}\tState: {state}\tEvents: [{', '.join(events)}]")
 
     def restore_start(self) -> None:
-        """A process begins to be restored from a snapshot."""
+        """The restore of a process from a snapshot begins."""
         self._stream.line(f"RESTORE_START Runtime Version: {self._version.runtime_title}")
 
     def restore_report(self, duration_ms: float) -> None:
@@ -114,7 +114,7 @@ class PlatformLog:
 
 
 class JsonPlatformLog(PlatformLog):
-    """Writes the platform's lines as JSON objects, where the function's system log level lets them through."""
+    """Writes the platform's lines as JSON objects, if the function's system log level includes them."""
 
     def __init__(self, version: Version, stream: LogStream) -> None:
         super().__init__(version, stream)
@@ -184,7 +184,7 @@ class JsonPlatformLog(PlatformLog):
 
 
 def platform_log(version: Version, stream: LogStream) -> PlatformLog:
-    """The log in the format that the function asks for."""
+    """The platform's log in the format that the function's configuration selects."""
     return (JsonPlatformLog if version.function.log_format == "JSON" else PlatformLog)(version, stream)
 
 
@@ -193,7 +193,7 @@ def _start_text(start: StartTimes | None) -> str:
         return ""
     if not start.restored:
         return f"Init Duration: {start.duration_ms:.2f} ms\t"
-    # Source: Lambda bills of a restore what the runtime and the after-restore hooks take.
+    # Source: of a restore, Lambda bills only the time of the runtime and the after-restore hooks.
     billed_ms = math.ceil(start.billed_restore_ms)
     return f"Restore Duration: {start.duration_ms:.2f} ms\tBilled Restore Duration: {billed_ms} ms\t"
 

@@ -1,7 +1,7 @@
-"""Programs that speak the Runtime API, found when a version is published: Node with our client, or a ``bootstrap``.
+"""Finds the program that runs a function over the Runtime API: Node with thawd's client, or a ``bootstrap``.
 
-Owns what is looked for, where, and which environment variables a program gets. Only Node is started here, for its
-version.
+This happens when a version is published. The module decides which files are searched for, where, and which environment
+variables a program gets. It starts no program but Node, to ask for its version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEAD_BYTES = 256
 _OPT = "/opt"
 _TASK = "/var/task"
 WRAPPER = "AWS_LAMBDA_EXEC_WRAPPER"
-"""The variable of a function that names a program, which executes the runtime's command line."""
+"""The environment variable that names a wrapper: a program that gets the runtime's command line and executes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Program:
         runtime: Lambda's name of the runtime, for example ``nodejs20.x``.
         argv: its command line.
         title: its name in ``INIT_START``, for example ``nodejs:20.20.2``.
-        snap_start: whether it may know restore hooks, so that it is asked to run them.
-        extensions: executables that are started beside it, with different names.
-        modules: folders of npm where it finds clients of AWS's SDK, after all of the function's own.
+        snap_start: whether it may support restore hooks, so that it is asked to run them.
+        extensions: executables to start beside it, each with a different name.
+        modules: npm folders with clients of AWS's SDK; searched after all folders of the function.
     """
 
     runtime: str
@@ -56,22 +56,22 @@ class Program:
 
 
 def runs_a_program(function: Function) -> bool:
-    """Whether the function's environments execute a program of its own, not thawd's Python runtime."""
+    """Whether the function's environments execute Node or a ``bootstrap`` instead of thawd's Python runtime."""
     return function.runtime in NODE_RUNTIMES or function.runtime in PROVIDED_RUNTIMES
 
 
 def python_of(function: Function, runtimes: Mapping[str, str]) -> str | None:
-    """The interpreter of a Python function: its ``python`` option, else what `runtimes` has for its runtime."""
+    """The interpreter of a Python function: its ``python`` option, else the entry of `runtimes` for its runtime."""
     if function.python is not None or function.runtime not in PYTHON_RUNTIMES:
         return function.python
     return runtimes.get(function.runtime, function.runtime.removeprefix("python"))
 
 
 def check_program(function: Function, *, runtimes: Mapping[str, str], folder: Path, environ: Mapping[str, str]) -> None:
-    """Check that the Node of a function is on this machine; other functions bring their program with their code.
+    """Check that this machine has the Node that a function needs. Other functions bring their program with their code.
 
     Raises:
-        EnvironmentBuildError: Node is not here, or of another version.
+        EnvironmentBuildError: Node is not installed, or has another version.
     """
     if function.runtime in NODE_RUNTIMES:
         _node(function.runtime, runtimes.get(function.runtime), folder=folder, environ=environ)
@@ -80,17 +80,17 @@ def check_program(function: Function, *, runtimes: Mapping[str, str], folder: Pa
 def find_program(
     function: Function, *, roots: Sequence[Path], runtimes: Mapping[str, str], folder: Path, environ: Mapping[str, str]
 ) -> Program:
-    """The program of a function whose runtime is Node or ``provided``. Runs programs and waits: call it in a thread.
+    """The program of a function whose runtime is Node or ``provided``. Blocks while it runs programs: use a thread.
 
     Args:
         function: as declared.
-        roots: folder of the code as published, and those of its layers, which stand for /opt, in order.
+        roots: folder of the published code, then the folders of its layers (/opt on Lambda), in order.
         runtimes: paths and commands by runtime, as configured.
-        folder: where relative paths begin, the folder of ``thawd.toml``.
-        environ: environment variables to search with and to run with.
+        folder: base of relative paths, the folder of ``thawd.toml``.
+        environ: environment variables for searching and for running programs.
 
     Raises:
-        EnvironmentBuildError: there is none that works; the message says what was looked for, and the way out.
+        EnvironmentBuildError: no program works; the message says what was searched for and what to do.
     """
     runtime = function.runtime
     assert runtime is not None
@@ -105,7 +105,7 @@ def find_program(
 
 
 def variables_of_program(function: Function, program: Program, variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables of a program's processes, made from those of a Python function.
+    """Environment variables of a program's processes, derived from those of a Python function.
 
     Source: AWS Lambda developer guide, "Defined runtime environment variables": ``AWS_EXECUTION_ENV`` is not defined
     for OS-only runtimes.
@@ -127,7 +127,7 @@ def variables_of_program(function: Function, program: Program, variables: Mappin
 
 
 def extensions_in(roots: Sequence[Path]) -> tuple[Path, ...]:
-    """Executable files in ``extensions/`` of the code and its layers, the first of each name."""
+    """Executable files in ``extensions/`` of the code and its layers; of files with the same name, the first."""
     found: dict[str, Path] = {}
     for root in roots:
         folder = root / _EXTENSIONS
@@ -138,29 +138,29 @@ def extensions_in(roots: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _bootstrap(function: Function, roots: Sequence[Path], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The command line of a function that brings its own runtime, with its code or in a layer."""
+    """The command line of a function that brings its own runtime, in its code or in a layer."""
     path = next((root / _BOOTSTRAP for root in roots if (root / _BOOTSTRAP).is_file()), roots[0] / _BOOTSTRAP)
     where = function.code / _BOOTSTRAP
     what = f'functions.{function.name}: the runtime "{function.runtime}" executes the file {where}'
     if not path.is_file():
         raise EnvironmentBuildError(
-            f"{what}, and there is none. Put the program, or a script that begins with #!, there under that name; or "
-            "set another runtime."
+            f"{what}, but this file does not exist. Put the program, or a script that begins with #!, there under that "
+            "name, or set another runtime."
         )
     return _command(path, what, shown=where, environ=environ)
 
 
 def find_wrapper(function: Function, *, roots: Sequence[Path], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The command line before the runtime's own, of the program that executes the runtime; empty for none.
+    """The command line of the function's wrapper, to put before the runtime's command line; empty without a wrapper.
 
     Args:
-        function: as declared; its variable ``AWS_LAMBDA_EXEC_WRAPPER`` names a program. ``/var/task`` stands for the
-            code, ``/opt`` for the layers; a relative path begins at the code.
-        roots: folder of the code as published, and those of its layers, in order.
-        environ: environment variables to search with.
+        function: as declared; its variable ``AWS_LAMBDA_EXEC_WRAPPER`` names the wrapper. ``/var/task`` means the
+            code's folder and ``/opt`` the layers; a relative path is relative to the code's folder.
+        roots: folder of the published code, then the folders of its layers, in order.
+        environ: environment variables for searching.
 
     Raises:
-        EnvironmentBuildError: the file that is named is not there, or cannot be executed.
+        EnvironmentBuildError: the named file does not exist or cannot be executed.
 
     Source: AWS Lambda developer guide, "Modifying the runtime environment": OS-only runtimes have no wrapper scripts.
     """
@@ -176,34 +176,34 @@ def find_wrapper(function: Function, *, roots: Sequence[Path], environ: Mapping[
     path = next((place for place in places if place.is_file()), None)
     if path is None:
         raise EnvironmentBuildError(
-            f"{what}, and there is no such file. /var/task stands for the function's code, /opt for its layers; put "
-            "the script there, or take the variable out."
+            f"{what}, but this file does not exist. /var/task means the function's code and /opt its layers: put the "
+            "script there, or remove the variable."
         )
     return _command(path, what, shown=path, environ=environ)
 
 
 def _command(path: Path, what: str, *, shown: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The command line that executes a file; scripts of sh are executed by bash where there is one.
+    """The command line that executes a file. Scripts for sh are executed by bash if the machine has it.
 
     Raises:
         EnvironmentBuildError: the file cannot be executed.
     """
     if not os.access(path, os.X_OK):
-        raise EnvironmentBuildError(f"{what}, and it is not executable. Make it so: chmod +x {shown}")
+        raise EnvironmentBuildError(f"{what}, but the file is not executable. Make it executable: chmod +x {shown}")
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(b"#!"):
         interpreter = head[2:].split(b"\n")[0].strip().split()
         if not interpreter or not os.access(interpreter[0], os.X_OK):
-            named = os.fsdecode(interpreter[0]) if interpreter else "nothing"
+            named = f"{os.fsdecode(interpreter[0])}, which cannot be executed" if interpreter else "no interpreter"
             raise EnvironmentBuildError(
-                f"{what}, and its first line names {named}, which cannot be executed here. Name an interpreter of this "
-                "machine, for example #!/bin/sh or #!/usr/bin/env python3."
+                f"{what}, but the file's first line names {named}. Name an interpreter of this machine, for example "
+                "#!/bin/sh or #!/usr/bin/env python3."
             )
         return (*_bash_for(interpreter, environ), str(path))
     if not head.startswith(b"\x7fELF"):
         raise EnvironmentBuildError(
-            f"{what}, which is neither a program of this system (ELF) nor a script: its first line must begin with #!"
+            f"{what}, but the file is neither an ELF program nor a script. The first line of a script begins with #!"
         )
     return (str(path),)
 
@@ -211,8 +211,8 @@ def _command(path: Path, what: str, *, shown: Path, environ: Mapping[str, str]) 
 def _bash_for(interpreter: Sequence[bytes], environ: Mapping[str, str]) -> tuple[str, ...]:
     """bash and its options for a script whose first line names sh; empty for other scripts, and without bash.
 
-    Lambda's /bin/sh is Amazon Linux's, which is bash: scripts written for it may use bash although they name sh.
-    Source: bash(1), "INVOCATION": invoked as sh it is in POSIX mode.
+    On Amazon Linux, and so on Lambda, /bin/sh is bash: scripts for it may use bash syntax although they name sh.
+    Source: bash(1), "INVOCATION": when invoked as sh, bash is in POSIX mode.
     """
     names_sh = interpreter[0] in (b"/bin/sh", b"/usr/bin/sh")
     options = interpreter[1:]
@@ -225,14 +225,14 @@ def _bash_for(interpreter: Sequence[bytes], environ: Mapping[str, str]) -> tuple
 
 
 def _node(runtime: str, configured: str | None, *, folder: Path, environ: Mapping[str, str]) -> tuple[Path, str]:
-    """Node for `runtime` and its version."""
+    """The path of the Node for `runtime`, and its version."""
     major = re.sub(r"\D", "", runtime)
     candidates = _configured(configured, folder, environ) if configured else _installed(major, environ)
     tried: list[str] = []
     for candidate in dict.fromkeys(candidates):
         version = _version_of(candidate, folder, environ)
         if version is None:
-            tried.append(f"{candidate} (it does not tell its version)")
+            tried.append(f"{candidate} (it does not report its version)")
         elif configured or version.startswith(f"{major}."):
             return candidate, version
         else:
@@ -240,15 +240,15 @@ def _node(runtime: str, configured: str | None, *, folder: Path, environ: Mappin
     wanted = configured or f"node{major}, node or nodejs on PATH, and versions of nvm and fnm"
     raise EnvironmentBuildError(
         f'The runtime "{runtime}" needs Node {major}; looked for: {wanted}'
-        f"{'; tried: ' + '; '.join(tried) if tried else '; found nothing'}. Install Node {major}, or name one in "
-        f'thawd.toml: [runtimes], "{runtime}" = "/path/to/node"; a Node named there may have another version.'
+        f"{'; tried: ' + '; '.join(tried) if tried else '; found nothing'}. Install Node {major}, or set its path in "
+        f'thawd.toml: [runtimes], "{runtime}" = "/path/to/node"; a Node set there may have another version.'
     )
 
 
 def _sdk_folders(node: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Folders with AWS's SDK that npm installed globally: those of the server's ``NODE_PATH``, and npm's own.
+    """Folders with AWS's SDK that npm installed globally: those in the server's ``NODE_PATH``, and npm's own.
 
-    Source: npm-folders(5): ``{prefix}/lib/node_modules``, the prefix being the folder above that of Node.
+    Source: npm-folders(5): ``{prefix}/lib/node_modules``, where Node is in ``{prefix}/bin``.
     """
     named = [Path(entry) for entry in environ.get("NODE_PATH", "").split(os.pathsep) if entry]
     prefixes = [node.parent.parent, node.resolve().parent.parent, Path("/usr/local"), Path("/usr")]

@@ -1,6 +1,6 @@
-"""thawd's own boto3, for Python functions that do not bring one: where it lies, and which Pythons it fits.
+"""thawd's own boto3, for Python functions that do not bring one: its location and the Python versions it supports.
 
-`thawd.runtime.sdk` uses this in a function's process.
+`thawd.runtime.sdk` uses this information in a function's process.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from pathlib import Path
 import msgspec
 
 VARIABLE = "THAWD_BOTO3"
-"""The variable by which a function's process gets this."""
+"""The environment variable that passes this information to a function's process."""
 
 _FIRST = "boto3"
-# Modules that are not called as their distribution.
+# Modules with another name than their distribution.
 _MODULES = {"python-dateutil": "dateutil"}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?")
 _COMPARISON = re.compile(r"(~=|==|!=|<=|>=|<|>)\s*([0-9][0-9A-Za-z.]*)")
 _PYTHON_MARKER = re.compile(r"python_version\s*(~=|==|!=|<=|>=|<|>)\s*[\"']([0-9.]+)[\"']")
 _MISSING = (
-    "boto3 is neither in the function's code nor in its requirements, and thawd has none for it, which Lambda would: "
-    "install it beside thawd (pip install boto3), or name it in the function's requirements"
+    "boto3 is neither in the function's code nor in its requirements. Lambda would provide it, but thawd cannot: no "
+    "boto3 is installed beside thawd. Install it there (pip install boto3), or name it in the function's requirements"
 )
 
 Comparison = tuple[str, str]
 
 
 class OfferedPackage(msgspec.Struct, frozen=True):
-    """A package that functions may import from thawd's own.
+    """A package of thawd's own environment that functions may import.
 
     Attributes:
-        folder: in which the module lies.
-        distribution: name of the package, in small letters with hyphens.
-        version: of the package.
-        allows: the versions that the other packages allow, also for one that a function brings itself.
+        folder: the folder that contains the module.
+        distribution: name of the package, in lower case with hyphens.
+        version: version of the package.
+        allows: the versions of it that the other packages allow. A copy that the function brings must be one of these.
     """
 
     folder: str
@@ -49,14 +49,14 @@ class OfferedPackage(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _ClosurePackage:
-    """A package that boto3 needs, with the versions that the other packages allow."""
+    """boto3 or a package that it needs, with the versions of it that the other packages allow."""
 
     found: Distribution
     allows: list[Comparison]
 
 
 def boto3_for(python: tuple[int, int]) -> str:
-    """The variable's value for a process of a Python: JSON, with ``modules``, or ``missing`` and the reason.
+    """The value of `VARIABLE` for a function's process: JSON, either with ``modules``, or with ``missing``, a reason.
 
     Args:
         python: major and minor version of the function's interpreter.
@@ -69,8 +69,9 @@ def boto3_for(python: tuple[int, int]) -> str:
         needs = wanted.found.metadata["Requires-Python"]
         if not _meets(python, _COMPARISON.findall(needs or "")):
             why = (
-                f"{name} {wanted.found.version}, which thawd has for functions without boto3, needs Python {needs}, "
-                f"and this function has {python[0]}.{python[1]}: name boto3 in its requirements, or give it a newer one"
+                f"{name} {wanted.found.version}, which thawd offers to functions without boto3, needs Python {needs}, "
+                f"but this function runs on Python {python[0]}.{python[1]}. Name boto3 in the function's requirements, "
+                "or run the function on a newer Python"
             )
             return msgspec.json.encode({"missing": why}).decode()
     modules = {
@@ -86,7 +87,7 @@ def boto3_for(python: tuple[int, int]) -> str:
 
 
 def folders() -> list[Path]:
-    """The folders in which the offered packages lie; empty without boto3."""
+    """The folders that contain the offered packages; empty when boto3 is not installed."""
     try:
         return sorted({_folder(wanted.found) for wanted in _closure((3, 12)).values()})
     except PackageNotFoundError:
@@ -99,7 +100,7 @@ def _folder(found: Distribution) -> Path:
 
 @functools.cache
 def _closure(python: tuple[int, int]) -> dict[str, _ClosurePackage]:
-    """boto3 and what it needs on a Python, by name.
+    """boto3 and the packages that it needs on this Python version, by name.
 
     Raises:
         PackageNotFoundError: boto3, or a package that it needs, is not installed.
@@ -125,7 +126,7 @@ def _requirements(found: Distribution, python: tuple[int, int]) -> Iterator[tupl
 
 
 def _meets(python: tuple[int, int], comparisons: list[Comparison]) -> bool:
-    """Whether a Python meets comparisons such as ``(">=", "3.10")``; those with a micro version or a star pass."""
+    """Whether a Python version meets all comparisons, such as ``(">=", "3.10")``; only major and minor count."""
     for operator, text in comparisons:
         parts = text.rstrip(".").split(".")
         if len(parts) == 1:

@@ -1,4 +1,4 @@
-"""Answers calls of handlers through ``import thawd``: operations on tables and on remote buckets."""
+"""Answers the calls that handlers make through ``import thawd``: operations on tables and on remote buckets."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Reply = tuple[dict[str, Any], bytes]
 
 
 class TableServices:
-    """Serves ``thawd.table`` and ``thawd.bucket`` calls; an error becomes a reply, to be raised in the handler.
+    """Serves ``thawd.table`` and ``thawd.bucket`` calls. An error becomes a reply, which is raised in the handler.
 
     Attributes:
         tables: all tables.
-        buckets: the remote buckets; a handler reads those that are folders by itself.
+        buckets: the remote buckets. A handler accesses local buckets, which are folders, directly.
     """
 
     def __init__(self, tables: Tables, buckets: BucketStores | None = None) -> None:
@@ -29,15 +29,15 @@ class TableServices:
         self.buckets = buckets or BucketStores({})
 
     async def __call__(self, head: dict[str, Any], body: bytes) -> Reply:
-        """Answer one call; its head names the operation ``op``, the table or bucket, and the key."""
+        """Answer one call. Its head contains the operation (``op``), the table or bucket, and the key."""
         try:
             return await self._serve(head, body)
         except ThawdError as error:
             return {"error": error.message}, b""
         except (KeyError, TypeError, AttributeError) as error:
             return {"error": f"the call is malformed: {error!r}"}, b""
-        except Exception as error:  # the border to user code: a call always gets a reply
-            complain(f"thawd: a call of a function failed: {error!r}")
+        except Exception as error:  # the border to user code: every call must get a reply
+            complain(f"thawd: a call that a function made through `import thawd` failed: {error!r}")
             return {"error": f"thawd failed: {error!r}"}, b""
 
     async def _serve(self, head: dict[str, Any], body: bytes) -> Reply:

@@ -1,11 +1,12 @@
-"""Environments do not run between invocations: their processes are stopped (SIGSTOP) and continued (SIGCONT).
+"""Stops the processes of an environment between invocations (SIGSTOP) and continues them for the next (SIGCONT).
 
-An environment is stopped a moment after its answer, and not when it is invoked again before: back-to-back invocations
-cost nothing, and the runtime gets to where it waits. Background work goes on with the next invocation.
+An environment is stopped a moment after its answer, unless it is invoked again before that. So back-to-back invocations
+cost nothing, and the runtime has time to reach the point where it waits for the next invocation. Background work
+continues with the next invocation.
 
-Besides the environment's process group, processes that have left it are stopped: descendants in groups of their own,
-and orphans, which have become the server's children because the server is the subreaper. A stopped process can be
-killed, by the platform and by its lifeline.
+Two kinds of processes outside the environment's process group are stopped too: descendants that have made their own
+groups, and orphans, which have become the server's children because the server is the subreaper. The platform and the
+lifeline can still kill a stopped process.
 
 Source: AWS Lambda developer guide, "Lambda execution environment lifecycle"; signal(7).
 """
@@ -21,9 +22,9 @@ from typing import Protocol
 from thawd.environments.children import Child, Children, owner_of
 
 IDLE_S = 0.02
-"""How long an environment runs on after an answer, at least, seconds; at most twice as long."""
+"""The shortest time that an environment keeps running after an answer, seconds; the longest is twice that."""
 
-# Looks for new processes at most: one that forks during a look may hide the child.
+# How often at most to search for new processes: one search can miss a child that is forked during it.
 _LOOKS = 3
 
 
@@ -42,7 +43,7 @@ class Suspendable(Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether all work on the last invocation is done, also that of extensions."""
+        """Whether all work on the last invocation is done, including the work of extensions."""
 
     @property
     def extension_groups(self) -> list[int]:
@@ -63,13 +64,13 @@ class Suspender:
         self._timer: asyncio.TimerHandle | None = None
 
     def idle(self, environment: Suspendable) -> None:
-        """The environment is idle: stop it unless an invocation comes soon."""
+        """The environment is idle: stop it unless it gets an invocation soon."""
         self._idle[environment] = time.monotonic()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._look)
 
     def busy(self, environment: Suspendable) -> None:
-        """The environment is about to get an invocation, or is being ended: let it run."""
+        """The environment is about to get an invocation, or to be ended: let it run."""
         self._idle.pop(environment, None)
         outside = self._stopped.pop(environment, None)
         if outside is not None and environment.child is not None:
@@ -79,12 +80,12 @@ class Suspender:
                 _signal(pid, signal.SIGCONT)
 
     def forget(self, environment: Suspendable) -> None:
-        """The environment has ended."""
+        """Drop an environment that has ended."""
         self._idle.pop(environment, None)
         self._stopped.pop(environment, None)
 
     def _look(self) -> None:
-        """Stop environments that have been idle for long enough; look again while there are others."""
+        """Stop environments that have been idle long enough; schedule another look if other idle ones remain."""
         self._timer = None
         before_s = time.monotonic() - IDLE_S / 2
         for environment in [environment for environment, since_s in self._idle.items() if since_s <= before_s]:
@@ -100,7 +101,7 @@ class Suspender:
             return
         outside: list[int] = []
         self._stopped[environment] = outside
-        # A fork is never stopped half-way: the kernel restarts a fork when a signal comes during it.
+        # This never stops a fork half-way: the kernel restarts a fork when a signal arrives during it.
         for group in (child.pid, *environment.extension_groups):
             _signal_group(group, signal.SIGSTOP)
         for _ in range(_LOOKS):
@@ -120,7 +121,7 @@ class Suspender:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that `pid` has started and that are its children still; each thread has a list of its own."""
+    """The processes that `pid` has started and that are still its children. The kernel lists them for each thread."""
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - a fifth of the time of Path.iterdir
@@ -130,7 +131,7 @@ def children_of(pid: int) -> list[int]:
             finally:
                 os.close(fd)
     except (OSError, ValueError):
-        pass  # it has ended, or this system does not tell
+        pass  # the process has ended, or this system does not list children
     return found
 
 
@@ -145,7 +146,7 @@ def _signal_group(pid: int, number: int) -> None:
     try:
         os.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
-        pass  # it has ended, or has made itself another user's
+        pass  # the process has ended, or now runs as another user
 
 
 def _signal(pid: int, number: int) -> None:

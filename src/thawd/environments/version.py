@@ -1,4 +1,4 @@
-"""One published state of a function: all that is needed to start its environments, fixed at publication."""
+"""One published state of a function: everything that is needed to start its environments, fixed at publication."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from thawd.environments.programs import Program
 from thawd.resources import LATEST, MEMORY_MB_PER_VCPU, REGION, Function
 
 GUARDED = "THAWD_AWS"
-"""Variable; with the value ``local`` AWS is emulated, and functions' processes refuse requests to AWS itself."""
+"""Environment variable. The value ``local`` means that thawd emulates AWS; functions' processes then refuse requests to
+the real AWS.
+"""
 _SITE = str(Path(package_file).parent / "runtime" / "site")
 _BOOTSTRAP = str(Path(package_file).parent / "runtime" / "bootstrap.py")
-# The platform's own environment variables that functions see; secrets of the server's shell are not among them.
+# The only environment variables that functions inherit from the platform; secrets in the server's shell stay there.
 _PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A function, the code and the interpreter it was published with.
+    """A function, with the code and the interpreter that it was published with.
 
     Attributes:
         function: as declared.
@@ -34,9 +36,9 @@ class Version:
         task_root: folder of the code, not changed after publication.
         variables: environment variables common to all its processes.
         number: the version's number, or ``$LATEST``.
-        program: what its environments execute instead of thawd's Python runtime, and `python` is then that program's
-            file; None: thawd's Python runtime.
-        wrapper: program that executes the interpreter, given the interpreter's command line; empty: none.
+        program: the program that its environments execute instead of thawd's Python runtime; `python` is then the
+            path of that program's file. None: thawd's Python runtime.
+        wrapper: command line of a program that gets the interpreter's command line and executes it; empty: none.
     """
 
     function: Function
@@ -55,12 +57,12 @@ class Version:
         return f"python:{self.python_version}" if self.program is None else self.program.title
 
     def argv(self, mode: str, descriptors: tuple[int, int, int]) -> list[str]:
-        """Command line of a process of this version: mode, then control, services and lifeline descriptor."""
+        """Command line of a process of this version; `descriptors` are those of control, services and lifeline."""
         return [*self.wrapper, str(self.python), _BOOTSTRAP, mode, *map(str, descriptors)]
 
 
 def api_command(python: Path) -> tuple[str, ...]:
-    """Command line of thawd's Python runtime as a client of the Runtime API, beside which extensions may run."""
+    """Command line that runs thawd's Python runtime as a client of the Runtime API, so that extensions can be used."""
     return (str(python), _BOOTSTRAP, "api")
 
 
@@ -78,23 +80,24 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
     """Environment variables of a function's processes, without those of `variables_of_environment`.
 
     Args:
-        function: as declared; its own variables win, the reserved ones excepted.
+        function: as declared; its own variables override all others but the reserved ones.
         task_root: folder of the code.
-        python_version: of the function's interpreter.
+        python_version: version of the function's interpreter.
         buckets: folder of each bucket, for ``thawd.bucket``.
         own: the platform's own environment variables.
-        number: of the version.
-        layers: folders of its layers, in order; of two that have the same file, the later one's is found.
-        aws: endpoint and credentials for AWS's SDKs; None: only what the function's own variables say.
+        number: the version's number.
+        layers: folders of its layers, in order; if two layers have the same file, the file of the later one is used.
+        aws: endpoint and credentials for AWS's SDKs; None: only what the function's own variables contain.
 
     Source: AWS Lambda developer guide, "Defined runtime environment variables".
     """
     defaults = {
         "LANG": "en_US.UTF-8",
         "TZ": ":UTC",
-        # Several environments share the cores, and a pool of threads cannot be forked: as many threads as CPU share.
+        # As many threads as the function's CPU share: several environments share the cores. With one thread there is
+        # no thread pool, which could not be forked.
         "OMP_NUM_THREADS": str(max(1, min(os.cpu_count() or 1, function.memory_mb // MEMORY_MB_PER_VCPU))),
-        # Its telemetry opens files and starts a thread, and thawd promises that nothing leaves the machine.
+        # ONNX Runtime's telemetry opens files and starts a thread, and thawd promises that no data leaves the machine.
         "ORT_DISABLE_TELEMETRY": "1",
         "PYTHONFAULTHANDLER": "1",
     }
@@ -127,9 +130,9 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
 
 
 def _layer_paths(layers: Sequence[Path], python_version: str) -> dict[str, list[str]]:
-    """What the layers add to search paths.
+    """The folders that the layers add to each search path, by variable.
 
-    Source: AWS Lambda developer guide, "Layer paths for each Lambda runtime"; a layer's folder is what is /opt there.
+    Source: AWS Lambda developer guide, "Layer paths for each Lambda runtime"; a layer's folder here is /opt there.
     """
     minor = ".".join(python_version.split(".")[:2])
     places = {
@@ -146,7 +149,7 @@ def _layer_paths(layers: Sequence[Path], python_version: str) -> dict[str, list[
 
 
 def variables_of_environment(*, log_stream: str, initialization: str, identifier: str) -> dict[str, str]:
-    """Environment variables that differ from environment to environment."""
+    """The environment variables that are different in each environment."""
     return {
         "AWS_LAMBDA_LOG_STREAM_NAME": log_stream,
         "AWS_LAMBDA_INITIALIZATION_TYPE": initialization,

@@ -1,7 +1,8 @@
-"""The ASGI application: checks the key and decides by path which part of the gateway serves a request.
+"""The ASGI application of the HTTP port: checks a request's key or signature and decides which part serves the request.
 
-Order: function URLs, the Invoke APIs, the control plane, thawd's own pages under ``/_thawd``, the Logs API, requests
-that say they are meant for S3, declared routes, buckets, the ``$default`` route.
+The first match in this order serves it: function URLs, links to uploaded code, the Invoke APIs, the control plane,
+thawd's own pages (``/_thawd`` and ``/metrics``), the AWS emulator, the Logs API, requests that are recognisably meant
+for S3, declared routes, buckets, the ``$default`` route.
 """
 
 from __future__ import annotations
@@ -52,24 +53,24 @@ _INVOKING = (InvokeApi.prefix, InvokeStreamApi.prefix)
 
 @dataclass(slots=True)
 class GatewayParts:
-    """The APIs that the application hands requests to; a reload of the configuration replaces them all together.
+    """The APIs that serve requests. A reload of the configuration replaces all of them together.
 
     Attributes:
         invoke: the Invoke API.
-        routes: declared routes.
-        objects: buckets.
+        routes: serves declared routes.
+        objects: serves buckets.
         logs: the Logs API.
         status: makes the document for ``/_thawd/status``.
-        count_table: number of items in a table.
+        count_table: returns the number of items in the table with a name.
         metrics: makes the text for ``/metrics``.
         control: the control plane of the Lambda API.
         key: the key that clients must present; None when the server listens on loopback only.
-        urls: function URLs; each has its own rule on who may call it.
+        urls: serves function URLs; each URL's own settings decide who may call it.
         invoke_stream: InvokeWithResponseStream.
-        sources: thawd's own operations on sources.
+        sources: thawd's own operations on event sources.
         aws: passes requests for other AWS services on to the emulator; None without ``--aws``.
-        gate: checks the signatures of requests to AWS's APIs; None: these need no signature.
-        hosts: the host names that requests may name; None where a key protects the server instead.
+        gate: checks the signatures of requests to AWS's APIs; None when they need no signature.
+        hosts: the host names that a request's ``Host`` may have; None where a key protects the server instead.
         queue: the operators' API for the queue and for dead letters.
     """
 
@@ -92,19 +93,19 @@ class GatewayParts:
 
 
 class Application:
-    """The whole of the HTTP port."""
+    """The ASGI application that serves the HTTP port."""
 
     def __init__(self, parts: GatewayParts) -> None:
         self.parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Serve one request; the arguments are ASGI's."""
         if scope["type"] != "http":
             return
         try:
             await self._serve(scope, receive, send)
         except asyncio.CancelledError:
-            return  # the server stops and does not wait for requests that are incomplete
+            return  # the server is stopping and does not wait for incomplete requests
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
@@ -141,7 +142,11 @@ class Application:
             await self._declared(scope, receive, send)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Check the request; returns what its body is read from, or None after answering a request that is refused."""
+        """Check the request's key or signature.
+
+        Returns:
+            The callable to read the request's body with; None if the request has been answered here.
+        """
         parts = self.parts
         if parts.gate is not None and self._is_api(scope) and not _has_key(scope, parts.key):
             return await parts.gate.admit(scope, receive, send)
@@ -156,25 +161,25 @@ class Application:
         return receive
 
     def _authorize(self, scope: Scope) -> None:
-        """Raise unless the request may be served.
+        """Refuse the request unless it has the server's key.
 
-        Without a key (loopback only), a page of another site that is open in a browser on this machine must not be
-        able to run functions.
+        A server without a key listens on loopback only. It refuses requests that a web page of another site sends
+        through a browser on this machine: such a page must not be able to run functions.
 
         Raises:
-            AccessDeniedException: no key, a wrong key, or a foreign page (403).
+            AccessDeniedException: the key is missing or wrong, or a page of another site sends the request (403).
         """
         key = self.parts.key
         if key is not None:
             if not _has_key(scope, key):
                 raise AccessDeniedException(
-                    "The key is missing or wrong; send it as X-Api-Key or as Authorization: Bearer"
+                    "The server's key is missing or wrong; send it as X-Api-Key: KEY or as Authorization: Bearer KEY"
                 )
         elif not may_ask(scope, allows=lambda origin: self._is_shared_with(scope, origin)):
             origin = (header(scope, b"origin") or b"").decode("latin-1")
             raise AccessDeniedException(
-                f"Requests from pages of {origin or 'an unknown origin'} are refused; set server.key and send it, or "
-                "name the origin in http.cors"
+                f"Requests from web pages of {origin or 'an unknown origin'} are refused, because the server has no "
+                "key; set server.key and send the key with each request, or add the origin to http.cors"
             )
 
     def _is_shared_with(self, scope: Scope, origin: str) -> bool:
@@ -182,7 +187,7 @@ class Application:
         return shared is not None and allows(shared, origin)
 
     def _is_api(self, scope: Scope) -> bool:
-        """Whether clients sign this request: it is for one of AWS's APIs other than S3, or for the queue's own API."""
+        """Whether `gate` checks this request: it is for one of AWS's APIs other than S3, or for thawd's queue API."""
         path: str = scope["path"]
         if self.parts.queue is not None and self.parts.queue.claims(path):
             return True
@@ -190,7 +195,7 @@ class Application:
         return is_lambda or is_logs_request(scope)
 
     def _shared(self, scope: Scope) -> Cors | None:
-        """The CORS rules for the request; None when it is not for a declared route, or there are no rules."""
+        """The CORS rules for the request; None if it is not for a declared route, or no rules are configured."""
         cors = self.parts.routes.http.cors
         path: str = scope["path"]
         if cors is None or path.startswith((*_INVOKING, "/_thawd/")) or path == "/metrics":
@@ -216,18 +221,20 @@ class Application:
             await parts.objects(scope, receive, send)
         elif allowed := parts.routes.table.methods(raw_path):
             allow = (b"allow", ", ".join(allowed).encode())
-            body = msgspec.json.encode({"message": f"Method Not Allowed; this path takes {', '.join(allowed)}"})
+            body = msgspec.json.encode({"message": f"Method Not Allowed; this path accepts {', '.join(allowed)}"})
             await respond(send, 405, [(b"content-type", b"application/json"), allow], body)
         else:
-            # An error type that SDKs know: they show its message instead of failing to parse the body.
-            error = ResourceNotFoundException(f"Nothing is served at {scope['path']}; see `thawd up` for what is.")
+            # SDKs know this error type, so they show its message instead of failing to parse the body.
+            error = ResourceNotFoundException(
+                f"Nothing is served at {scope['path']}; the output of `thawd up` lists what is served."
+            )
             await respond_error(send, error, request_id=new_request_id())
 
     async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         try:
             if scope["method"] not in _READING and (path in _PAGES or path.startswith(_TABLES)):
-                raise MethodNotAllowedException(f"{path} takes GET, not {scope['method']}")
+                raise MethodNotAllowedException(f"{path} accepts GET, not {scope['method']}")
             if path == "/metrics":
                 await respond(send, 200, [(b"content-type", b"text/plain; version=0.0.4")], await self.parts.metrics())
             elif self.parts.queue is not None and self.parts.queue.claims(path):
@@ -240,7 +247,9 @@ class Application:
                 name = unquote(path.removeprefix(_TABLES))
                 await respond_json(send, 200, {"name": name, "count": await self.parts.count_table(name)})
             else:
-                raise ResourceNotFoundException(f"There is no {path}; there are /_thawd/status and /metrics")
+                raise ResourceNotFoundException(
+                    f"There is no page {path}; thawd's own pages are /_thawd/status and /metrics"
+                )
         except ClientGoneError:
             return
         except ThawdError as error:

@@ -1,8 +1,8 @@
-"""CORS by the platform's own rules: answers to preflight requests, headers on the answers to all others. Pure.
+"""CORS as thawd's configuration defines it: answers to preflight requests, and CORS headers on all other answers.
 
-API Gateway and function URLs work alike and differ in one status only: a preflight request (``OPTIONS`` with
-``Origin`` and ``Access-Control-Request-Method``) never reaches the function, and a handler's own CORS headers are
-replaced.
+A preflight request (``OPTIONS`` with ``Origin`` and ``Access-Control-Request-Method``) never reaches the function, and
+CORS headers that a handler sets are replaced. Routes and function URLs, like AWS's, differ only in the status that
+answers a preflight request. No side effects.
 
 Source: API Gateway developer guide, "Configure CORS for HTTP APIs in API Gateway"; Lambda developer guide,
 "Creating and managing Lambda function URLs", Cross-origin resource sharing (CORS).
@@ -28,9 +28,10 @@ def is_this_machine(origin: str) -> bool:
 
 
 def allows(cors: Cors, origin: str) -> bool:
-    """Whether pages of `origin` may call.
+    """Whether web pages of `origin` may send requests.
 
-    A star stands for every origin, or behind ``://`` for every one of that scheme, and for nothing in between.
+    In `cors`, ``*`` allows every origin, and ``https://*`` every origin with that scheme. A star in any other place is
+    not a wildcard.
     """
     origin = origin.lower()
     for allowed in cors.allow_origins:
@@ -84,7 +85,7 @@ def _origin_headers(cors: Cors, origin: str) -> Headers:
 
 
 def answer_headers(cors: Cors, origin: str, headers: Headers) -> Headers:
-    """The handler's headers for a request from `origin`, with its CORS headers replaced by those of `cors`."""
+    """The headers of an answer to `origin`: the handler's `headers`, with their CORS headers replaced by `cors`."""
     kept = [(name, value) for name, value in headers if not name.lower().startswith(_PREFIX)]
     if not allows(cors, origin):
         return kept
@@ -95,7 +96,7 @@ def answer_headers(cors: Cors, origin: str, headers: Headers) -> Headers:
 
 
 def adding(send: Send, cors: Cors | None, scope: Scope) -> Send:
-    """Wrap `send` so that answers carry the headers of `cors`; returns `send` itself for a request without origin."""
+    """Wrap `send` so that answers have the headers of `cors`; returns `send` itself if the request has no origin."""
     origin = header(scope, b"origin")
     if cors is None or origin is None:
         return send

@@ -1,12 +1,13 @@
-"""Which requests a server without a key accepts, by host name and by the page that sends them. Pure.
+"""Decides which requests a server without a key accepts, by host name and by the web page that sends them. No I/O.
 
-Without a key thawd listens on loopback, and every program of this machine's users may call it. A page of another site,
-open in a browser on this machine, may not. Two headers that the page cannot change identify its requests:
+Without a key thawd listens on loopback, and every local program may call it. A web page of another site that is open
+in a browser on this machine may not. These headers, which the page cannot change, identify its requests:
 
-- ``Host``. In a DNS rebinding attack the owner of a name lets it resolve to 127.0.0.1. The browser then takes the page
-  and thawd for one origin, and only the name shows the attack. Names under ``localhost`` always mean this machine.
-- ``Origin`` and ``Sec-Fetch-Site``. An image or a link sends no ``Origin``; ``Sec-Fetch-Site`` then shows that the
-  page belongs to another site.
+- ``Host``. In a DNS rebinding attack the owner of a host name makes it resolve to 127.0.0.1. The browser then treats
+  the page and thawd as one origin, and only the host name reveals the attack. Names under ``localhost`` always mean
+  this machine.
+- ``Origin`` and ``Sec-Fetch-Site``. A request for an image or a link has no ``Origin``; then ``Sec-Fetch-Site`` shows
+  that the page belongs to another site.
 
 Source: Fetch Metadata Request Headers, 2.3; Fetch standard, "Origin" header; RFC 6761, 6.3, "localhost".
 """
@@ -25,7 +26,7 @@ _MOST_REMEMBERED = 256
 
 
 class Hosts:
-    """The host names that requests may name.
+    """The host names that a request's ``Host`` may have.
 
     Args:
         names: the address thawd listens on and the configured names. Loopback names and the host names of function
@@ -37,7 +38,7 @@ class Hosts:
         self._known: set[bytes] = set()
 
     def serves(self, scope: Scope) -> bool:
-        """Whether the request's ``Host`` is accepted. One without ``Host`` is, since no browser sends that."""
+        """Whether the request's ``Host`` is accepted. A missing ``Host`` is, since browsers always send the header."""
         host = header(scope, b"host")
         if host is None or host in self._known:
             return True
@@ -63,17 +64,20 @@ def is_loopback_name(name: str) -> bool:
 def refusal(host: str) -> str:
     """The error text for a request with a host name that is not accepted."""
     return (
-        f"Nothing is served by the name {_name_in(host)[:100]!r} while there is no server.key: a page in a browser "
-        "here could call this machine by it. Call 127.0.0.1 or localhost, name it in server.names, or set a key"
+        f"Requests to the host name {_name_in(host)[:100]!r} are refused, because the server has no key and a web page "
+        "open on this machine could send them. Use 127.0.0.1 or localhost, add the name to server.names, or set "
+        "server.key"
     )
 
 
 def may_ask(scope: Scope, *, allows: Callable[[str], bool]) -> bool:
-    """Whether the request may be made: no page sends it, or a page of this machine, of the same origin or allowed.
+    """Whether the web page that sends the request may call thawd; True if no page sends it.
+
+    Pages of this machine, of the same origin and of allowed origins may call thawd.
 
     Args:
         scope: the request.
-        allows: whether CORS options allow an origin; called with "" for a page that does not send its origin.
+        allows: returns whether the CORS options allow an origin; the argument is "" if the origin is unknown.
     """
     origin = header(scope, b"origin")
     if origin is not None:

@@ -1,6 +1,6 @@
-"""Reading a request's body and writing an answer, on the bare ASGI interface.
+"""Reads request bodies and writes answers, directly on the ASGI interface.
 
-Request and response objects of a web framework would cost the invoke path a quarter of its rate.
+The request and response objects of a web framework would cost the Invoke API a quarter of its request rate.
 See docs/decisions/0014-asgi.md.
 """
 
@@ -25,14 +25,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-# A body that comes in pieces must be complete after this time, since an incomplete body holds memory.
+# Longest time to receive a body that arrives in pieces: an incomplete body occupies memory.
 _BODY_S = 60.0
 _SMALL_BYTES = 1 << 16
-# Memory for the bodies of all open requests together: some forty of the largest. Small bodies have a budget of their
-# own, so that large ones cannot keep them out.
+# Memory for the bodies of all open requests together, enough for about forty of the largest size. Small bodies have a
+# separate budget, so that large bodies cannot use up all memory.
 BUDGET_BYTES = 256 << 20
 _SMALL_BUDGET_BYTES = 32 << 20
-# Memory for incomplete bodies. Beyond it the slow senders are refused, the one that stalled longest ago first.
+# Memory for incomplete bodies. Beyond it, requests whose bodies arrive slowly are refused, the slowest first.
 _SLOW_BUDGET_BYTES = 24 << 20
 _SLOW_S = 1.0
 
@@ -63,7 +63,7 @@ def trace_of(scope: Scope) -> str:
 
 
 class _Incomplete:
-    """Bodies that are being received, ordered by when each last received 64 KiB, the longest ago first."""
+    """Bodies that are being received. The first is the one whose last full 64 KiB arrived the longest time ago."""
 
     def __init__(self) -> None:
         self._bodies: OrderedDict[asyncio.Timeout, tuple[int, int, float]] = OrderedDict()
@@ -81,7 +81,7 @@ class _Incomplete:
             self._bodies[body] = (held + size, 0, now_s)
             self._bodies.move_to_end(body)
         if self._held_bytes > _SLOW_BUDGET_BYTES and not self._is_waiting:
-            self._look_later()  # not now: data of other bodies may have arrived in this loop turn and be unread
+            self._look_later()  # not now: data that arrived in this loop turn may still be unread
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -89,11 +89,11 @@ class _Incomplete:
         loop.call_later(_SLOW_S / 4, self._give_up_slow, loop.time() + _SLOW_S / 4)
 
     def _give_up_slow(self, due_s: float) -> None:
-        """Refuse slow bodies until the rest fits the budget; schedule another look while it does not fit."""
+        """Refuse slow bodies until the rest fits the budget; if it does not fit yet, schedule another check."""
         now_s = asyncio.get_running_loop().time()
         self._is_waiting = False
         if now_s - due_s > _SLOW_S / 4:
-            self._look_later()  # this loop was late, not the senders: data may have arrived that is unread
+            self._look_later()  # the event loop was late, not the senders: data that arrived may still be unread
             return
         while self._held_bytes > _SLOW_BUDGET_BYTES:
             slowest = next(iter(self._bodies))
@@ -101,7 +101,7 @@ class _Incomplete:
                 self._look_later()
                 return
             self.remove(slowest)
-            with contextlib.suppress(RuntimeError):  # its time limit expires at this moment
+            with contextlib.suppress(RuntimeError):  # the body's own time limit expires at this moment
                 slowest.reschedule(now_s)
 
     def remove(self, body: asyncio.Timeout) -> None:
@@ -114,7 +114,7 @@ _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Incomplete] = w
 
 
 def _incomplete_bodies() -> _Incomplete:
-    """The incomplete bodies of the running loop, that is of one server."""
+    """The incomplete bodies of the running event loop; each server has its own loop."""
     loop = asyncio.get_running_loop()
     found = _of_loops.get(loop)
     if found is None:
@@ -123,7 +123,7 @@ def _incomplete_bodies() -> _Incomplete:
 
 
 class Budget:
-    """Memory for the bodies of requests that are being read or run."""
+    """Limits the memory for the bodies of requests that are being read or run."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -139,7 +139,7 @@ class Budget:
             most_bytes: the largest body accepted; a body of unknown length counts as this many bytes.
 
         Raises:
-            TooManyRequestsException: other requests hold all of the budget (429).
+            TooManyRequestsException: other requests use up the budget (429).
         """
         announced = header(scope, b"content-length")
         size = int(announced) if announced is not None and announced.isdigit() else most_bytes
@@ -164,7 +164,7 @@ class Budget:
 
 def _too_many(used_bytes: int) -> TooManyRequestsException:
     return TooManyRequestsException(
-        f"Rate Exceeded. (requests in progress hold {used_bytes >> 20} MiB already)",
+        f"Rate Exceeded. (the bodies of requests in progress already occupy {used_bytes >> 20} MiB)",
         reason="ConcurrentInvocationLimitExceeded",
     )
 
@@ -175,7 +175,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int, operati
     Raises:
         RequestTooLargeException: the body is over `limit_bytes` (413); the rest of it is not read.
         RequestTimeoutException: the body was not complete after `_BODY_S`, or slow while memory was short (408).
-        ClientGoneError: the client went away.
+        ClientGoneError: the client closed the connection.
     """
     announced = header(scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > limit_bytes:
@@ -198,7 +198,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int, operati
             finally:
                 incomplete.remove(limit)
     except TimeoutError:
-        raise RequestTimeoutException("The body of the request came too slowly; send it again") from None
+        raise RequestTimeoutException("The body of the request arrived too slowly; send the request again") from None
 
 
 async def _read_rest(
@@ -228,7 +228,7 @@ def _too_large(limit_bytes: int, operation: str) -> RequestTooLargeException:
 
 
 async def respond(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> None:
-    """Send a whole answer."""
+    """Send a complete answer."""
     headers = [*headers, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -243,7 +243,7 @@ async def respond_error(send: Send, error: ThawdError, *, request_id: str) -> No
     """Send `error` the way the Lambda API does: ``x-amzn-ErrorType``, and a JSON body with Type, Message and Reason."""
     document = {
         "Type": "User" if error.status < 500 else "Service",
-        # AWS spells the field differently from shape to shape; clients read either.
+        # Some of AWS's shapes spell this field with a capital M, others do not; clients read either.
         "Message": error.message,
         "message": error.message,
     }

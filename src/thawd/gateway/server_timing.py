@@ -14,9 +14,9 @@ ASKED_BY = b"x-thawd-timing"
 def timing(scope: Scope, result: Result) -> list[tuple[bytes, bytes]]:
     """The header in a list; an empty list when the request does not ask for it.
 
-    The description of ``start`` is how the environment was started (`StartKind`). Unless it was warm, the duration of
-    ``start`` is the time from the spawn until the environment was ready, and ``prepare`` is the part of it spent in
-    init, fork or restore inside the process. ``handler`` is the time in the handler.
+    The description of ``start`` is how the environment was started (`StartKind`). Unless the environment was warm, the
+    duration of ``start`` is the time from the spawn until the environment was ready, and ``prepare`` is the part of
+    that time spent in init, fork or restore inside the process. ``handler`` is the time in the handler.
     """
     if header(scope, ASKED_BY) is None:
         return []

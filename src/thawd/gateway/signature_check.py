@@ -1,4 +1,4 @@
-"""Signed requests to AWS's APIs, where access keys are configured: checks signatures, answers those it refuses.
+"""Checks the signatures of requests to AWS's APIs, where access keys are configured, and answers refused requests.
 
 Source: AWS Lambda API reference, "Common Errors".
 """
@@ -32,11 +32,11 @@ from thawd.invocation import new_request_id
 
 
 class Gate:
-    """Admits signed requests and refuses all others.
+    """Admits correctly signed requests and refuses all others.
 
     Args:
-        keys: secret of each access key id.
-        budget: memory for bodies.
+        keys: secrets by access key id.
+        budget: limits the memory for request bodies.
     """
 
     def __init__(self, keys: Mapping[str, str], *, budget: Budget) -> None:
@@ -44,7 +44,11 @@ class Gate:
         self._budget = budget
 
     async def admit(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """Check a request's signature; returns what the body is read from, or None after answering a refusal."""
+        """Check a request's signature.
+
+        Returns:
+            The callable to read the request's body with; None if the request has been refused and answered.
+        """
         request_id = new_request_id()
         service = "logs" if is_logs_request(scope) else "lambda"
         request = SignedRequest(
@@ -55,7 +59,7 @@ class Gate:
             body=b"",
         )
         try:
-            # Before the body is read: callers without a valid key must not fill the memory.
+            # Checked before the body is read, so that callers without a valid key cannot fill the memory.
             check_claim(request, self._keys, now_s=time.time(), service=service)
             with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
                 body = await read_body(scope, receive, limit_bytes=MAX_BODY_BYTES, operation="signed")
@@ -82,6 +86,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 async def _refuse(send: Send, error: SignatureError, request_id: str) -> None:
     headers = [JSON, (b"x-amzn-errortype", error.code.encode()), (b"x-amzn-requestid", request_id.encode())]
-    # AWS spells the field differently from service to service; clients read either.
+    # Some of AWS's services spell this field with a capital M, others do not; clients read either.
     document = {"__type": error.code, "message": error.message, "Message": error.message}
     await respond(send, 403, headers, msgspec.json.encode(document))

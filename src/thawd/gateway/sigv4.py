@@ -1,7 +1,7 @@
-"""AWS Signature Version 4: checks whether a request is signed with a known key and recent; signs requests. Pure.
+"""AWS Signature Version 4: checks that a request has a recent signature of a known key; signs requests.
 
 Source: AWS Identity and Access Management user guide, "Create a signed AWS API request" and "Authenticating requests
-(AWS Signature Version 4)"; wording of the errors as AWS's services answer.
+(AWS Signature Version 4)". The errors have the wording of AWS's services.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class SignedRequest:
         method: in capitals.
         raw_path: percent-encoded, as sent.
         query: percent-encoded query string, as sent, without the question mark.
-        headers: names in lower case.
-        body: whole.
+        headers: pairs of name and value, names in lower case.
+        body: the whole body.
     """
 
     method: str
@@ -72,7 +72,8 @@ class _Claim:
         signed_headers: names of the headers that are signed, in order.
         signature: hexadecimal.
         date: ``20260101T000000Z``.
-        valid_s: seconds after `date` for which the signature is valid; None: `SKEW_S`, by which clocks may differ.
+        valid_s: seconds after `date` for which the signature is valid; None: `SKEW_S`, the most by which the clocks of
+            client and server may differ.
     """
 
     access_key: str
@@ -112,7 +113,7 @@ def verify(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, ser
 
     Args:
         request: as received.
-        keys: secret of each access key id.
+        keys: secrets by access key id.
         now_s: seconds since the epoch.
         service: the service that the signature must name.
 
@@ -131,7 +132,7 @@ def verify(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, ser
 
 
 def check_claim(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, service: str = "lambda") -> None:
-    """Check what can be checked before the body is read: a known key, the right service and the current time.
+    """Check the parts of a signature that do not depend on the body: key, service, date and signed headers.
 
     Raises:
         SignatureError: as `verify` (403).
@@ -156,7 +157,7 @@ def sign(
     """The headers to add to `request` so that it is signed.
 
     Args:
-        request: the request to send; its headers must be the ones that are sent, ``host`` among them.
+        request: the request to send, with all headers that will be sent, including ``host``.
         access_key: access key id of the signer.
         secret: the secret of the key.
         now_s: seconds since the epoch.
@@ -180,7 +181,7 @@ def sign(
 
 
 def _fields(text: str) -> dict[str, str]:
-    """``Name=value`` pairs between commas, read in one pass: the sender is not authenticated yet."""
+    """The ``Name=value`` pairs of a comma-separated list. Takes linear time, since the sender may be an attacker."""
     pairs = (part.strip().partition("=") for part in text.split(","))
     return {name: value for name, equals, value in pairs if equals}
 
@@ -276,7 +277,7 @@ def _check_time(claim: _Claim, now_s: float) -> None:
 
 
 def _check_headers(claim: _Claim, request: SignedRequest) -> None:
-    """Refuse a request with unsigned ``x-amz-*`` headers: a proxy on the way could change what they ask for.
+    """Refuse a request with unsigned ``x-amz-*`` headers: a proxy between client and server could change them.
 
     Source: IAM user guide, "Create a signed AWS API request": ``host`` and all ``x-amz-*`` headers must be signed.
     """
@@ -291,10 +292,10 @@ def _stamp(time_s: float) -> str:
 
 
 def _payload_hash(request: SignedRequest) -> bytes:
-    """The hash of the body as the canonical request has it.
+    """The hash of the body, in the form that the canonical request contains.
 
     Raises:
-        SignatureError: the body is not the one whose hash the request carries.
+        SignatureError: the body does not have the hash that the request declares.
     """
     actual = hashlib.sha256(request.body).hexdigest().encode()
     announced = request.header(b"x-amz-content-sha256")
@@ -306,7 +307,10 @@ def _payload_hash(request: SignedRequest) -> bytes:
 
 
 def _canonical_paths(raw_path: str) -> list[str]:
-    """The path encoded a second time, as for all services but S3; with dot segments resolved, and as sent."""
+    """The paths that may have been signed: with dot segments resolved, and as sent.
+
+    Both are percent-encoded a second time, as AWS requires for all services but S3.
+    """
     segments: list[str] = []
     for segment in raw_path.split("/"):
         if segment == "..":
@@ -318,7 +322,10 @@ def _canonical_paths(raw_path: str) -> list[str]:
 
 
 def _canonical_queries(query: str) -> list[str]:
-    """The query sorted by name and value: as sent, and encoded again for senders that encode less than signers do."""
+    """The queries that may have been signed, sorted by name and value: as sent, and re-encoded.
+
+    The second is needed because some clients send a query with fewer percent-encoded characters than they sign.
+    """
     pairs = []
     for pair in query.split("&") if query else []:
         name, _, value = pair.partition("=")

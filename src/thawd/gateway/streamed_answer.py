@@ -1,7 +1,7 @@
 """An invocation whose answer is sent to the client while the function produces it.
 
-The client's reading sets the pace: data that it has not read stays in the function (`thawd.wire.response_stream`). A
-client that disconnects does not end the function, as on Lambda: the rest of the answer is dropped.
+The client sets the pace: data that it has not read yet waits in the function's process (`thawd.wire.response_stream`).
+As on Lambda, the function continues when the client disconnects, and the rest of its answer is dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Streamed:
             self.stream.end()
 
     async def begun(self) -> bool:
-        """Wait for the answer's first part; False: the answer has no parts, and `result` holds all of it.
+        """Wait for the answer's first part; False: the answer is not streamed, and `result` returns all of it.
 
         Raises:
             ThawdError: the function could not be run. Never raised once a part has arrived.
@@ -66,5 +66,5 @@ class Streamed:
     ) -> None:
         if not self._running.done():
             self._running.cancel()
-        # `result` has raised the error already, or the client is gone and no caller is left to raise it to.
+        # An error is ignored here: `result` has raised it already, or the client has disconnected.
         await asyncio.gather(self._running, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Destinations as users write them: ``table:labels``, ``function:notify``, a URL, an ARN. Pure.
+"""Parses destinations as users write them: ``table:labels``, ``function:notify``, a URL, an ARN. No side effects.
 
 Source: AWS Lambda API reference, ``OnFailure`` and ``OnSuccess``; service authorization reference, the forms of ARNs.
 """
@@ -11,10 +11,10 @@ from urllib.parse import SplitResult, urlsplit
 from thawd.resources import ACCOUNT_ID, REGION, Destination
 
 FORMS = (
-    '"table:NAME", "bucket:NAME", "function:NAME" or "function:NAME:QUALIFIER", the address of a webhook that begins '
-    'with "https://", or the ARN of an SQS queue, an SNS topic, an EventBridge bus, a function, an S3 bucket or a table'
+    '"table:NAME", "bucket:NAME", "function:NAME" or "function:NAME:QUALIFIER", the URL of a webhook that begins with '
+    '"https://", or the ARN of an SQS queue, an SNS topic, an EventBridge bus, a function, an S3 bucket or a table'
 )
-"""Forms of a destination, for the sentence "allowed: ..."."""
+"""The forms of a destination; completes "allowed: ..." in an error."""
 
 _OWN = re.compile(r"(?P<kind>table|bucket):(?P<name>\S+)")
 _FUNCTION = re.compile(r"[a-zA-Z0-9-_]{1,64}(:(\$LATEST|[a-zA-Z0-9-_]{1,128}))?")
@@ -32,7 +32,7 @@ _OWN_KINDS = {"dynamodb": "table", "lambda": "function"}
 
 
 def parse(text: str) -> Destination | None:
-    """The destination that `text` names; None if it names none."""
+    """Return the destination that `text` names; None: it is not a destination."""
     if text.startswith("arn:"):
         return parse_arn(text)
     if _ADDRESS.fullmatch(text):
@@ -45,9 +45,9 @@ def parse(text: str) -> Destination | None:
 
 
 def parse_arn(arn: str) -> Destination | None:
-    """The destination that an ARN names; None if it names none that thawd supports.
+    """Return the destination that an ARN names; None: thawd does not support it.
 
-    Functions and tables are thawd's own, so their ARNs have its account and region. The others may have any.
+    Functions and tables belong to thawd, so their ARNs must have thawd's account and region. Other ARNs may have any.
     """
     found = _ARN.fullmatch(arn)
     if found is None or found["service"] not in _REST or not _REST[found["service"]].fullmatch(found["rest"]):
@@ -62,13 +62,13 @@ def parse_arn(arn: str) -> Destination | None:
 
 
 def parse_dead_letter(arn: str) -> Destination | None:
-    """The queue or topic that an ARN names; None if it names something else."""
+    """Return the queue or topic that an ARN names; None: it names something else."""
     found = parse_arn(arn)
     return found if found is not None and found.kind in ("sqs", "sns") else None
 
 
 def address_of(destination: Destination) -> SplitResult | None:
-    """The parts of a webhook's URL; None if it has no valid host and port."""
+    """Return the parts of a webhook's URL; None: its host or port is not valid."""
     try:
         parts = urlsplit(destination.name)
         has_place = bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -78,11 +78,11 @@ def address_of(destination: Destination) -> SplitResult | None:
 
 
 def is_fifo(destination: Destination) -> bool:
-    """Whether the destination is a FIFO queue or topic, to which Lambda does not deliver."""
+    """Return whether the destination is a FIFO queue or topic. Lambda does not deliver to those."""
     return destination.kind in ("sqs", "sns") and destination.name.endswith(".fifo")
 
 
 def function_of(destination: Destination) -> tuple[str, str | None]:
-    """Name and qualifier of a destination that is a function."""
+    """Return the name and qualifier of a destination that is a function."""
     name, _, qualifier = destination.name.partition(":")
     return name, qualifier or None

@@ -1,7 +1,8 @@
-"""Event patterns, which decide the events that a filter passes. Pure.
+"""Event patterns, which decide which events pass a filter. No side effects.
 
-A pattern is a JSON object in the form of the event. Its leaves are lists of allowed values: all fields must match, and
-one value of each list suffices. A field of the event that is a list matches if one of its elements does.
+A pattern is a JSON object with the structure of the event. Its leaves are lists of allowed values. All fields must
+match, and a field matches if it has one of the listed values. If a field of the event is a list, one of its elements
+must match.
 
 Source: Amazon EventBridge user guide, "Comparison operators for use in event patterns", "Null values and empty
 strings", "Arrays in event patterns"; AWS Lambda developer guide, "Control which events Lambda sends to your function".
@@ -23,7 +24,7 @@ _DEEPEST = 64
 _ABSENT: Any = object()
 
 Test = Callable[[Any], bool]
-"""Whether a leaf of an event, or `_ABSENT`, matches."""
+"""Returns whether a leaf of an event, or `_ABSENT`, matches."""
 
 
 class PatternError(ValueError):
@@ -31,12 +32,12 @@ class PatternError(ValueError):
 
 
 class Number(float):
-    """A number of a JSON text, with its spelling: 300, 300.0 and 3.0e2 are not equal, as on AWS."""
+    """A number in a JSON text, with its spelling. As on AWS, the numbers 300, 300.0 and 3.0e2 are not equal."""
 
     text: str
 
     def __new__(cls, text: str) -> Number:
-        """The number with the spelling `text`."""
+        """Make the number with the spelling `text`."""
         number = super().__new__(cls, text)
         number.text = text
         return number
@@ -84,14 +85,14 @@ class Pattern:
         self._document = document
 
     def matches(self, event: Any) -> bool:
-        """Whether an event that `decode` returned matches; one that is nested too deeply does not."""
+        """Return whether an event, as returned by `decode`, matches. An event that is nested too deeply does not."""
         try:
             return self._alternatives(event)
         except RecursionError:
             return False
 
     def forms_of(self, name: str) -> frozenset[str]:
-        """Forms in which the pattern uses its field `name`: ``object`` for fields below it, ``list`` for its value."""
+        """Return how the pattern uses its field `name`: ``object`` for a test of subfields, ``list`` of values."""
         return frozenset(_forms(self._document, name))
 
 
@@ -103,7 +104,7 @@ def _forms(document: Mapping[str, Any], name: str) -> Iterator[str]:
 
 
 def _compiled(document: Mapping[str, Any], path: str, depth: int) -> Test:
-    """Whether an object, a list of objects, or nothing (`_ABSENT`) matches."""
+    """Return a test for an object, a list of objects, or an absent value (`_ABSENT`)."""
     if not document:
         raise PatternError(f"{path or 'it'} is an empty object, which matches nothing")
     if depth > _DEEPEST:
@@ -128,7 +129,7 @@ def _compiled(document: Mapping[str, Any], path: str, depth: int) -> Test:
         )
 
     def test(event: Any) -> bool:
-        # One element must match all fields, not one element some of them and another element the rest.
+        # A single element must match all fields: it is not enough that each field matches in some element.
         return any(map(test, event)) if isinstance(event, list) and event else one(event)
 
     return test
@@ -152,7 +153,7 @@ def _leaf(asked: list[Any], at: str) -> Test:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """The leaves of a field: of a list, those of its elements. An empty list and an object count as absent."""
+    """Yield the leaves of a field. For a list, yield its elements' leaves. Empty lists and objects count as absent."""
     if isinstance(value, list):
         leaves = [leaf for element in value for leaf in _leaves(element) if leaf is not _ABSENT]
         yield from leaves or [_ABSENT]
@@ -162,15 +163,15 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _value(asked: Any, at: str) -> Test:
     if isinstance(asked, list):
-        raise PatternError(f"{at} has a list in its list")
+        raise PatternError(f"{at} has a list inside its list of values")
     if not isinstance(asked, dict):
         return lambda value: _equal(asked, value)
     if len(asked) != 1:
-        raise PatternError(f"{at}: a comparison is an object of one operator, found {_spell(asked)}")
+        raise PatternError(f"{at}: a comparison must be an object with one operator, found {_spell(asked)}")
     [(operator, operand)] = asked.items()
     make = _OPERATORS.get(operator)
     if make is None:
-        raise PatternError(f"{at}: there is no operator {operator!r}; there are {', '.join(_OPERATORS)}")
+        raise PatternError(f"{at}: there is no operator {operator!r}; the operators are {', '.join(_OPERATORS)}")
     return make(operand, at)
 
 
@@ -183,7 +184,10 @@ def _equal(asked: Any, value: Any) -> bool:
 def _text_test(
     operator: str, compare: Callable[[str, str], bool], *, ignores_case: bool = False
 ) -> Callable[[Any, str], Test]:
-    """A factory of tests for an operator with a text operand; with `ignores_case`, also for equals-ignore-case."""
+    """Return a factory of tests for an operator with a text operand.
+
+    With `ignores_case`, the operand may also be an object with ``equals-ignore-case`` and a text.
+    """
 
     def make(operand: Any, at: str) -> Test:
         if ignores_case and isinstance(operand, dict) and list(operand) == ["equals-ignore-case"]:
@@ -225,7 +229,7 @@ def _wildcard(operand: Any, at: str) -> Test:
 
 def _escaped(character: str, at: str) -> str:
     if character not in ("*", "\\"):
-        raise PatternError(f"{at}: in a wildcard a backslash stands before * or another backslash")
+        raise PatternError(f"{at}: in a wildcard, a backslash must be followed by * or another backslash")
     return character
 
 
@@ -260,13 +264,13 @@ def _numeric(operand: Any, at: str) -> Test:
     pairs = list(zip(operand[::2], operand[1::2], strict=True))
     for operator, bound in pairs:
         if not isinstance(operator, str) or operator not in _COMPARISONS:
-            raise PatternError(f"{at}: numeric compares by {', '.join(_COMPARISONS)}, found {_spell(operator)}")
+            raise PatternError(f"{at}: numeric compares with {', '.join(_COMPARISONS)}, found {_spell(operator)}")
         if not isinstance(bound, Number) or not -_MOST <= bound <= _MOST:
             raise PatternError(f"{at}: numeric compares with numbers from -5.0e9 to 5.0e9, found {_spell(bound)}")
     if len(pairs) == 2:
         (low_operator, low), (high_operator, high) = pairs
         if low_operator[0] != ">" or high_operator[0] != "<" or low >= high:
-            raise PatternError(f"{at}: a range begins with its lower end, by > or >=, and ends above it, by < or <=")
+            raise PatternError(f"{at}: a range must be a lower bound with > or >=, then a higher bound with < or <=")
     tests = [(_COMPARISONS[operator], bound) for operator, bound in pairs]
     return lambda value: isinstance(value, Number) and all(compare(value, bound) for compare, bound in tests)
 
@@ -274,14 +278,14 @@ def _numeric(operand: Any, at: str) -> Test:
 def _anything_but(operand: Any, at: str) -> Test:
     if isinstance(operand, dict):
         if len(operand) != 1 or next(iter(operand)) not in _BUT:
-            raise PatternError(f"{at}: anything-but goes with {', '.join(_BUT)}, found {_spell(operand)}")
+            raise PatternError(f"{at}: anything-but can contain {', '.join(_BUT)}, found {_spell(operand)}")
         [(operator, excluded)] = operand.items()
         listed = excluded if isinstance(excluded, list) else [excluded]
         tests = [_OPERATORS[operator](one, at) for one in listed]
     else:
         listed = operand if isinstance(operand, list) else [operand]
         if not (all(isinstance(one, str) for one in listed) or all(isinstance(one, Number) for one in listed)):
-            raise PatternError(f"{at}: anything-but takes texts only, or numbers only, found {_spell(operand)}")
+            raise PatternError(f"{at}: anything-but takes only texts or only numbers, found {_spell(operand)}")
         tests = [_value(one, at) for one in listed]
     if not tests:
         raise PatternError(f"{at}: anything-but takes at least one value")

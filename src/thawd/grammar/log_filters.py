@@ -1,8 +1,9 @@
-"""Filter patterns of CloudWatch Logs, which select messages. Pure.
+"""Filter patterns of CloudWatch Logs, which select messages. No side effects.
 
-Supported are terms (``ERROR``, ``"a phrase"``, ``?this ?that``, ``-"not this"``) and JSON patterns (``{ $.level =
-"ERROR" && $.took > 5 }``). Patterns for space-delimited fields (``[ip, user, ...]``) are refused, and so are regular
-expressions, which could block the whole server. Matching takes time in proportion to the length of the message.
+Two kinds are supported: terms (``ERROR``, ``"a phrase"``, ``?this ?that``, ``-"not this"``) and JSON patterns
+(``{ $.level = "ERROR" && $.took > 5 }``). Patterns for space-delimited fields (``[ip, user, ...]``) are refused.
+Regular expressions are refused, too, because they could block the whole server. The time to match a message is
+proportional to its length.
 
 Source: CloudWatch Logs user guide, "Filter pattern syntax for metric filters, subscription filters, filter log events,
 and Live Tail".
@@ -39,7 +40,7 @@ class FilterPatternError(ValueError):
 
 
 def parse(pattern: str) -> Wanted:
-    """Parse a pattern into a function that tells whether a message matches; an empty pattern matches every message.
+    """Parse a pattern into a function that returns whether a message matches. An empty pattern matches every message.
 
     Raises:
         FilterPatternError: the text is not a pattern.
@@ -51,7 +52,7 @@ def parse(pattern: str) -> Wanted:
         return lambda message: True
     if pattern.startswith("{"):
         if not pattern.endswith("}"):
-            raise FilterPatternError("a JSON pattern ends with }")
+            raise FilterPatternError("a JSON pattern must end with }")
         matches = _Json(pattern[1:-1]).parse()
         return lambda message: _matches_json(matches, message)
     if pattern.startswith("["):
@@ -80,7 +81,7 @@ def _terms(pattern: str) -> Wanted:
         at = match.end()
         while at < len(pattern) and pattern[at].isspace():
             at += 1
-    if required:  # next to other terms, CloudWatch ignores those with a question mark
+    if required:  # CloudWatch ignores terms with a question mark if there are other terms
         return lambda message: all(holds(message) for holds in required)
     return lambda message: any(holds(message) for holds in optional)
 
@@ -103,7 +104,7 @@ def _matches_json(matches: Callable[[Any], bool], message: str) -> bool:
 
 
 class _Json:
-    """Parser of a JSON pattern's condition, by recursive descent; ``||`` binds weaker than ``&&``."""
+    """Recursive-descent parser for a JSON pattern's condition. ``&&`` has precedence over ``||``."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, str]] = []
@@ -125,7 +126,7 @@ class _Json:
         return condition
 
     def _next(self, *kinds: str) -> str | None:
-        """Consume and return the next token if it is one of `kinds`; else None."""
+        """Consume and return the next token if it is one of `kinds`. Otherwise, return None."""
         if self._at < len(self._tokens) and self._tokens[self._at][0] in kinds:
             self._at += 1
             return self._tokens[self._at - 1][1]
@@ -155,7 +156,7 @@ class _Json:
             return condition
         path = self._next("path")
         if path is None:
-            raise FilterPatternError("a condition begins with a selector such as $.level")
+            raise FilterPatternError("a condition must begin with a selector such as $.level")
         steps = [name or key or int(index) for name, index, key in _STEP.findall(path)]
         words = []
         while (word := self._next("word")) is not None:
@@ -167,11 +168,11 @@ class _Json:
     def _comparison(self, steps: list[str | int]) -> Callable[[Any], bool]:
         comparison = self._next("comparison")
         if comparison is None:
-            raise FilterPatternError("a selector is followed by a comparison, IS, EXISTS or NOT EXISTS")
+            raise FilterPatternError("a selector must be followed by a comparison, IS, EXISTS or NOT EXISTS")
         kind = self._tokens[self._at][0] if self._at < len(self._tokens) else "end"
         value = self._next("text", "word")
         if value is None:
-            raise FilterPatternError(f"{comparison} is followed by a value")
+            raise FilterPatternError(f"{comparison} must be followed by a value")
         if kind == "word" and _number(value) is not None:
             return _compares_number(steps, comparison, float(value))
         if comparison not in ("=", "!="):

@@ -1,4 +1,4 @@
-"""Names of SQS queues: ARNs and URLs. Pure.
+"""Parses ARNs and URLs of SQS queues. No side effects.
 
 Source: Amazon SQS developer guide, "Queue and message identifiers"; AWS general reference, "Amazon SQS endpoints".
 """
@@ -14,7 +14,7 @@ _NAME = r"(?P<name>[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo)"
 _ARN = re.compile(rf"arn:(?P<partition>aws[a-z-]*):sqs:(?P<region>[a-z0-9-]+):(?P<account>\d{{12}}):{_NAME}")
 _URL = re.compile(rf"(?P<endpoint>https?://(?P<host>[^/\s?#@]+))/(?P<account>\d{{12}})/{_NAME}")
 _REGION = r"[a-z]{2}(?:-[a-z]+)+-\d"
-# Hosts of AWS, of private endpoints, and of emulators that name the region as AWS does.
+# Hosts of AWS, of private endpoints, and of emulators with the region in their host name as in AWS's.
 _HOST = re.compile(rf"(?:[a-z0-9-]+\.)?sqs\.(?P<new>{_REGION})\..+|(?P<old>{_REGION})\.queue\.amazonaws\.com")
 
 
@@ -26,9 +26,9 @@ class QueueName:
         arn: Amazon Resource Name.
         region: region of the queue.
         account: account of the queue, twelve digits.
-        name: name of the queue; that of a FIFO queue ends in ``.fifo``.
-        url: URL of the queue; None: ask SQS for it.
-        endpoint: URL of SQS; None: the endpoint that the AWS configuration of this process names.
+        name: name of the queue; the name of a FIFO queue ends in ``.fifo``.
+        url: URL of the queue; None: unknown, so SQS must be asked for it.
+        endpoint: URL of SQS; None: the endpoint in this process's AWS configuration.
     """
 
     arn: str
@@ -45,9 +45,9 @@ class QueueName:
 
 
 def parse(text: str) -> QueueName | None:
-    """The queue that an ARN or a URL names; None if `text` is neither.
+    """Return the queue that an ARN or a URL names; None: `text` is neither.
 
-    A URL also names the endpoint, for example an emulator's. Its region is `REGION` unless the host names one.
+    A URL also names the endpoint, for example an emulator's. The queue's region is `REGION` unless the host names one.
     """
     if match := _ARN.fullmatch(text):
         return QueueName(text, match["region"], match["account"], match["name"])

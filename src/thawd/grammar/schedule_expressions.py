@@ -1,7 +1,8 @@
-"""Schedule expressions: ``rate(…)``, ``cron(…)``, ``at(…)`` in Amazon EventBridge's dialect. Pure.
+"""Schedule expressions: ``rate(…)``, ``cron(…)``, ``at(…)`` in Amazon EventBridge's form. No side effects.
 
-Times are seconds since the epoch. The times of a cron expression are wall-clock times of its time zone: a time that the
-clock skips in spring is skipped, and one that it shows twice in autumn counts once, the first time.
+Times are seconds since the epoch. The times of a cron expression are local times of its time zone. A local time that
+does not exist because the clock goes forward in spring is skipped. A local time that occurs twice in autumn is used
+once, at its first occurrence.
 
 Source: Amazon EventBridge Scheduler user guide, "Schedule types", "Daylight savings time"; Amazon EventBridge user
 guide, "Cron expressions reference".
@@ -33,11 +34,11 @@ class ScheduleExpression:
     """The times of a schedule."""
 
     def after(self, moment: float, *, anchor: float) -> float | None:
-        """The first time after `moment`; None if there is none.
+        """Return the first time after `moment`; None: there is none.
 
         Args:
             moment: seconds since the epoch.
-            anchor: start of the schedule, from which rates count, seconds since the epoch.
+            anchor: start of the schedule, from which rates are counted, seconds since the epoch.
         """
         raise NotImplementedError
 
@@ -68,7 +69,7 @@ class _Cron(ScheduleExpression):
     zone: ZoneInfo
 
     def after(self, moment: float, *, anchor: float) -> float | None:
-        # Start a day earlier: on a day of 25 hours the wall clock shows an hour twice.
+        # Start a day earlier, because on a day of 25 hours one hour of local time occurs twice.
         day = datetime.fromtimestamp(moment, self.zone).date() - timedelta(days=1)
         while day.year <= max(self.years):
             if day.year in self.years and day.month in self.months:
@@ -84,14 +85,14 @@ class _Cron(ScheduleExpression):
         return None
 
     def _on(self, day: date, moment: float) -> float | None:
-        """The first time on `day` that is after `moment`."""
+        """Return the first time on `day` that is after `moment`; None: there is none."""
         for hour in self.hours:
             if datetime(day.year, day.month, day.day, hour, 59, tzinfo=self.zone).timestamp() <= moment:
                 continue
             for minute in self.minutes:
                 wall = datetime(day.year, day.month, day.day, hour, minute, tzinfo=self.zone)
                 at = wall.timestamp()
-                # A time that the clock skips converts back to another one.
+                # A local time that does not exist on this day converts back to a different one.
                 if at > moment and datetime.fromtimestamp(at, self.zone).replace(fold=0) == wall:
                     return at
         return None
@@ -99,16 +100,16 @@ class _Cron(ScheduleExpression):
 
 @dataclass(frozen=True, slots=True)
 class _Days:
-    """Days of a month, by number or by day of the week. Days of the week are numbers, 1 is Sunday.
+    """Days of a month, by number or by day of the week. Days of the week are numbered from 1, Sunday.
 
     Attributes:
         numbers: days of the month.
         last: whether the last day of the month is included (``L``).
         last_weekday: whether the last day from Monday to Friday is included (``LW``).
-        nearest: day of the month to which the nearest day from Monday to Friday is included (``15W``); None: none.
+        nearest: the day from Monday to Friday nearest to this day of the month is included (``15W``); None: not used.
         weekdays: days of the week.
-        last_of: day of the week whose last one in the month is included (``6L``); None: none.
-        nth: day of the week and its number within the month (``6#3``); None: none.
+        last_of: the last occurrence of this day of the week in the month is included (``6L``); None: not used.
+        nth: day of the week and the number of its occurrence in the month (``6#3``); None: not used.
     """
 
     numbers: frozenset[int] = frozenset()
@@ -120,11 +121,11 @@ class _Days:
     nth: tuple[int, int] | None = None
 
     def of(self, year: int, month: int) -> frozenset[int]:
-        """The days in a month."""
+        """Return the days of the month that are included."""
         first, length = calendar.monthrange(year, month)
 
         def weekday(day: int) -> int:
-            return (first + day) % 7 + 1  # calendar counts from Monday, as 0
+            return (first + day) % 7 + 1  # in `calendar`, Monday is 0
 
         days = {day for day in self.numbers if day <= length}
         days |= {day for day in range(1, length + 1) if weekday(day) in self.weekdays}
@@ -163,10 +164,10 @@ def parse(expression: str, *, zone: ZoneInfo) -> ScheduleExpression:
 def _rate(inner: str, zone: ZoneInfo) -> ScheduleExpression:
     match = _RATE.fullmatch(inner)
     if match is None or (match[1] == "1") is bool(match[3]):
-        raise ScheduleError('a rate is "1 minute", "5 minutes", "1 hour", "2 hours", "1 day", "3 days" and so on')
+        raise ScheduleError('a rate must be like "1 minute", "5 minutes", "1 hour", "2 hours", "1 day" or "3 days"')
     period_s = int(match[1]) * _UNITS_S[match[2]]
     if period_s > _LONGEST_RATE_S:
-        raise ScheduleError("a rate is at most 36500 days")
+        raise ScheduleError("a rate must be at most 36500 days")
     return _Rate(period_s)
 
 
@@ -174,7 +175,7 @@ def _at(inner: str, zone: ZoneInfo) -> ScheduleExpression:
     try:
         wall = datetime.strptime(inner, _AT).replace(tzinfo=zone)
     except ValueError:
-        raise ScheduleError('a time is written as "2026-12-01T09:00:00"') from None
+        raise ScheduleError('a time must be written like "2026-12-01T09:00:00"') from None
     return _At(wall.timestamp())
 
 
@@ -182,10 +183,10 @@ def _cron(inner: str, zone: ZoneInfo) -> ScheduleExpression:
     fields = inner.split()
     if len(fields) != 6:
         names = "minutes hours day-of-month month day-of-week year"
-        raise ScheduleError(f"cron has six fields ({names}), not {len(fields)}")
+        raise ScheduleError(f"cron must have six fields ({names}), not {len(fields)}")
     minutes, hours, of_month, months, of_week, years = (field.upper() for field in fields)
     if (of_month == "?") is (of_week == "?"):
-        raise ScheduleError('one of day-of-month and day-of-week must be "?", and not both')
+        raise ScheduleError('either day-of-month or day-of-week must be "?", but not both')
     cron = _Cron(
         minutes=tuple(sorted(_numbers(minutes, "minutes", 0, 59))),
         hours=tuple(sorted(_numbers(hours, "hours", 0, 23))),
@@ -195,7 +196,7 @@ def _cron(inner: str, zone: ZoneInfo) -> ScheduleExpression:
         zone=zone,
     )
     if cron.after(datetime(min(cron.years), 1, 1, tzinfo=zone).timestamp() - 1, anchor=0.0) is None:
-        raise ScheduleError(f"{inner!r} has no times: there is no such day, or the clock skips that time on it")
+        raise ScheduleError(f"{inner!r} has no times: the day does not exist, or the clock always skips the time on it")
     return cron
 
 
@@ -220,14 +221,14 @@ def _days_of_week(field: str) -> _Days:
 
 
 def _numbers(field: str, what: str, low: int, high: int, names: dict[str, int] | None = None) -> frozenset[int]:
-    """The numbers that a field names: ``*``, numbers, ranges, steps, and lists of these."""
+    """Return the numbers that a field names. It consists of ``*``, numbers, ranges, steps, and lists of these."""
     found: set[int] = set()
     for part in field.split(","):
         span, slash, step_text = part.partition("/")
         step = 1
         if slash:
             if not re.fullmatch(r"[1-9][0-9]{0,3}", step_text):
-                raise ScheduleError(f"{what}: the step in {part!r} must be a number from 1")
+                raise ScheduleError(f"{what}: the step in {part!r} must be a number from 1 to 9999")
             step = int(step_text)
         first_text, dash, last_text = span.partition("-")
         if span == "*":
@@ -254,5 +255,5 @@ def _number(text: str, what: str, low: int, high: int, names: dict[str, int]) ->
 
 
 def utc_text(moment: float) -> str:
-    """A time in the form of EventBridge's events: to the second, in UTC."""
+    """Return a time in the form of EventBridge's events: in UTC, without fractions of a second."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

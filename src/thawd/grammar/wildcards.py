@@ -1,9 +1,9 @@
-"""Matches text against a wildcard, in which ``*`` stands for any characters or none. Pure.
+"""Matches texts against wildcards, in which ``*`` stands for any number of characters. No side effects.
 
-Each grammar decides how to write a star: event patterns escape one with a backslash, and log filters treat several
-stars as one. Both pass the pieces between the stars. Three other stars are not matched here: S3's event names may end
-with one (`thawd.resources.Notification`), CORS allows one behind ``://`` or alone (`thawd.gateway.cors.allows`), and
-the ``*`` of an ETag or a principal is a whole value.
+Each grammar parses its own wildcards: event patterns can escape a star with a backslash, and log filters treat several
+stars as one. Both pass the pieces between the stars to `is_like`. Other modules match the star at the end of S3's event
+names (`thawd.resources.Notification`) and the star in CORS origins (`thawd.gateway.cors.allows`). In ETags and
+principals, the ``*`` is a complete value, not a wildcard.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 
 def is_like(text: str, pieces: Sequence[str]) -> bool:
-    """Whether `text` consists of `pieces` in order, with any text between them.
+    """Return whether `text` consists of `pieces` in order, with any text between them.
 
-    Each piece is searched once, from the end of the piece before it, so that no pattern makes matching expensive.
+    Each piece is searched only once, from the end of the previous piece, so that no pattern makes matching expensive.
 
     Args:
         text: the text to match.
-        pieces: texts between the stars, one more than stars; a pattern without a star has one piece, the whole text.
+        pieces: the texts before, between and after the stars; a pattern without a star has one piece.
     """
     if len(pieces) == 1:
         return text == pieces[0]

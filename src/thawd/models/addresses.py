@@ -12,7 +12,7 @@ _PARAMETERS = ("region", "endpoint", "path_style", "anonymous")
 
 
 class Address(NamedTuple):
-    """Where a model is.
+    """The location of a model.
 
     Attributes:
         text: the address as written.
@@ -32,8 +32,8 @@ class Address(NamedTuple):
 def parse(text: str) -> Address:
     """Parse an address.
 
-    Relative ``file:`` paths begin at the working folder. ``package:`` paths begin at the function's code
-    (``LAMBDA_TASK_ROOT``), outside a function at the working folder, and must not lead out of it.
+    A ``file:`` path is relative to the working folder. A ``package:`` path is relative to the function's code
+    (``LAMBDA_TASK_ROOT``), or outside a function to the working folder, and must not lead outside that folder.
 
     Raises:
         ModelError: `text` is not a valid address; the message shows valid ones.
@@ -48,7 +48,7 @@ def parse(text: str) -> Address:
         root = os.path.abspath(os.environ.get("LAMBDA_TASK_ROOT") or ".")
         path = os.path.normpath(os.path.join(root, rest))
         if not path.startswith(root + os.sep):
-            raise ModelError(f"the address {text!r} leads out of the code in {root}")
+            raise ModelError(f"the address {text!r} leads outside the code in {root}")
         return Address(text, "", "", {}, path)
     raise ModelError(f"{text!r} is not the address of a model; allowed: s3://bucket/key, file:path, package:path")
 
@@ -58,8 +58,8 @@ def _s3(text: str) -> Address:
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(set(parameters) - set(_PARAMETERS))
     if unknown:
-        raise ModelError(f"{text!r} has the parameter {unknown[0]!r}; allowed: {', '.join(_PARAMETERS)}")
+        raise ModelError(f"{text!r} has the unknown parameter {unknown[0]!r}; allowed: {', '.join(_PARAMETERS)}")
     key = unquote(parts.path)[1:]
     if not parts.netloc or not key or "//" in key or any(part in (".", "..") for part in key.split("/")):
-        raise ModelError(f"{text!r} names no object; an example of an address is s3://bucket/models/resnet.onnx")
+        raise ModelError(f"{text!r} does not name an object; write it like s3://bucket/models/resnet.onnx")
     return Address(text, parts.netloc, key, parameters, "")

@@ -1,14 +1,15 @@
-"""The cache of models on this machine: files by the SHA-256 of their content, limited in size, never removed in use.
+"""The cache of models on this machine. Files are named by the SHA-256 of their content; their total size is limited.
 
-    blobs/SHA256         a file, read-only, written once and atomically
-    blobs/SHA256.seen    its size, time and inode when its hash was last verified; valid while these are unchanged
+    blobs/SHA256         a read-only file, written once and atomically
+    blobs/SHA256.seen    the blob's size, time and inode when its hash was last verified; valid while they are unchanged
     derived/KEY/         files made from a model, such as an optimised copy; made again when missing
     trees/ID/            a folder of models: hard links to blobs
-    index/KEY.json       the blob of an address, with its ETag or version
-    partial/KEY          a download in progress or broken off; locked by the downloading process
+    index/KEY.json       names the blob of an address, with its ETag or version
+    partial/KEY          a download in progress or interrupted; locked by the downloading process
     use/NAME             shared lock of the processes that use a blob or derived files; its mtime is the last use
 
-Any number of processes use the cache concurrently, also those of several functions, and may be killed at any moment.
+Files in use are never removed. Any number of processes, also of different functions, may use the cache at the same
+time, and each may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _CHUNK_BYTES = 1 << 20
 
 
 RECORDED = ("text", "etag", "version", "size", "sha256")
-"""The index's record of an object."""
+"""The fields of a record in the index."""
 
 
 class FileStamp(NamedTuple):
-    """Size, time and inode of a file; while they are unchanged, so is the file."""
+    """Size, time and inode of a file. While these are unchanged, the content counts as unchanged."""
 
     size: int
     mtime_ns: int
@@ -56,14 +57,14 @@ class CacheLease:
         snapshots.after(_acquire_again)
 
     def acquire(self) -> None:
-        """Take the lock and record the present time as the last use."""
+        """Acquire the lock and record the current time as the last use."""
         if self._fd is None:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             fcntl.flock(self._fd, fcntl.LOCK_SH)
         os.utime(self._fd)
 
     def release(self) -> None:
-        """Release the lock; `acquire` may take it again."""
+        """Release the lock, which can be acquired again."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
@@ -86,7 +87,7 @@ def _acquire_again() -> None:
     for use in list(_uses):
         try:
             use.acquire()
-        except OSError:  # files that are mapped stay usable without the lock
+        except OSError:  # mapped files remain usable without the lock
             pass
 
 
@@ -95,9 +96,9 @@ class Cache:
 
     Args:
         folder: path of the folder; None: the variable ``MODEL_CACHE``, ``$XDG_CACHE_HOME/thawd/models`` or
-            ``~/.cache/thawd/models``; if none of these can be written, a folder among the temporary files.
-        most_bytes: limit of the cache's size, which files in use may exceed; None: the variable ``MODEL_CACHE_MB``, in
-            MiB, or 20 GiB.
+            ``~/.cache/thawd/models``; if none of these is writable, a folder in the temporary folder.
+        most_bytes: limit of the cache's size; files in use may exceed it. None: the variable ``MODEL_CACHE_MB`` (in
+            MiB), or 20 GiB.
     """
 
     def __init__(self, folder: Optional[str] = None, *, most_bytes: Optional[int] = None) -> None:
@@ -105,7 +106,7 @@ class Cache:
         self.most_bytes = most_bytes or _configured_bytes() or _DEFAULT_MOST_BYTES
 
     def place(self, kind: str, name: str) -> str:
-        """Path of `name` in the folder `kind`; makes the folder when it is missing."""
+        """Path of `name` in the folder `kind`; creates the folder if it is missing."""
         folder = os.path.join(self.folder, kind)
         os.makedirs(folder, exist_ok=True)
         return os.path.join(folder, name)
@@ -116,7 +117,7 @@ class Cache:
         return record if isinstance(record, dict) and set(RECORDED) <= set(record) else None
 
     def use(self, kind: str, name: str) -> Optional[CacheLease]:
-        """Lease a blob or derived files; None when they do not exist (any more)."""
+        """Lease a blob or derived files; None when they do not exist."""
         if not os.path.exists(self.place(kind, name)):
             return None
         use = CacheLease(self.place("use", name))
@@ -126,7 +127,7 @@ class Cache:
         return None
 
     def is_sound(self, sha256: str) -> bool:
-        """Whether a blob's hash matches its name. The blob is read only if it may have changed; removed if damaged."""
+        """Whether a blob's hash matches its name; a damaged blob is removed. It is read only if it may have changed."""
         path = self.place("blobs", sha256)
         if has_sha256(path, sha256, seen=path + ".seen"):
             return True
@@ -145,7 +146,7 @@ class Cache:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from removing or replacing blobs meanwhile."""
+        """Prevent other processes from removing or replacing blobs within this context."""
         with open(self.lock, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -163,7 +164,7 @@ class Cache:
                     total -= size
 
     def _held(self) -> Iterator[Tuple[float, str, str, int]]:
-        """Last use, kind, name and size of every entry that may be removed."""
+        """Last use, kind, name and size of every blob and every derived entry."""
         for kind in ("blobs", "derived"):
             for entry in os.scandir(os.path.dirname(self.place(kind, "x"))):
                 if "." not in entry.name:
@@ -210,9 +211,9 @@ class Cache:
                     os.unlink(entry.path)
 
     def tree(self, files: Dict[str, str]) -> str:
-        """Make a folder in which each relative path of `files` is a link to the blob with that SHA-256.
+        """Make a folder in which each relative path of `files` is a hard link to the blob with that SHA-256.
 
-        The caller holds leases on the blobs. Removing one of the blobs later removes the folder, too.
+        The caller must hold leases on the blobs. When one of the blobs is removed, the folder is removed too.
         """
         name = key_of(*(f"{path} {sha256}" for path, sha256 in sorted(files.items())))
         made = self.place("trees", name)
@@ -241,7 +242,7 @@ class Cache:
 
 
 def key_of(*parts: Optional[str]) -> str:
-    """A name computed from `parts`."""
+    """A file name computed from `parts`: equal parts result in equal names."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -274,7 +275,7 @@ def sha256_of(path: str) -> str:
 
 
 def write_record(path: str, record: Dict[str, Any]) -> None:
-    """Write a record of the cache atomically, without a sync: a crash of the machine may undo it."""
+    """Write a record of the cache atomically. It is not synced, so a crash of the machine may undo the write."""
     staged = f"{path}.{os.getpid()}"
     with open(staged, "w") as file:
         json.dump(record, file)
@@ -311,7 +312,7 @@ def _configured_bytes() -> int:
     """
     value = os.environ.get("MODEL_CACHE_MB") or "0"
     if not value.isdecimal():
-        raise ModelError(f"the variable MODEL_CACHE_MB is {value!r}; it takes a whole number of MiB, such as 20480")
+        raise ModelError(f"the variable MODEL_CACHE_MB is {value!r}; set it to a whole number of MiB, such as 20480")
     return int(value) << 20
 
 
@@ -324,4 +325,4 @@ def _default_folder() -> str:
             continue
         if os.access(folder, os.W_OK):
             return folder
-    raise ModelError("there is no folder to keep models in; name one in the variable MODEL_CACHE")
+    raise ModelError("there is no writable folder for the cache of models; set the variable MODEL_CACHE to one")

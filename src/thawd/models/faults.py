@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ModelError(Exception):
-    """A model cannot be opened or loaded; the message says why, and the way out if there is one."""
+    """A model cannot be opened or loaded; the message says why, and what to do if something can be done."""
 
 
 class ModelNotFoundError(ModelError):
@@ -17,4 +17,4 @@ class ModelChangedError(ModelError):
 
 def missing(library: str, install: str) -> ModelError:
     """The error for a `library` that is not installed; `install` is the command that installs it."""
-    return ModelError(f"this needs {library}, which this interpreter does not have; install it with: {install}")
+    return ModelError(f"{library} is needed but not installed for this interpreter; install it with: {install}")

@@ -1,4 +1,4 @@
-"""Loads scikit-learn models and anything else joblib stores, with arrays mapped instead of read."""
+"""Loads scikit-learn models and other objects that joblib has stored. Arrays are mapped instead of read."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from thawd.models.opening import Model
 
 
 def load_joblib(model: Model) -> Loaded:
-    """Load an object that ``joblib.dump`` stored; the arrays of a compressed file are read instead of mapped.
+    """Load an object that ``joblib.dump`` stored. Arrays of a compressed file are read instead of mapped.
 
-    Mapped arrays are read-only, which is enough for predictions. joblib's format is pickle's: loading runs code from
-    the file. The model must therefore be pinned by its SHA-256 or be a file on this machine.
+    Mapped arrays are read-only, which is enough for predictions. joblib uses pickle, so loading runs code from the
+    file. The model must therefore be pinned by its SHA-256 or be a file on this machine.
 
     Raises:
         ModelError: joblib is missing, or the model comes from a store and was opened without ``sha256``.
     """
     if model.origin != "in place" and not model.pinned:
         raise ModelError(
-            f"{model.address}: loading it runs code from the file; open it with the sha256 of a file you trust"
+            f"{model.address} was opened without sha256. Loading it would run code from the file: check that you trust "
+            "the file, and open it with its sha256"
         )
     watch = Stopwatch(model)
     with watch.step("import joblib"):

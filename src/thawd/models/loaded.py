@@ -30,8 +30,8 @@ class Loaded:
     """A model in memory.
 
     Attributes:
-        value: the library's object: a session, a module, an estimator.
-        model: the file, which stays in the cache while this object lives.
+        value: the library's object, for example a session, a module or an estimator.
+        model: the opened model; it stays in the cache while this object exists.
         steps: steps of opening and loading, in order.
     """
 
@@ -46,18 +46,18 @@ class Loaded:
 
     def __str__(self) -> str:
         lines = [f"{step.ms:9.1f} ms  {step.name}{f' ({step.note})' if step.note else ''}" for step in self.steps]
-        return "\n".join([*lines, f"{self.ms:9.1f} ms  in all"])
+        return "\n".join([*lines, f"{self.ms:9.1f} ms  in total"])
 
 
 class Stopwatch:
-    """Gathers steps."""
+    """Measures the steps of loading a model."""
 
     def __init__(self, model: Model) -> None:
         self.steps = [Step(name, ms, note) for name, ms, note in model.steps]
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """Time the code inside the context, which may set the note."""
+        """Measure the code inside the context. The code may set the note of the step."""
         step = Step(name, 0.0)
         begun_s = time.perf_counter()
         yield step
@@ -66,7 +66,7 @@ class Stopwatch:
 
 
 def mapped_bytes(path: str) -> int:
-    """Bytes of a file, or of the files below a folder, that are mapped into this process."""
+    """How many bytes of a file, or of the files below a folder, are mapped into this process."""
     found = 0
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -78,6 +78,6 @@ def mapped_bytes(path: str) -> int:
 
 
 def mapped_note(path: str) -> str:
-    """The result of `mapped_bytes` in words."""
+    """The result of `mapped_bytes` as text for a step's note."""
     found = mapped_bytes(path)
     return f"{found / 2**20:.1f} MiB of it mapped, shared with other processes" if found else "read into memory"

@@ -1,4 +1,4 @@
-"""Loads ONNX models: the graph is optimised once for this machine, its weights are mapped from a file beside it."""
+"""Loads ONNX models: optimises the graph once for this machine, and maps its weights from a separate file."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ def load_onnx(
     prepack: bool = True,
     config: Optional[Dict[str, str]] = None,
 ) -> Loaded:
-    """An ``InferenceSession`` on the CPU.
+    """Load an ONNX model as an ``InferenceSession`` on the CPU.
 
     Args:
-        model: an ONNX file, or a folder with one.
-        name: relative path of the file in a folder with several.
-        threads: most threads that one run may use. With 1 the session has no threads and can be forked.
-        optimise: load a copy that this version of ONNX Runtime has optimised for this machine's CPU, with its weights
-            mapped. It is made on first use, in a process of its own, and kept in the cache. False: the file is loaded
-            unchanged and optimised each time.
-        prepack: let kernels keep weights in a layout of their own, as ONNX Runtime does by default: faster matrix
-            products, but a private copy of those weights, made each time. False is for models that are loaded and
-            dropped without a snapshot; docs/how-to/models.md has costs and benefits.
+        model: an ONNX file, or a folder that contains one.
+        name: relative path of the file, if the folder contains several.
+        threads: most threads that one run may use. With 1 the session has no threads of its own, and the process can
+            be forked.
+        optimise: load a copy that this version of ONNX Runtime has optimised for this machine's CPU, with mapped
+            weights. The copy is made on first use, in a separate process, and kept in the cache. False: the original
+            file is loaded, and optimised at each load.
+        prepack: let kernels store weights in their own layout, as ONNX Runtime does by default. This makes matrix
+            products faster, but each load makes a private copy of those weights. False is for models that are loaded
+            and dropped without a snapshot; docs/how-to/models.md describes costs and benefits.
         config: further entries of the session's configuration.
 
     Raises:
-        ModelError: ONNX Runtime is missing or refuses the model.
+        ModelError: ONNX Runtime is missing or cannot load the model.
     """
     watch = Stopwatch(model)
     with watch.step("import onnxruntime"):
@@ -72,7 +73,7 @@ def _session(onnxruntime: Any, model: Model, path: str, options: Any) -> Any:
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise ModelError(f"{model.address}: ONNX Runtime {onnxruntime.__version__} refuses it: {error}") from error
+        raise ModelError(f"{model.address}: ONNX Runtime {onnxruntime.__version__} cannot load it: {error}") from error
 
 
 def _file_of(model: Model, name: str) -> str:
@@ -80,23 +81,26 @@ def _file_of(model: Model, name: str) -> str:
         return model.path
     found = [name] if name else sorted(entry for entry in os.listdir(model.path) if entry.endswith(".onnx"))
     if len(found) != 1:
-        raise ModelError(f"{model.address} has {len(found)} files that end with .onnx; choose one by `name`")
+        raise ModelError(f"{model.address} has {len(found)} files that end with .onnx; choose one with `name`")
     return os.path.join(model.path, found[0])
 
 
 def _optimised(model: Model, path: str, version: str, step: Step) -> str:
-    """Path of the optimised copy, which stays in the cache while `model` is open."""
+    """Path of the optimised copy, which is made if necessary and stays in the cache while `model` is open."""
     inner = "" if path == model.path else os.path.basename(path)
     key = key_of(_FORM, model.sha256 or model.identity, inner, version, *_cpu())
     for _ in range(3):
         use: Optional[CacheLease] = model.cache.use("derived", key)
         if use is not None:
             model.hold(use)
-            step.note = step.note or "there already"
+            step.note = step.note or "already in the cache"
             return os.path.join(model.cache.place("derived", key), "model.onnx")
         step.note = "made now"
         _make(model, path, key)
-    raise ModelError(f"{model.address}: its optimised copy does not stay in the cache {model.cache.folder}")
+    raise ModelError(
+        f"{model.address}: its optimised copy cannot be kept in the cache {model.cache.folder}: it was removed each "
+        "time. Check whether another program deletes files there"
+    )
 
 
 def _make(model: Model, path: str, key: str) -> None:
@@ -112,14 +116,14 @@ def _make(model: Model, path: str, key: str) -> None:
             raise ModelError(f"{model.address}: ONNX Runtime cannot optimise it: {last}. Load it with optimise=False")
         try:
             os.rename(staged, made)
-        except OSError:  # another process has made the copy meanwhile
+        except OSError:  # another process has made the copy in the meantime
             pass
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 
 
 def _cpu() -> Tuple[str, ...]:
-    """The properties of the CPU that an optimised model depends on: its kind and its features."""
+    """The properties of the CPU that an optimised model depends on: its model and its features."""
     try:
         with open("/proc/cpuinfo") as file:
             lines = file.read().partition("\n\n")[0].splitlines()

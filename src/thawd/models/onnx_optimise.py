@@ -1,7 +1,7 @@
-"""Program: ``onnx_optimise.py MODEL FOLDER``: writes an ONNX model optimised for this machine, with a file of weights.
+"""Program: ``onnx_optimise.py MODEL FOLDER`` writes an ONNX model optimised for this machine, with a file of weights.
 
-Runs as a process of its own, so that the memory of optimising is not in the snapshot of the process that loads the
-result.
+It runs in its own process, so that the memory that it needs does not get into the snapshot of the process that loads
+the result.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from thawd.models.cache import Cache, CacheLease, has_sha256, key_of, write_reco
 from thawd.models.faults import ModelChangedError, ModelError, ModelNotFoundError
 
 Progress = Callable[[str, int, int], None]
-"""Called some ten times a second with the key, the bytes downloaded and the size of the whole object."""
+"""Called about ten times a second with the key, the bytes downloaded so far and the size of the whole object."""
 
 _TRIES = 3
 _SHA256 = re.compile("[0-9a-fA-F]{64}")
@@ -25,14 +25,14 @@ class Model:
     Attributes:
         address: the requested address.
         path: path of the file, or of the folder if the address ends with a slash. Read or map it; do not write to it.
-        size: bytes.
-        identity: changes when the model does: the ETag in S3, for a folder computed over all its objects; size, time
-            and inode of a file.
+        size: size of the model in bytes.
+        identity: changes when the model changes. In S3 it is the ETag, or, for a folder, computed from the ETags of all
+            objects. For a file it is computed from size, time and inode.
         version: S3's version id, if there is one.
         sha256: SHA-256 of the file; None for folders, and for files on this machine opened without a hash.
         pinned: whether the model was requested by its SHA-256.
         origin: ``cache``, ``downloaded`` or ``in place``.
-        cache: the cache with the model and files derived from it.
+        cache: the cache that contains the model and the files made from it.
         steps: the steps of `open`, each with name, milliseconds and a note.
     """
 
@@ -51,10 +51,10 @@ class Model:
         self._address = address
 
     def is_current(self) -> bool:
-        """Whether the address still leads to this model; needs one request to the store, or a stat of the file.
+        """Whether this model is still the one at its address. Needs one request to the store, or a stat of the file.
 
         Raises:
-            ModelNotFoundError: there is nothing at the address any more.
+            ModelNotFoundError: there is no longer anything at the address.
             ModelError: the store cannot be reached.
         """
         return _identity_of(self._address) == self.identity
@@ -64,7 +64,7 @@ class Model:
         self.uses.append(use)
 
     def close(self) -> None:
-        """Release the model: the cache may remove it. Mapped and loaded weights stay usable."""
+        """Release the model, so that the cache may remove it. Mapped and loaded weights remain usable."""
         while self.uses:
             self.uses.pop().end()
 
@@ -92,17 +92,17 @@ def open(
 ) -> Model:
     """Open the model at an address as a file or folder on this machine.
 
-    S3: the model is downloaded into the cache unless it is there. A download that broke off is resumed, and of several
-    processes that need the same model one downloads it. Without a pin the store is asked for the present object; a
+    A model in S3 is downloaded into the cache unless it is there. An interrupted download is resumed. If several
+    processes need the same model, only one downloads it. Without a pin, the store is asked for the current object; a
     pinned model that is in the cache needs no request.
 
-    ``file:`` and ``package:``: the file itself is used, not a copy.
+    With ``file:`` and ``package:`` the file itself is used, not a copy.
 
     Args:
-        address: ``s3://bucket/key?region=...``, ``file:path``, ``package:path``; with a slash at the end, a folder.
+        address: ``s3://bucket/key?region=...``, ``file:path`` or ``package:path``; a slash at the end means a folder.
         sha256: pin: the hexadecimal hash that the file must have.
         etag: pin: the ETag that the object must have.
-        version: pin: the version id of the object, in a bucket with versions.
+        version: pin: the version id of the object, in a bucket with versioning.
         progress: called during a download.
         cache: the cache to use; None: the default one.
 
@@ -115,27 +115,27 @@ def open(
     model = Model(where, cache or Cache())
     model.pinned = sha256 is not None
     if sha256 is not None and not _SHA256.fullmatch(sha256):
-        raise ModelError(f"{address}: {sha256!r} is not a SHA-256, which has 64 hexadecimal digits")
+        raise ModelError(f"{address}: {sha256!r} is not a SHA-256 hash; such a hash has 64 hexadecimal digits")
     begun_s = time.perf_counter()
     try:
         _open(model, where, _Pins(sha256, etag, version), progress)
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        raise ModelError(f"{address}: {what}; models are kept in {model.cache.folder}") from error
+        raise ModelError(f"{address}: {what}; the cache of models is {model.cache.folder}") from error
     note = f"{model.origin}, {model.size / 2**20:.1f} MiB"
     model.steps.append(("open", (time.perf_counter() - begun_s) * 1000, note))
     return model
 
 
 def _open(model: Model, where: Address, pins: "_Pins", progress: Optional[Progress]) -> None:
-    """Fill `model`."""
+    """Fill in the attributes of `model`, and lease what it uses in the cache."""
     address = where.text
     is_folder = address.partition("?")[0].endswith("/")
     if is_folder and (pins.sha256 or pins.etag or pins.version):
-        raise ModelError(f"{address} is a folder; a pin is for one file: sha256, etag and version")
+        raise ModelError(f"{address} is a folder; sha256, etag and version can pin only a single file")
     if where.path:
         if pins.etag or pins.version:
-            raise ModelError(f"{address} is a file, which has no ETag and no version; pin it by sha256")
+            raise ModelError(f"{address} is a local file and so has no ETag and no version; pin it with sha256")
         _open_here(model, pins.sha256)
     elif is_folder:
         _open_folder(model, where, progress)
@@ -185,7 +185,7 @@ def _open_object(model: Model, address: Address, pins: _Pins, progress: Optional
     if found is None:
         found = store.head(address, version=pins.version)
         if pins.etag is not None and found["etag"] != pins.etag:
-            raise ModelChangedError(f"{address.text}: its ETag is {found['etag']}, and {pins.etag} was requested")
+            raise ModelChangedError(f"{address.text}: its ETag is {found['etag']}, but {pins.etag} was requested")
     recorded = _hold(model, address, pins, found, progress)
     model.path = model.cache.place("blobs", recorded["sha256"])
     model.size, model.sha256 = recorded["size"], recorded["sha256"]
@@ -193,7 +193,7 @@ def _open_object(model: Model, address: Address, pins: _Pins, progress: Optional
 
 
 def _pinned(cache: Cache, address: Address, pins: _Pins) -> Optional[Dict[str, Any]]:
-    """The cache's record of a pinned object, which saves a request; None when the cache has none."""
+    """The cache's record of a pinned object, with which no request is needed; None when the cache has no record."""
     if pins.sha256 is None and pins.etag is None and pins.version is None:
         return None
     recorded = cache.recorded(_pin_key(address, pins))
@@ -207,7 +207,7 @@ def _pin_key(address: Address, pins: _Pins) -> str:
 def _hold(
     model: Model, address: Address, pins: _Pins, found: Dict[str, Any], progress: Optional[Progress]
 ) -> Dict[str, Any]:
-    """Bring an object into the cache, verified and leased by `model`; returns its record."""
+    """Download an object into the cache if necessary, verify it, and lease it for `model`; returns its record."""
     cache = model.cache
     key = pins.index_key(address, found)
     for _ in range(_TRIES):
@@ -224,7 +224,10 @@ def _hold(
             return recorded
         if use is not None:
             use.end()
-    raise ModelError(f"{address.text} does not stay in the cache {cache.folder}: it is damaged or removed each time")
+    raise ModelError(
+        f"{address.text} cannot be kept in the cache {cache.folder}: it was damaged or removed {_TRIES} times. Check "
+        "the disk, and whether another program deletes files there"
+    )
 
 
 def _download(
@@ -265,7 +268,7 @@ def _record_pin(cache: Cache, key: str, recorded: Dict[str, Any]) -> None:
 def _open_folder(model: Model, address: Address, progress: Optional[Progress]) -> None:
     objects = store.below(address)
     if not objects:
-        raise ModelNotFoundError(f"{address.text}: no object's key begins so")
+        raise ModelNotFoundError(f"{address.text}: the bucket has no object with this prefix")
     files: Dict[str, str] = {}
     for found in objects:
         part = address._replace(text=f"s3://{address.bucket}/{found['key']}", key=found["key"])

@@ -1,4 +1,4 @@
-"""Keeps models in memory: limited in size, dropped least recently used first, reloaded when the store replaces them."""
+"""Keeps models in memory, up to a size limit. Least recently used models are dropped; replaced ones are reloaded."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ class Residents:
     """Models by their addresses, loaded on demand.
 
     Args:
-        load: makes a `Loaded` of a `Model`, for example `load_onnx`.
-        most_bytes: limit of the models' size together, by their files; a single model may be larger.
-        follow_s: longest time between two checks whether a model was replaced, seconds. None: models are not replaced.
+        load: loads a `Model` into memory, for example `load_onnx`.
+        most_bytes: limit of the total size of the models' files; a single model may be larger.
+        follow_s: a requested model is checked for a replacement if the last check was this many seconds ago. None:
+            models are never checked and replaced.
         cache: the cache on the disk; None: the default one.
 
     Attributes:
-        hits: how often a model was in memory.
+        hits: how often a requested model was in memory.
         misses: how often a model was loaded because it was not in memory.
         replaced: how often a model was loaded because the store had replaced it.
-        failure: why the old model is still in use: the last check could not reach the store, or the replacement cannot
-            be loaded; otherwise None.
+        failure: why an old model is still in use: the last check could not reach the store, or the replacement cannot
+            be loaded. None when all is well.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Residents:
         return not current
 
     def _replace(self, address: str, old: _Resident) -> Loaded:
-        """Load the store's replacement; returns the old model if that is cached and the replacement is broken."""
+        """Load the store's replacement. If that is impossible, return the old model, unless its file is overwritten."""
         try:
             model = open_model(address, cache=self._cache)
         except ModelError as error:
@@ -103,11 +104,11 @@ class Residents:
         if model.identity == old.refused:
             self.hits += 1
             return old.loaded
-        del self._residents[address]  # before the next one is loaded, so that the limit holds
+        del self._residents[address]  # before the next model is loaded, so that the limit is not exceeded
         try:
             loaded = self._admit(address, model)
-        except Exception as error:  # the border to a loader, which may be any code
-            if old.loaded.model.origin == "in place":  # its own file is now the broken one
+        except Exception as error:  # the loader may be any code
+            if old.loaded.model.origin == "in place":  # the replacement has overwritten the old model's file
                 raise
             self.failure = str(error)
             loaded = self._admit(address, old.loaded.model)

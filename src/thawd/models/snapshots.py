@@ -1,7 +1,7 @@
-"""Releases resources of models that a snapshot cannot hold before it is taken, and acquires them again in each copy.
+"""Calls functions before a snapshot, to release resources that it cannot contain, and in each copy, to acquire them.
 
-Uses the hooks of Lambda's SnapStart (`snapshot_restore_py`), which thawd runs, too. Without that module there are no
-snapshots.
+It uses the hooks of Lambda's SnapStart (`snapshot_restore_py`), which thawd runs too. If that module does not exist, no
+snapshots are taken and nothing needs to be done.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _registered: List[Callable[[], None]] = []
 
 
 def before(release: Callable[[], None]) -> None:
-    """Call `release` before a snapshot, once even if it is registered again."""
+    """Register `release`, which is called before a snapshot. Registering it again has no effect."""
     if release in _registered:
         return
     _registered.append(release)
@@ -24,7 +24,7 @@ def before(release: Callable[[], None]) -> None:
 
 
 def after(take: Callable[[], None]) -> None:
-    """Call `take` in each copy of a snapshot, once even if it is registered again."""
+    """Register `take`, which is called in each copy of a snapshot. Registering it again has no effect."""
     if take in _registered:
         return
     _registered.append(take)

@@ -1,6 +1,6 @@
-"""Access to S3 through a separate process (`thawd.models.store_process`), which is started when first needed.
+"""Accesses S3 through a separate process (`thawd.models.store_process`), which is started when it is first needed.
 
-The process is ended before a snapshot is taken, and a fork starts its own.
+The process is ended before a snapshot is taken. A fork starts its own process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Process:
         Raises:
             ModelError: the store or the process failed.
         """
-        if self._owner != os.getpid():  # a fork: the process and the lock are its parent's
+        if self._owner != os.getpid():  # in a fork, the process and the lock belong to the parent
             self._lock, self._process, self._owner = threading.Lock(), None, os.getpid()
         with self._lock:
             if self._process is None:
@@ -44,7 +44,7 @@ class _Process:
             return self._exchange(request, on_progress)
 
     def end(self) -> None:
-        """End the process, if it is this process's own."""
+        """End the separate process, unless it belongs to the process that this one was forked from."""
         if self._process is not None and self._owner == os.getpid():
             process, self._process = self._process, None
             _pipe(process.stdin).close()
@@ -70,23 +70,23 @@ class _Process:
                 _pipe(process.stdin).write(json.dumps(request) + "\n")
                 _pipe(process.stdin).flush()
             except BrokenPipeError:
-                pass  # the process has died; its output ends, too
+                pass  # the process has died; reading its output below notices that
             for line in _pipe(process.stdout):
                 answer = json.loads(line)
                 if "done" in answer:
                     return answer["done"]
                 if "error" in answer:
-                    raise _error_of(answer, request)  # noqa: TRY301 - the answer was read, the process continues
+                    raise _error_of(answer, request)  # noqa: TRY301 - after a complete answer the process can continue
                 if on_progress is not None:
                     on_progress(answer)
-        except ModelError:  # an answer
+        except ModelError:  # the process answered with an error; it continues
             raise
-        except BaseException:  # the answer must not be taken for that of the next request
+        except BaseException:  # otherwise this answer could be taken for the answer to the next request
             process.kill()
             self.end()
             raise
         self.end()
-        raise ModelError(f"the process that talks to S3 ended with status {process.returncode}; try again")
+        raise ModelError(f"the process that sends requests to S3 ended with status {process.returncode}; try again")
 
 
 def _pipe(pipe: Optional[IO[str]]) -> IO[str]:
@@ -96,7 +96,7 @@ def _pipe(pipe: Optional[IO[str]]) -> IO[str]:
 
 def _error_of(answer: Dict[str, Any], request: Dict[str, Any]) -> ModelError:
     if answer["kind"] == "library":
-        return missing("obstore", "pip install 'thawd[buckets]' (in a function: obstore among its requirements)")
+        return missing("obstore", "pip install 'thawd[buckets]' (for a function, add obstore to its requirements)")
     return _ERRORS.get(answer["kind"], ModelError)(f"s3://{request['bucket']}/{request['key']}: {answer['error']}")
 
 
@@ -108,7 +108,7 @@ def _request(op: str, address: Address, **more: Any) -> Dict[str, Any]:
 
 
 def head(address: Address, *, version: Optional[str] = None) -> Dict[str, Any]:
-    """``size`` in bytes, ``etag`` and ``version`` of an object.
+    """Ask for an object's ``size`` in bytes, ``etag`` and ``version``.
 
     Raises:
         ModelNotFoundError: there is no such object.
@@ -119,17 +119,17 @@ def head(address: Address, *, version: Optional[str] = None) -> Dict[str, Any]:
 
 
 def below(address: Address) -> List[Dict[str, Any]]:
-    """The objects below a key that ends with a slash, as `head` describes them, with their ``key``, in order."""
+    """The objects below a key that ends with a slash, in order. Each has the fields of `head`, and ``key``."""
     found: List[Dict[str, Any]] = _process.ask(_request("list", address), None)
     return found
 
 
 def fetch(address: Address, on_progress: Optional[OnProgress], **places: Any) -> Dict[str, Any]:
-    """Download an object into the cache unless another process has just done so; see `store_process`.
+    """Download an object into the cache, unless another process has just done so; see `store_process`.
 
     Raises:
-        ModelChangedError: the object was replaced meanwhile, or its SHA-256 is not the requested one.
-        ModelError: the store failed. The part that was downloaded is kept, and the next call resumes it.
+        ModelChangedError: the object was replaced in the meantime, or its SHA-256 is not the requested one.
+        ModelError: the store failed. The downloaded part is kept, and the next call resumes the download.
     """
     recorded: Dict[str, Any] = _process.ask(_request("fetch", address, text=address.text, **places), on_progress)
     return recorded

@@ -1,13 +1,13 @@
-"""Program: the separate process that talks to S3 for `thawd.models.store`: heads, lists, downloads into the cache.
+"""Program: sends requests to S3 for `thawd.models.store`, in a separate process, and downloads objects into the cache.
 
-A separate process because an S3 client keeps threads and connections, which survive neither a snapshot nor a fork.
-Reads one JSON object a line from standard input and answers with lines of JSON, the last of which has ``done`` or
-``error``. Ends with its input. Standard library and obstore, Python 3.9 and later; imports nothing of thawd, as it is
-started by its path.
+The process is separate because an S3 client keeps threads and connections, which survive neither a snapshot nor a fork.
+It reads requests from standard input, one JSON object on each line. It answers each with lines of JSON, of which the
+last one contains ``done`` or ``error``. It ends at the end of its input. It uses the standard library of Python 3.9 and
+later, and obstore. It imports nothing from thawd, because it is started by its path.
 
-A download is appended to a locked file, so that of several processes one downloads. The file is kept when the download
-breaks off, and the next download requests the rest of the object with the same ETag. The SHA-256 is computed over the
-whole content.
+A download is appended to a locked file, so that only one of several processes downloads. If the download is
+interrupted, the file is kept, and the next download requests the rest of the object with the same ETag. The SHA-256 is
+computed over the whole content.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def _first_line(error: BaseException) -> str:
 
 
 def _where(error: BaseException, request: Dict[str, Any]) -> str:
-    """For an error of the disk, such as a full one, a text with the cache's folder; otherwise empty."""
+    """A text that names the cache's folder, if `error` is a disk error such as a full disk; otherwise empty."""
     if not isinstance(error, OSError) or error.errno is None or "partial" not in request:
         return ""
     return (
-        f"; models are kept in {os.path.dirname(os.path.dirname(request['partial']))}. The downloaded part stays there"
+        f"; the cache of models is {os.path.dirname(os.path.dirname(request['partial']))}. The downloaded part is kept"
     )
 
 
 def _hello(request: Dict[str, Any], stores: Dict[str, Any]) -> None:
-    """Take over the caller's ``sys.path``: packages may be in the function's code."""
+    """Use the caller's ``sys.path``, because packages may be in the function's code."""
     sys.path[:] = request["path"]
     try:
         import obstore  # noqa: F401
@@ -77,7 +77,7 @@ def _hello(request: Dict[str, Any], stores: Dict[str, Any]) -> None:
 
 
 def _store(request: Dict[str, Any], stores: Dict[str, Any]) -> Any:
-    """obstore's store for the bucket. Credentials come from boto3 if it is installed, otherwise from obstore."""
+    """obstore's store for the bucket. boto3 provides the credentials if it has any, otherwise obstore does."""
     name = json.dumps([request["bucket"], request["parameters"]], sort_keys=True)
     if name not in stores:
         from obstore.store import S3Store
@@ -135,7 +135,7 @@ def _list(request: Dict[str, Any], stores: Dict[str, Any]) -> Any:
 
 
 def _is_marker(one: Dict[str, Any], folder: str, found: List[Dict[str, Any]]) -> bool:
-    """Whether an object only marks a folder, as made by the S3 console: empty, with a key that ends with a slash.
+    """Whether an object only marks a folder, as the S3 console makes them: empty, with a key that ends with a slash.
 
     obstore returns keys without that slash.
     """
@@ -144,11 +144,11 @@ def _is_marker(one: Dict[str, Any], folder: str, found: List[Dict[str, Any]]) ->
 
 
 def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
-    """Bring the object into the cache; returns its record."""
+    """Download the object into the cache, unless another process has; returns its record."""
     partial, index = request["partial"], request["index"]
     with _locked(partial, progress=request["key"]) as file:
         recorded = _recorded(index, request["blobs"])
-        if recorded is not None:  # another process has downloaded the object meanwhile
+        if recorded is not None:  # another process has downloaded the object in the meantime
             os.unlink(partial)
             return {**recorded, "downloaded": 0}
         begun, digest = _hash_of(file, request["size"])
@@ -162,17 +162,17 @@ def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
         sha256 = digest.hexdigest()
         if file.tell() != request["size"]:
             os.unlink(partial)
-            raise _Refused(_FAILED, f"{file.tell()} bytes of {request['size']} arrived")
+            raise _Refused(_FAILED, f"{file.tell()} bytes arrived instead of {request['size']}; try again")
         if request["sha256"] not in (None, sha256):
             os.unlink(partial)
-            raise _Refused(_CHANGED, f"its SHA-256 is {sha256}, and {request['sha256']} was requested")
+            raise _Refused(_CHANGED, f"its SHA-256 is {sha256}, but {request['sha256']} was requested")
         os.fchmod(file.fileno(), 0o444)
         blob = os.path.join(request["blobs"], sha256)
         recorded = {name: request[name] for name in _RECORDED if name != "sha256"}
         recorded["sha256"] = sha256
-        # First: once the partial download is renamed, other processes no longer wait for it and must find the blob.
+        # Write the index before the rename: after it, other processes stop waiting and look the blob up in the index.
         _write(index, recorded)
-        # A process that finds a damaged blob removes it under this lock, and so cannot remove the new one.
+        # A process that finds a damaged blob removes it while it holds this lock, so it cannot remove the new blob.
         with open(request["lock"], "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             os.replace(partial, blob)
@@ -183,7 +183,7 @@ def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _locked(path: str, *, progress: str) -> Any:
-    """Open and lock the partial download for appending; it still has its name when this returns."""
+    """Open the partial download for appending and lock it. No other process has renamed or removed it by then."""
     while True:
         file = open(path, "ab+", buffering=0)  # noqa: SIM115 - the caller closes it
         try:
@@ -211,7 +211,7 @@ def _recorded(index: str, blobs: str) -> Optional[Dict[str, Any]]:
 
 
 def _hash_of(file: Any, size: int) -> Any:
-    """Number of bytes in the file and their hash; bytes beyond `size` are cut off."""
+    """Number of bytes in the file, and the hash object that has read them. A file larger than `size` is emptied."""
     digest = hashlib.sha256()
     if os.fstat(file.fileno()).st_size > size:
         file.truncate(0)

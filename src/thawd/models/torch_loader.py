@@ -1,4 +1,4 @@
-"""Loads torch models: weights are mapped and assigned to a module that was made without any."""
+"""Loads torch models: creates the module without weights, then maps the weights and assigns them to it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from thawd.models.opening import Model
 
 
 def load_torch(model: Model, make: Optional[Callable[[], Any]] = None) -> Loaded:
-    """Load a module with its weights, in evaluation mode; without `make`, the weights by name.
+    """Load a module with its weights, in evaluation mode. Without `make`, load only the weights, by name.
 
     Args:
         model: a file written by ``torch.save(module.state_dict(), ...)``, or a ``.safetensors`` file. From a
-            ``torch.save`` file only tensors are loaded (``weights_only``), so that none of its code runs.
-        make: makes the module, for example its class. It is called under ``torch.device("meta")``, so that no weights
-            are initialised or stored only to be replaced; the mapped weights are then assigned (``assign``).
+            ``torch.save`` file only tensors are loaded (``weights_only``), so no code from the file runs.
+        make: creates the module, for example its class. It is called under ``torch.device("meta")``, so that no time
+            and memory are spent on initial weights; the mapped weights are then assigned (``assign``).
 
     Raises:
         ModelError: a library is missing, or the weights do not fit the module.
@@ -38,15 +38,16 @@ def load_torch(model: Model, make: Optional[Callable[[], Any]] = None) -> Loaded
         try:
             module.load_state_dict(state, assign=True)
         except RuntimeError as error:
-            raise ModelError(f"{model.address}: not the weights of this module: {error}") from error
+            raise ModelError(f"{model.address}: the weights do not fit this module: {error}") from error
         bare = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
         if bare:
             raise ModelError(
-                f"{model.address} has no {', '.join(bare[:3])}, which the module makes by itself (a buffer that is not "
-                "persistent); make the module yourself, and pass the weights of load_torch to its load_state_dict"
+                f"{model.address} has no {', '.join(bare[:3])}, because the module creates this buffer itself (it is "
+                "not persistent). Call load_torch without `make`, create the module yourself, and pass the weights to "
+                "its load_state_dict"
             )
         module.eval()
-        step.note = "made without weights, which are assigned"
+        step.note = "created without weights; the loaded weights were assigned"
     return Loaded(module, model, watch.steps)
 
 
@@ -61,7 +62,7 @@ def _weights(torch: Any, model: Model) -> Any:
 
 
 def _is_safetensors(path: str) -> bool:
-    """Whether the content is that of a safetensors file (a length, then JSON); cached files have no suffix."""
+    """Whether the file contains safetensors (a length, then JSON). The suffix does not tell: cached files have none."""
     with open(path, "rb") as file:
         head = file.read(9)
     return len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") < 1 << 32

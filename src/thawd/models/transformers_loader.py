@@ -10,17 +10,17 @@ from thawd.models.opening import Model
 
 
 def load_transformers(model: Model, kind: str = "AutoModel", **options: Any) -> Loaded:
-    """A model of transformers, in evaluation mode.
+    """Load a transformers model, in evaluation mode.
 
     Args:
-        model: a folder: an address that ends with a slash. Weights in safetensors files are mapped.
-        kind: name of the class, for example ``"VisionEncoderDecoderModel"``. It is imported by name, so that the
-            import's duration is in the steps.
+        model: a folder, so its address ends with a slash. Weights in safetensors files are mapped.
+        kind: name of the class, for example ``"VisionEncoderDecoderModel"``. It is a name and not the class, so that
+            the duration of the import can be measured as a step.
         options: further arguments of ``from_pretrained``. Weights keep their stored type unless ``dtype`` names
             another.
 
     Raises:
-        ModelError: a library is missing or refuses the model.
+        ModelError: a library is missing or cannot load the model.
     """
     watch = Stopwatch(model)
     with watch.step("import transformers") as step:
@@ -37,7 +37,8 @@ def load_transformers(model: Model, kind: str = "AutoModel", **options: Any) -> 
         try:
             value = loader.from_pretrained(model.path, local_files_only=True, **{"dtype": "auto", **options})
         except (OSError, ValueError) as error:
-            raise ModelError(f"{model.address}: transformers {transformers.__version__} refuses it: {error}") from error
+            library = f"transformers {transformers.__version__}"
+            raise ModelError(f"{model.address}: {library} cannot load it: {error}") from error
         value.eval()
         step.note = mapped_note(model.path)
     return Loaded(value, model, watch.steps)

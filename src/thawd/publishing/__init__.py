@@ -1,6 +1,6 @@
-"""From a declared function to a version that serves.
+"""Publishing: turns a declared function into a version that serves.
 
-Reading order: `publisher` (the one way, for thawd.toml and for the API), `build` (what a version is made of),
-`interpreters` and `requirements` (what runs it), `linting` (``thawd snapshot lint``). Versions are started and served
-through `thawd.scheduling`; images of them are made in `thawd.environments.starts`.
+Reading order: `publisher` (publishes all versions, from thawd.toml and from the API), `build` (builds a version),
+`interpreters`, `virtual_environments`, `requirement_files` and `uv` (the Python that runs it), `linting`
+(``thawd snapshot lint``). `thawd.scheduling` starts and serves versions, `thawd.environments.starts` freezes them.
 """

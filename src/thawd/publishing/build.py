@@ -1,7 +1,7 @@
-"""Building: from a declared function to a version that can be started.
+"""Building: turns a declared function into a version that can be started.
 
-Its code is copied, its interpreter or program is found, its requirements are installed. What is built is started and
-served by way of `publisher`, not from here.
+The builder copies the function's code, finds its interpreter or program, and installs its requirements. It does not
+start the version: `publisher` has it started and served.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from thawd.resources import LATEST, Bucket, Function
 from thawd.stores.packages import PackageStore
 
 Progress = Callable[[str], None]
-"""Gets each line about a step that takes long."""
+"""Called with each line about a step that takes long."""
 
-# How long an environment of requirements is kept that no version uses: it takes minutes to make.
+# How long a virtual environment is kept after no version uses it. It is kept because making it again takes minutes.
 _ENVIRONMENT_UNUSED_S = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What the configuration in force says for every build.
+    """The parts of the current configuration that every build needs.
 
     Attributes:
-        folder: of the configuration file; relative interpreters are looked for there.
+        folder: folder of the configuration file; relative paths of interpreters begin there.
         buckets: declared buckets, for ``thawd.bucket``.
         not_code: paths inside code folders that are not code.
     """
@@ -57,13 +57,13 @@ class BuildContext:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Under which number, and with which code, a function is published.
+    """The version number under which a function is published, and its code.
 
     Attributes:
-        number: of the version, or ``$LATEST``.
-        package: folder of the code, which does not change any more; None: the code in the function's own folder is
+        number: the version's number, or ``$LATEST``.
+        package: folder with the code, which must not change any more; None: the code in the function's own folder is
             copied.
-        layers: folders of its layers, in order.
+        layers: folders of the function's layers, in order.
     """
 
     number: str = LATEST
@@ -73,7 +73,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class _Executable:
-    """What a version's processes execute; the attributes are those of `Version`."""
+    """The interpreter or program that a version's processes execute. The attributes are those of `Version`."""
 
     python: Path
     python_version: str
@@ -85,14 +85,14 @@ class Builder:
     """Builds versions.
 
     Args:
-        data: the data folder: packages and environments of requirements are kept there.
+        data: the data folder. Packages and virtual environments are kept in it.
         own: the platform's own environment variables.
 
     Attributes:
-        runtimes: interpreters, paths or commands, by Lambda's names of runtimes, as configured.
-        helped: entered while programs of the platform's own run, to ask for a version or to install: they are no
-            strays.
-        aws: endpoint and credentials for AWS's SDKs in functions.
+        runtimes: configured interpreters, as paths or commands, by Lambda's runtime names.
+        helped: context manager, entered while thawd runs programs of its own, to ask for a version or to install.
+            It keeps thawd from taking them for strays.
+        aws: endpoint and credentials for AWS SDKs in functions.
     """
 
     def __init__(self, data: Path, *, own: Mapping[str, str]) -> None:
@@ -113,21 +113,21 @@ class Builder:
         last: Version | None = None,
         progress: Progress,
     ) -> Version:
-        """The version for `function` as its files are now; `last` again when nothing has changed since.
+        """Return the version for `function` with its current files, or `last` if nothing has changed since.
 
         Args:
-            function: as declared.
-            release: number and code.
-            context: what the configuration says.
-            last: the version that was published last under this number.
-            progress: gets lines about what takes long.
+            function: the function as declared.
+            release: the version's number and code.
+            context: what the build needs from the configuration.
+            last: the version that was last published under this number; None: there is none.
+            progress: called with lines about steps that take long.
 
         Raises:
-            EnvironmentBuildError: no interpreter or program, or requirements that cannot be installed.
+            EnvironmentBuildError: there is no working interpreter or program, or the requirements cannot be installed.
             StoreError: the code cannot be read or copied.
         """
         interpreter: Interpreter | None = None
-        if not runs_a_program(function):  # first: a copy of the code is made only for a function that can run
+        if not runs_a_program(function):  # before the copy: code is copied only for a function that can run
             interpreter = await self._interpreter(function, context.folder, progress)
         package = release.package
         if package is None:
@@ -163,10 +163,10 @@ class Builder:
         return last if last == version else replace(version, generation=next(self._generations))
 
     async def _interpreter(self, function: Function, folder: Path, progress: Progress) -> Interpreter:
-        """The interpreter of a Python function; with requirements, that of their environment.
+        """Return a Python function's interpreter. With requirements, it is the one of their virtual environment.
 
         Raises:
-            EnvironmentBuildError: there is none that works, or the requirements cannot be installed.
+            EnvironmentBuildError: there is no working interpreter, or the requirements cannot be installed.
         """
         wanted = python_of(function, self.runtimes)
         with self.helped():
@@ -187,10 +187,10 @@ class Builder:
         return Interpreter(path, interpreter.version)
 
     async def _own_program(self, function: Function, roots: tuple[Path, ...], folder: Path) -> _Executable:
-        """What a function executes that brings its program, or runs Node.
+        """Return what is executed for a function that runs Node or a program in its own code.
 
         Raises:
-            EnvironmentBuildError: there is no program that works.
+            EnvironmentBuildError: there is no working program.
         """
         with self.helped():
             program = await asyncio.to_thread(
@@ -199,10 +199,10 @@ class Builder:
         return _Executable(program.path, "", program)
 
     def _python(self, function: Function, interpreter: Interpreter, roots: tuple[Path, ...]) -> _Executable:
-        """What a Python function executes.
+        """Return what is executed for a Python function.
 
         Raises:
-            EnvironmentBuildError: the wrapper that it names cannot be executed.
+            EnvironmentBuildError: the wrapper script that the function names cannot be executed.
         """
         version_text = ".".join(map(str, interpreter.version))
         if WRAPPER not in function.environment:
@@ -211,17 +211,18 @@ class Builder:
         extensions = extensions_in(roots)
         if not extensions:
             return _Executable(interpreter.path, version_text, wrapper=wrapper)
-        # Extensions speak the Runtime API, and what such a wrapper executes may leave the answers to one of them.
+        # A wrapper may let an extension answer the invocations, and extensions speak the Runtime API. So run thawd's
+        # Python runtime as a client of that API.
         argv = (*wrapper, *api_command(interpreter.path))
         name = f"python{interpreter.version[0]}.{interpreter.version[1]}"
         program = Program(name, argv, f"python:{version_text}", snap_start=False, extensions=extensions)
         return _Executable(program.path, version_text, program, wrapper)
 
     async def check_runtime(self, function: Function, *, folder: Path) -> None:
-        """Check that the interpreter of a function is on this machine; a program in its code is not looked for.
+        """Check that a function's interpreter is installed and works. A program in the function's code is not checked.
 
         Raises:
-            EnvironmentBuildError: the interpreter is not here, or does not work.
+            EnvironmentBuildError: the interpreter is not installed, or does not work.
         """
         with self.helped():
             if runs_a_program(function):
@@ -232,17 +233,17 @@ class Builder:
                 await asyncio.to_thread(find_interpreter, python, folder=folder, environ=self._own)
 
     def distrust(self) -> None:
-        """Check each package again when it is next built: a function may have damaged its own code."""
+        """Have each package checked again at its next build, because a function may have damaged its own code."""
         self._packages.distrust()
 
     def clean(self, in_use: Collection[Version], *, keep: Callable[[], set[str]] = set) -> None:
-        """Remove packages that no version uses, and environments of requirements that none has used for a week.
+        """Remove packages that no version uses, and virtual environments that no version has used for a week.
 
-        Blocking; only while nothing is being built.
+        Blocks. Must not be called during a build.
 
         Args:
-            in_use: versions whose code and requirements stay.
-            keep: names of other packages that stay; called again for each package.
+            in_use: versions that need their code and virtual environment.
+            keep: returns the names of other packages to keep; called again for each package.
         """
         used = {version.task_root.name for version in in_use}
         self._packages.remove_except(lambda name: name in used or name in keep())

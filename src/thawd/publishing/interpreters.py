@@ -1,7 +1,7 @@
-"""Interpreters of functions: found on this machine and tried, or made with a function's requirements installed.
+"""Finds the Python interpreter of a function on this machine, and installs the function's requirements for it.
 
-Building a version begins here. Each interpreter is run once before it is used: a command that exists may still not
-work. Requirements are installed by `publishing.virtual_environments`.
+This is the first step of building a version. Each interpreter is run once before it is used, because a command that
+exists may still not work. `publishing.virtual_environments` installs the requirements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thawd.publishing.virtual_environments import Installation, Installers
 
 _ANSWER_WITHIN_S = 10.0
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
-# An older Python than this program is written for answers it too, or fails, and is refused either way.
+# Runs in the interpreter that is tried. An unsupported old Python may fail to run it: that Python is refused anyway.
 _QUESTION = (
     "import sys; print('thawd:'); print(getattr(getattr(sys, 'implementation', None), 'name', '?'));"
     "print('.'.join(map(str, sys.version_info[:3]))); print(sys.executable)"
@@ -32,7 +32,7 @@ class Interpreter:
     """An interpreter that works.
 
     Attributes:
-        path: the program, absolute; in a virtual environment, that environment's.
+        path: absolute path of the program, inside the virtual environment if there is one.
         version: major, minor and micro version.
     """
 
@@ -44,22 +44,24 @@ class Interpreter:
 
 
 class _UnusableError(Exception):
-    """A program was tried and cannot run functions; the message says why."""
+    """A program cannot run functions; the message says why."""
 
 
 def find_interpreter(
     python: str | None, *, folder: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> Interpreter:
-    """The interpreter that a function's ``python`` option names. Runs programs and waits: call it in a thread.
+    """Return the interpreter that a function's ``python`` option names.
+
+    It runs programs and waits for them, so call it in a thread.
 
     Args:
         python: a version (``3.9``, ``3.9.18``), a command on ``PATH``, the path of an interpreter or of a virtual
             environment's folder; None: the interpreter that runs thawd.
-        folder: where relative paths begin, the folder of ``thawd.toml``; None: the working folder.
-        environ: environment variables to search with and to run with; None: those of this process.
+        folder: folder where relative paths begin, that of ``thawd.toml``; None: the working folder.
+        environ: environment variables for the search and for the programs it runs; None: those of this process.
 
     Raises:
-        EnvironmentBuildError: there is none that works and is supported; the message lists what was tried.
+        EnvironmentBuildError: no interpreter works and is supported; the message lists what was tried.
     """
     if python is None:
         return Interpreter(Path(sys.executable), sys.version_info[:3])
@@ -76,23 +78,25 @@ async def prepare_environment(
     environ: Mapping[str, str] | None = None,
     uv: Path | None = None,
 ) -> Path:
-    """A virtual environment with the packages of a requirements file; made now where it is missing.
+    """Return the interpreter of a virtual environment with the packages of a requirements file, making it if missing.
 
-    A call that is cancelled kills the processes it started and leaves no incomplete environment.
+    If the call is cancelled, it kills the processes it started and leaves no incomplete virtual environment.
 
     Args:
-        requirements: the file, absolute.
-        interpreter: what the environment is made from; packages of a virtual environment are not carried over.
-        root: folder of all such environments; made when missing.
+        requirements: the requirements file, an absolute path.
+        interpreter: the interpreter to make the virtual environment from. If it belongs to a virtual environment, the
+            packages installed there are not available in the new one.
+        root: folder of all these virtual environments; made if missing.
         on_line: called with each line of progress.
         environ: environment variables for pip and uv; None: those of this process.
-        uv: the program that installs what it can; None: pip installs all.
+        uv: the uv program, which installs if it can; None: pip always installs.
 
     Returns:
-        Path of the environment's interpreter.
+        Path of the virtual environment's interpreter.
 
     Raises:
-        EnvironmentBuildError: it cannot be made; the message holds the last lines of output and the way out.
+        EnvironmentBuildError: the virtual environment cannot be made; the message contains the last lines of output and
+            says what to do.
     """
     installation = Installation(
         requirements,
@@ -110,7 +114,7 @@ class _Search:
 
     Args:
         python: the ``python`` option.
-        folder: where relative paths begin.
+        folder: folder where relative paths begin.
         environ: environment variables.
     """
 
@@ -163,11 +167,11 @@ class _Search:
         yield from _newest_first(Path("/usr/bin"), name)
         yield from _newest_first(Path("/opt/python"), f"*/bin/{name}")
         if sys.version_info[:2] == self._wanted[:2]:
-            # A last resort, without the packages of the virtual environment that thawd may run in.
+            # A last resort. It lacks the packages of the virtual environment that thawd may run in.
             yield Path(sys.base_prefix) / "bin" / name
 
     def _on_path(self, command: str) -> Iterator[Path]:
-        # Every folder: the first match may be a version manager's shim that does not work, and a later one may work.
+        # Search every folder: the first match may be a version manager's shim that does not work.
         for entry in self._environ.get("PATH", os.defpath).split(os.pathsep):
             candidate = self._folder / entry / command
             if entry and candidate.is_file():
@@ -191,7 +195,7 @@ class _Search:
         """Run a program and check that it is an interpreter of the wanted version.
 
         Raises:
-            _UnusableError: it is not.
+            _UnusableError: it is not such an interpreter, or does not work.
         """
         implementation, version, executable = self._answer(candidate)
         if implementation != "cpython":
@@ -202,8 +206,8 @@ class _Search:
             )
         if version[: len(self._wanted)] != self._wanted:
             raise _UnusableError(f"it is Python {_dotted(version)}")
-        # A version manager's shim on PATH starts a shell each time: use the interpreter behind it. A path that the user
-        # chose stays as it is: it may be a program that prepares something the interpreter needs.
+        # A version manager's shim on PATH starts a shell at each run, so use the interpreter that it starts. But if the
+        # user configured a path, use that path: the program may prepare something that the interpreter needs.
         leads_to = Path(executable)
         if not self._is_path() and leads_to.is_absolute() and leads_to.is_file():
             candidate = leads_to
@@ -212,7 +216,8 @@ class _Search:
     def _answer(self, candidate: Path) -> tuple[str, tuple[int, int, int], str]:
         try:
             done = subprocess.run(
-                # Isolated and without site, so that the user's variables and packages cannot change the answer.
+                # -I and -S: isolated and without site, so that the user's variables and packages cannot change the
+                # answer.
                 [candidate, "-I", "-S", "-c", _QUESTION],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -228,7 +233,7 @@ class _Search:
         output = done.stdout.decode(errors="replace")
         answer = re.fullmatch(r"thawd:\n(.+)\n(\d+)\.(\d+)\.(\d+)\n(.*)\n", output)
         if answer is None:
-            said = done.stderr.decode(errors="replace").strip() or output.strip() or "it said nothing"
+            said = done.stderr.decode(errors="replace").strip() or output.strip() or "it printed nothing"
             raise _UnusableError(f"status {done.returncode}: {said.splitlines()[0]}")
         return answer[1], (int(answer[2]), int(answer[3]), int(answer[4])), answer[5]
 
@@ -240,7 +245,7 @@ def _newest_first(folder: Path, pattern: str) -> list[Path]:
     try:
         return sorted(folder.glob(pattern), key=numbers, reverse=True)
     except OSError:
-        # A folder that may not be read counts as empty.
+        # Treat a folder that thawd may not read as empty.
         return []
 
 

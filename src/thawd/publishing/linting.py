@@ -1,6 +1,7 @@
-"""``thawd snapshot lint``: one function is initialised in its own interpreter, searched, and ended; without a server.
+"""``thawd snapshot lint``: runs one function's init phase and searches its process for what a snapshot would break.
 
-Nothing is published: the function runs from its code folder.
+It needs no server. Nothing is published: the function runs in its own interpreter, from its code folder, and ends after
+the search.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from thawd.wire import frames
 
 
 class LintError(ThawdError):
-    """The function could not be initialised."""
+    """The function could not be searched, because it could not be initialised or thawd makes no snapshots of it."""
 
 
 async def lint(
@@ -40,20 +41,20 @@ async def lint(
     """Initialise `function` and search its process.
 
     Args:
-        function: as declared.
-        folder: of the configuration file.
-        data: the data folder, where environments of requirements are kept.
+        function: the function as declared.
+        folder: folder of the configuration file.
+        data: the data folder, where virtual environments are kept.
         buckets: declared buckets.
         own: the platform's own environment variables.
-        progress: gets lines about steps that take long, and what the function prints.
+        progress: called with lines about steps that take long, and with each line that the function prints.
 
     Raises:
-        LintError: init failed, or the function runs a program of its own.
-        EnvironmentBuildError: no interpreter, or requirements that cannot be installed.
+        LintError: the init phase failed, or the function runs Node or a program in its own code.
+        EnvironmentBuildError: there is no working interpreter, or the requirements cannot be installed.
     """
     if runs_a_program(function):
         raise LintError(
-            f"{function.name} cannot be searched: its runtime is {function.runtime}, of which thawd makes no snapshots"
+            f"{function.name} cannot be searched: thawd makes no snapshots of functions with runtime {function.runtime}"
         )
     interpreter = find_interpreter(function.python, folder=folder, environ=own)
     python = interpreter.path
@@ -81,7 +82,7 @@ async def lint(
 
 
 def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
-    """Run the process to its end, and read its findings."""
+    """Run the process until it ends, and return its findings."""
     own = variables_of_environment(log_stream="lint", initialization="snap-start", identifier="lint")
     control, their_control = socket.socketpair()
     services, their_services = socket.socketpair()
@@ -108,7 +109,8 @@ def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
         process.kill()
         process.wait()
         raise LintError(
-            f"{version.function.name}: init took longer than init_timeout_s, {version.function.init_timeout_s} s"
+            f"{version.function.name} cannot be searched: its init phase took longer than init_timeout_s, "
+            f"{version.function.init_timeout_s} s; raise it in thawd.toml"
         ) from None
     finally:
         os.close(lifeline_write)
@@ -128,7 +130,8 @@ def _findings(version: Version, control: socket.socket, status: int) -> list[Fin
         return msgspec.convert(frame.head["findings"], list[Finding])
     said: Any = frame.head["message"] if frame is not None and frame.kind == frames.INIT_ERROR else None
     raise LintError(
-        f"{version.function.name} cannot be searched, its init fails: {said or f'it ended with status {status}'}"
+        f"{version.function.name} cannot be searched, because its init phase failed: "
+        f"{said or f'the process ended with status {status}'}"
     )
 
 

@@ -1,16 +1,16 @@
-"""The one way from a declared function to a version that serves, for thawd.toml and for the API.
+"""Publishes versions: everything that is to serve, from thawd.toml or from the API, is published here.
 
-Build it, hand it to the dispatcher, which has its init run and its snapshot taken, and remember it.
-What is recorded of a publication, and who hears of it, is for the caller to do with its `Outcome`.
+The publisher builds a version and passes it to the dispatcher, which runs its init phase and takes its snapshot. Then
+it remembers the version. Recording and reporting a publication is left to the caller, who gets its `Outcome`.
 
 Guarantees:
-- `Publisher.publish` does not raise: any error of one publication is in its outcome, and ends nothing else;
-- a version has one publication at a time: a second request for one source waits for the outcome of the first, and a
-  newer source is published after it;
-- what served before serves until the new version is ready; it goes on serving when the new one cannot be published,
-  and with `Candidate.keeps_old` also when the init of the new one fails;
-- a version is published once. It is published again where its init was killed from outside, and with
-  `Candidate.retries` where another try may succeed (`Dispatcher.may_fare_better`).
+- `Publisher.publish` does not raise: an error during one publication is in its outcome, and affects nothing else;
+- a version has one publication at a time: a second request with the same source waits for the outcome of the first,
+  and a newer source is published after it;
+- the previous version serves until the new one is ready. It continues to serve if the new one cannot be published,
+  and with `Candidate.keeps_old` also if the init phase of the new one fails;
+- a version is published only once. It is published again if its init phase was killed from outside, and with
+  `Candidate.retries` if another attempt may succeed (`Dispatcher.may_fare_better`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ from thawd.stores.code import CodeStore
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A version to be published.
+    """A version to publish.
 
     Attributes:
-        function: as declared.
-        source: the object that declares it; a candidate with the source of one that is being published waits for it.
-        number: of the version.
-        packages: names of the uploaded code and of its layers, in order; empty: the code lies in the function's folder.
-        keeps_old: whether what serves goes on serving when the init of this version fails; else callers get its error.
-        retries: whether an unchanged version is published again where another try may succeed.
-        begin: called with the version when it is built, before it is started; False: it is not wanted any more.
+        function: the function as declared.
+        source: the object that declares the function. If a candidate with the same source is being published, this one
+            is not published again: its request waits for the first one's outcome.
+        number: the version's number.
+        packages: names of the uploaded code and of its layers, in order; empty: the code is in the function's folder.
+        keeps_old: whether the previous version continues to serve if the init phase of this one fails. If false,
+            callers get the init error.
+        retries: whether an unchanged version is published again if another attempt may succeed.
+        begin: called with the version after it is built and before it is started. If it returns False, the version is
+            no longer wanted and is not started.
     """
 
     function: Function
@@ -57,7 +60,7 @@ class Ending(Enum):
 
     SERVES = "the version serves"
     UNCHANGED = "it was published before, and nothing has changed"
-    RESTORED = "it serves as before; a later one that could not replace it is not declared any more"
+    RESTORED = "it serves as before; a later version that could not replace it is no longer declared"
     INIT_FAILED = "its init failed"
     FAILED = "it could not be published"
     GONE = "it was deleted or replaced before it was ready"
@@ -65,13 +68,13 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a publication.
+    """The result of a publication.
 
     Attributes:
-        ending: how it ended.
-        version: as it was built; None where the ending is `FAILED` or `GONE`.
-        reason: why its init failed, or why it could not be published; else empty.
-        replaces: whether another version served when this one was ready to be started.
+        ending: how the publication ended.
+        version: the version that was built; None if the ending is `FAILED` or `GONE`.
+        reason: why the init phase failed, or why the version could not be published; otherwise empty.
+        replaces: whether another version served when this one was about to be started.
     """
 
     ending: Ending
@@ -86,9 +89,9 @@ class Publisher:
     Args:
         builder: builds versions.
         dispatcher: starts and serves versions.
-        code: uploaded code.
-        context: returns what the configuration in force says for builds.
-        say: gets lines about steps that take long, for the operator.
+        code: stores uploaded code.
+        context: returns what builds need from the current configuration.
+        say: called with lines for the operator about steps that take long.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class Publisher:
         self._running: dict[tuple[str, str], tuple[object, asyncio.Task[Outcome]]] = {}
 
     async def publish(self, candidate: Candidate) -> Outcome:
-        """Have the candidate serve. Its publication goes on when the caller is cancelled."""
+        """Publish a candidate, so that it serves. If the caller is cancelled, the publication continues."""
         key = candidate.function.name, candidate.number
         while (running := self._running.get(key)) is not None:
             source, task = running
@@ -122,11 +125,11 @@ class Publisher:
         return await asyncio.shield(task)
 
     def is_publishing(self, name: str, number: str) -> bool:
-        """Whether a publication of the version is running."""
+        """Return whether the version is being published."""
         return (name, number) in self._running
 
     async def _publish(self, candidate: Candidate) -> Outcome:
-        """Publish, and turn any error into an outcome."""
+        """Publish a candidate, and turn any error into an outcome."""
         try:
             return await self._build_and_serve(candidate)
         except ResourceNotFoundException:
@@ -140,11 +143,11 @@ class Publisher:
             return Outcome(Ending.FAILED, reason=reason)
 
     async def _build_and_serve(self, candidate: Candidate) -> Outcome:
-        """Have the candidate serve, unless it does already.
+        """Publish a candidate, unless it serves already.
 
         Raises:
-            ResourceNotFoundException: the version was deleted meanwhile.
-            ThawdError: it cannot be built, or no process can be started.
+            ResourceNotFoundException: the version was deleted in the meantime.
+            ThawdError: the version cannot be built, or no process can be started.
         """
         name, number = candidate.function.name, candidate.number
         version = await self._build(candidate)
@@ -153,7 +156,8 @@ class Publisher:
                 restored = self._dispatcher.confirm(version)
                 return Outcome(Ending.RESTORED if restored else Ending.UNCHANGED, version)
             self.forget(name, number)
-            version = await self._build(candidate)  # the dispatcher takes a version once: the next try is another one
+            # The dispatcher accepts a `Version` object only once, so each further attempt needs a new one.
+            version = await self._build(candidate)
         if not candidate.begin(version):
             return Outcome(Ending.GONE)
         replaces = self._dispatcher.entry(name, number).pool is not None
@@ -182,29 +186,29 @@ class Publisher:
         )
 
     def remember(self, version: Version) -> None:
-        """Note that `version` is published, so that it is not published again."""
+        """Remember that `version` is published, so that it is not published again."""
         self._published[version.function.name, version.number] = version
 
     def forget(self, name: str, number: str) -> None:
-        """Note that a version exists no more, or is to be published again; its package may be removed."""
+        """Forget a version that no longer exists or must be published again. Its package may then be removed."""
         self._published.pop((name, number), None)
 
     async def check_runtime(self, function: Function) -> None:
-        """Check that the interpreter of a function is on this machine; a program in its code is not looked for.
+        """Check that a function's interpreter is installed and works. A program in the function's code is not checked.
 
         Raises:
-            EnvironmentBuildError: the interpreter is not here, or does not work.
+            EnvironmentBuildError: the interpreter is not installed, or does not work.
         """
         await self._builder.check_runtime(function, folder=self._context().folder)
 
     async def clean(self, *, keep: Callable[[], set[str]]) -> None:
-        """Remove packages that no version uses, and environments of requirements that none has used for a week.
+        """Remove packages that no version uses, and virtual environments that no version has used for a week.
 
         Args:
-            keep: names of other packages that stay; called again for each package, in a thread.
+            keep: returns the names of other packages to keep; called again for each package, in a thread.
 
         Raises:
-            StoreError: something cannot be removed.
+            StoreError: a package cannot be removed.
         """
         in_use = [*self._published.values(), *self._dispatcher.versions()]
         await asyncio.to_thread(self._builder.clean, in_use, keep=keep)

@@ -1,6 +1,6 @@
-"""Requirements files as text: what decides an environment's content, and what only pip can install.
+"""Reads requirements files: which text decides a virtual environment's content, and what only pip can install.
 
-Reads files and installs nothing. pip and uv read the same files; this module knows the few lines on which they differ.
+This module installs nothing. pip and uv read the same files but differ on a few kinds of lines: they are known here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OPTION = re.compile(r"--[a-z-]+|-[a-zA-Z]")
 _NAMED = re.compile(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@\s*(.*)")
 _REMOTE = re.compile(r"(?:https?|(?:git|hg|svn|bzr)\+[a-z]+)://")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-# Options in a file that uv reads as pip does; others, such as --pre, it passes over. Tried with uv 0.13.
+# Options in a requirements file that uv treats as pip does. uv ignores others, such as --pre. Tested with uv 0.13.
 _KNOWN_TO_UV = {
     *("-r", "--requirement", "-c", "--constraint", "-i", "--index-url", "--extra-index-url", "-f", "--find-links"),
     *("--no-index", "--no-binary", "--only-binary", "--require-hashes"),
@@ -36,9 +36,10 @@ class _Line(NamedTuple):
 
 
 def contents(file: Path) -> Iterator[str]:
-    """All that decides what is installed: the file's text, that of files it names, marks of local archives.
+    """Yield everything that decides what is installed: the file's text, the texts of files that it names, and archives.
 
-    Archives count by size and time of change: they can be gigabytes. What is in a local folder does not count.
+    A local archive may have gigabytes, so only its path, size and modification time are yielded. Nothing is yielded for
+    the content of a local folder.
 
     Raises:
         EnvironmentBuildError: `file` cannot be read.
@@ -49,7 +50,7 @@ def contents(file: Path) -> Iterator[str]:
 
 
 def why_pip(file: Path) -> str | None:
-    """Why only pip installs what the file means; None when uv does, too.
+    """Return why only pip can install the file correctly; None: uv can, too.
 
     Raises:
         EnvironmentBuildError: `file` cannot be read.
@@ -61,7 +62,7 @@ def why_pip(file: Path) -> str | None:
 
 
 def wants_hashes(file: Path) -> bool:
-    """Whether one requirement has a hash, which has pip demand hashes of all.
+    """Return whether any requirement has a hash. If one has, pip requires hashes for all.
 
     Raises:
         EnvironmentBuildError: `file` cannot be read.
@@ -81,7 +82,7 @@ def _why_pip(line: _Line) -> str | None:
     is_path = "/" in where or where.startswith(".")
     if not is_path or _REMOTE.match(where) or where.endswith(_ARCHIVES):
         return None
-    # uv keeps what it has built of a folder, and does not see every change in it.
+    # uv caches what it has built from a folder, and does not notice every change in the folder.
     return f"{where} is a folder"
 
 
@@ -99,11 +100,11 @@ def _read(file: Path, *, seen: set[Path]) -> Iterator[str | _Line]:
             continue
         yield _Line(named, file.parent)
         if named.startswith("-") or "/" in named:
-            # It may name something relative to this folder: the same text means something else in another one.
+            # The line may contain a path relative to this folder, so its meaning depends on the folder.
             yield str(file.parent)
         reference = _REFERENCE.fullmatch(named)
         path = file.parent / _unquoted(reference[1] if reference else _EDITABLE.sub("", named))
-        # Files that are missing are pip's to complain about: a path may hold a variable, or be no path at all.
+        # Let pip report missing files: the text may contain a variable, or may not be a path at all.
         if not _is_file(path):
             continue
         if not reference:
@@ -117,7 +118,7 @@ def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError:
-        return False  # Too long for a path, or in a folder that may not be entered.
+        return False  # The text is too long for a path, or names a folder that thawd may not enter.
 
 
 def _unquoted(text: str) -> str:

@@ -1,8 +1,9 @@
-"""uv, the faster installer: where it is, and pip's settings in its words.
+"""uv, the faster installer: finds it, and translates pip's settings for it.
 
-thawd's users configure pip: by ``PIP_*`` variables, by ``pip.conf``. What these say must hold whichever program
-installs. Settings that uv has a word for are translated; with any other, pip installs. Nothing secret is put on a
-command line, which all users of a machine can read: addresses, which may hold passwords, go into the environment.
+thawd's users configure pip, with ``PIP_*`` variables or ``pip.conf``. Their settings must apply whichever program
+installs. Settings that uv has, too, are translated; if there is any other setting, pip installs. Nothing secret is put
+on a command line, which all users of a machine can read: URLs may contain passwords, so they are passed in environment
+variables.
 
 Source: https://pip.pypa.io/en/stable/topics/configuration/, https://docs.astral.sh/uv/reference/environment/.
 """
@@ -18,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _OF_THE_MACHINE = Path("/etc/pip.conf")
-# The second wins, whichever files they are in.
+# The second section has precedence over the first, whichever files they are in.
 _SECTIONS = ("global", "install")
 _TRUE = ("y", "yes", "t", "true", "on", "1")
-# What pip takes from its environment without its being an option. The first names a file, which is read.
+# PIP_* variables that are not options for an installation. `_files` reads the file that PIP_CONFIG_FILE names.
 _NO_OPTIONS = ("config-file", "version", "help")
-# Options that do not change what is installed into a new environment, or where from.
+# Options that change neither what is installed into a new virtual environment nor from where.
 _WITHOUT_EFFECT = {
     *(
         "break-system-packages",
@@ -58,12 +59,12 @@ _VARIABLES = {
 
 @dataclass(slots=True)
 class UvSettings:
-    """What uv is run with, so that it installs what pip would.
+    """Arguments and variables with which uv installs what pip would install.
 
     Attributes:
-        arguments: for ``uv pip install``; nothing secret.
-        variables: for its environment.
-        why_pip: the setting of pip's that uv has no word for; None when uv can be used.
+        arguments: arguments for ``uv pip install``; nothing secret.
+        variables: environment variables for uv.
+        why_pip: why pip must install, such as a setting that uv does not have; None: uv can be used.
     """
 
     arguments: list[str] = field(default_factory=list)
@@ -72,9 +73,9 @@ class UvSettings:
 
 
 def find_uv() -> Path | None:
-    """The uv that is installed with thawd; None where there is none for this machine.
+    """Return the path of the uv that is installed with thawd; None: it is not available for this machine.
 
-    One on ``PATH`` is not used: thawd is tested with the versions that it depends on.
+    A uv on ``PATH`` is not used, because thawd is tested only with the versions that it depends on.
     """
     try:
         from uv import find_uv_bin
@@ -85,10 +86,10 @@ def find_uv() -> Path | None:
 
 
 def uv_settings(environ: Mapping[str, str]) -> UvSettings:
-    """pip's settings in uv's words.
+    """Translate pip's settings for uv.
 
     Args:
-        environ: environment variables that pip would be run with. uv's own among them hold where pip's say nothing.
+        environ: environment variables that pip would be run with. uv's own variables apply where pip has no setting.
     """
     settings = UvSettings()
     try:
@@ -104,9 +105,9 @@ def uv_settings(environ: Mapping[str, str]) -> UvSettings:
         elif name in _VARIABLES:
             settings.variables[_VARIABLES[name]] = _value(name, value)
         elif name not in _WITHOUT_EFFECT:
-            settings.why_pip = f"uv has no word for pip's setting {name}"
+            settings.why_pip = f"uv has no setting for pip's setting {name}"
     if "," in options.get("find-links", ""):
-        settings.why_pip = "uv cannot be given a place with a comma (pip's setting find-links)"
+        settings.why_pip = "uv cannot use a location that contains a comma (pip's setting find-links)"
     if "--no-cache" not in settings.arguments and not _can_cache(environ):
         settings.arguments.append("--no-cache")
     bundle = environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
@@ -116,12 +117,15 @@ def uv_settings(environ: Mapping[str, str]) -> UvSettings:
 
 
 def _can_cache(environ: Mapping[str, str]) -> bool:
-    """Whether uv can make its cache. The user of a service often has no home: pip goes without a cache, uv fails."""
+    """Return whether uv can create its cache.
+
+    A service's user often has no home folder. Then pip works without a cache, but uv fails.
+    """
     if environ.get("UV_CACHE_DIR"):
-        return True  # the user's own choice, whose failure is to be seen
+        return True  # the user chose this folder, so the user should see the error if it is unusable
     place = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache"), "uv")
     for folder in (place, *place.parents):
-        with contextlib.suppress(PermissionError):  # below a folder that may not be entered
+        with contextlib.suppress(PermissionError):  # it is below a folder that thawd may not enter
             if folder.exists():
                 return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     return False
@@ -133,7 +137,7 @@ def _listed(name: str, value: str) -> list[str]:
 
 def _value(name: str, value: str) -> str:
     if name == "find-links":
-        # An address would not survive being a Path.
+        # os.path, because `Path` would turn the // of a URL into /.
         return ",".join(os.path.expanduser(place) for place in value.split())  # noqa: PTH111
     if name == "cert":
         return str(Path(value).expanduser())
@@ -143,7 +147,7 @@ def _value(name: str, value: str) -> str:
 
 
 def _options(environ: Mapping[str, str]) -> dict[str, str]:
-    """pip's options by name, without leading dashes; what is said last holds.
+    """Return pip's options by name, without leading dashes. The last setting of an option applies.
 
     Raises:
         configparser.Error: a file is not in pip's format.
@@ -151,7 +155,7 @@ def _options(environ: Mapping[str, str]) -> dict[str, str]:
     """
     sections: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     for file in _files(environ):
-        # No interpolation, as with pip: passwords may hold percent signs.
+        # As in pip, no interpolation, because passwords may contain percent signs.
         parser = configparser.RawConfigParser()
         parser.read(file, encoding="utf-8")
         for section, found in sections.items():
@@ -165,7 +169,7 @@ def _options(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _files(environ: Mapping[str, str]) -> Iterator[Path]:
-    """pip's configuration files, those that win last. A new virtual environment has none of its own."""
+    """Yield pip's configuration files; later ones override earlier ones. A new virtual environment has no own file."""
     named = environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return

@@ -1,11 +1,11 @@
-"""Virtual environments made from requirements files, kept by what these say.
+"""Virtual environments made from requirements files, cached by the files' contents.
 
-An environment is made once for each combination of requirements, interpreter and platform, by whoever comes first;
-others wait for it. It is complete when its marker is there, which is written last; one without is thrown away. It is
-made where it stays, as virtual environments cannot be moved.
+A virtual environment is made once for each combination of requirements, interpreter and platform. The first process
+that needs it makes it, and others wait. Its marker file is written last: a virtual environment without a marker is
+incomplete and is removed. It is made in its final folder, because virtual environments cannot be moved.
 
-uv installs where it can, with the settings that the user has made for pip (`thawd.publishing.uv`). pip has the last
-word: it installs what uv does not know or fails at, and its message is the one that a failure shows.
+uv installs if it can, with the settings that the user has made for pip (`thawd.publishing.uv`). If uv lacks a setting
+or fails, pip installs, and a failure is reported with pip's message.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _LONGEST_LINE_BYTES = 1 << 16
 _PIP_INSTALL = ("--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off")
 _UV_INSTALL = (
     *("pip", "install", "--no-config", "--no-python-downloads", "--no-progress", "--color", "never"),
-    # As with pip, the best version of all indexes counts, not that of the first one that knows the name.
+    # As with pip, choose the best version in all indexes, not the best in the first index that has the package.
     *("--index-strategy", "unsafe-best-match"),
-    # Hard links would let a function that writes into its packages change the cache and every other environment. The
-    # kernel makes copies share their blocks where the file system can (copy_file_range(2)).
+    # With hard links, a function that writes into its packages would change the cache and all other virtual
+    # environments. Copies share their blocks on file systems that support it (copy_file_range(2)).
     *("--link-mode", "copy"),
-    # As with pip: a function that may not write into its environment would else compile at each cold start.
+    # As with pip. Functions often may not write into their virtual environment, and would compile at each cold start.
     "--compile-bytecode",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Installers:
-    """What installs, and with which settings.
+    """The programs that install, and their settings.
 
     Attributes:
         environ: environment variables for pip and uv; None: those of this process.
-        uv: the program; None: pip installs.
+        uv: the uv program; None: pip installs.
     """
 
     environ: Mapping[str, str] | None = None
@@ -65,12 +65,12 @@ class Installation:
     """One requirements file installed for one interpreter.
 
     Args:
-        requirements: the file, absolute.
+        requirements: the requirements file, an absolute path.
         python: the interpreter.
-        label: the interpreter in words, with its version.
-        root: folder of all environments.
+        label: the interpreter's name and version, for messages.
+        root: folder of all virtual environments.
         on_line: called with each line of progress.
-        installers: what installs.
+        installers: the programs that install.
 
     Raises:
         EnvironmentBuildError: the requirements file cannot be read.
@@ -98,10 +98,10 @@ class Installation:
         self._python = self._folder / "bin" / "python"
 
     async def ready(self) -> Path:
-        """The environment's interpreter, after making the environment if need be.
+        """Return the virtual environment's interpreter. The virtual environment is made if it is missing.
 
         Raises:
-            EnvironmentBuildError: it cannot be made.
+            EnvironmentBuildError: the virtual environment cannot be made.
         """
         if self._is_complete():
             self._is_used()
@@ -109,13 +109,13 @@ class Installation:
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             async with self._locked() as lock:
-                # Another process may have made it while this one waited.
+                # Another process may have made it while this process waited.
                 if not self._is_complete():
                     await self._make(lock)
         except OSError as error:
             raise EnvironmentBuildError(
-                f"The environment for {self._requirements} cannot be made in {self._root}: "
-                f"{error.strerror or error}; the data folder must have room, and thawd be allowed to write to it."
+                f"The virtual environment for {self._requirements} cannot be made in {self._root}: "
+                f"{error.strerror or error}. Check that the disk has free space and that thawd may write to the folder."
             ) from error
         return self._python
 
@@ -127,19 +127,19 @@ class Installation:
         return digest.hexdigest()
 
     def _is_complete(self) -> bool:
-        # The interpreter, too: it is a link, and what it leads to may have been removed from the machine.
+        # Check the interpreter, too: it is a link, and the interpreter that it points to may have been removed.
         return (self._folder / _MARKER).is_file() and os.access(self._python, os.X_OK)
 
     def _is_used(self) -> None:
-        with contextlib.suppress(OSError):  # a data folder that is only read still serves
+        with contextlib.suppress(OSError):  # in a read-only data folder, the virtual environment is still usable
             os.utime(self._folder / _MARKER)
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[int]:
-        """Hold the environment's lock; gives its file descriptor.
+        """Hold the virtual environment's lock, and yield its file descriptor.
 
-        The installer inherits it. If this process is killed, the lock is held until its installer has ended, too:
-        nobody else writes where that one still does.
+        The installer inherits the descriptor. So if this process is killed, the lock is held until the installer ends,
+        too, and no other process writes to the same folder at the same time.
         """
         lock = os.open(self._root / f"{self._fingerprint}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -148,21 +148,21 @@ class Installation:
                 if not waiting:
                     self._on_line(f"waiting for another process that installs {self._requirements}")
                 waiting = True
-                # Not by a blocking call in a thread: that one could not be cancelled.
+                # Poll, because a blocking call in a thread could not be cancelled.
                 await asyncio.sleep(_LOOK_AGAIN_S)
             yield lock
         finally:
-            # Explicitly, as a process left behind by an installation may still have the descriptor.
+            # Unlock explicitly, because a process that an installation left behind may still have the descriptor.
             fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
     async def _make(self, lock: int) -> None:
         await self._discard()
-        self._on_line(f"making an environment for {self._requirements} with {self._label}")
+        self._on_line(f"making a virtual environment for {self._requirements} with {self._label}")
         try:
             if not await self._made_by_uv(lock):
                 await self._make_by_pip(lock)
-            # Without it, a power cut could leave the marker on the disk, but not all that it vouches for.
+            # Without the sync, a power cut could leave the marker on the disk but lose installed files.
             await asyncio.to_thread(os.sync)
             self._mark_complete()
         except BaseException:
@@ -170,7 +170,7 @@ class Installation:
             raise
 
     async def _made_by_uv(self, lock: int) -> bool:
-        """Whether uv has made the environment; if not, nothing is left of it."""
+        """Try to make the virtual environment with uv. Return whether it succeeded; if not, nothing is left of it."""
         if self._uv is None:
             return False
         settings = uv_settings(self._environ)
@@ -188,7 +188,7 @@ class Installation:
                 variables=settings.variables,
             )
         except EnvironmentBuildError:
-            self._on_line(f"uv did not install {self._requirements}; pip tries")
+            self._on_line(f"uv could not install {self._requirements}; trying with pip")
             await self._discard()
             return False
         return True
@@ -203,17 +203,23 @@ class Installation:
 
     def _mark_complete(self) -> None:
         if self._look() != self._fingerprint:
-            message = f"{self._requirements} was changed while it was being installed; publish again."
+            message = f"{self._requirements} was changed while it was being installed; publish the function again."
             raise EnvironmentBuildError(message)
         (self._folder / _MARKER).write_text(f"{self._requirements}\n{self._label}\n")
 
     async def _run(
         self, command: Sequence[str], what: str, lock: int, *, variables: Mapping[str, str] | None = None
     ) -> None:
-        """Run a program to its end and pass its output on; `variables` are added to its environment.
+        """Run a program until it ends, and pass its output to `on_line`.
+
+        Args:
+            command: the program and its arguments.
+            what: what the program is to do, for the error message.
+            lock: file descriptor that the program inherits.
+            variables: added to the program's environment variables.
 
         Raises:
-            EnvironmentBuildError: it failed; `what` it was to do is part of the message.
+            EnvironmentBuildError: the program could not be started, or failed.
         """
         try:
             process = await asyncio.create_subprocess_exec(
@@ -225,7 +231,7 @@ class Installation:
                 cwd=self._requirements.parent,
                 env={**self._environ, **(variables or {})},
                 pass_fds=(lock,),
-                # A process group of its own, so that what the installer starts can be killed with it.
+                # The installer gets a process group of its own, so that its child processes can be killed, too.
                 start_new_session=True,
             )
         except OSError as error:
@@ -250,27 +256,29 @@ class Installation:
         ended = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
         return (
             f"{self._label} could not {what}: it {ended}. Its last lines:\n{output}\n"
-            "Correct the requirements file or choose another interpreter (`python` in thawd.toml); if the network is "
-            "at fault, set pip's own settings, such as PIP_INDEX_URL."
+            "Correct the requirements file or choose another interpreter (`python` in thawd.toml). If the package "
+            "index cannot be reached, configure pip, for example with PIP_INDEX_URL."
         )
 
     async def _discard(self) -> None:
-        """Remove the environment; it is moved aside first, so that its place is free at once, whatever comes."""
+        """Remove the virtual environment. Moving it aside first frees its folder at once, even if removing fails."""
         if self._folder.exists():
             aside = tempfile.mkdtemp(prefix=f"{_DISCARDED}{self._fingerprint}-", dir=self._root)
             self._folder.rename(Path(aside) / "environment")
-        # Those too that a process left which died at this point.
+        # Also remove what a process left behind that died at this point.
         for old in self._root.glob(f"{_DISCARDED}{self._fingerprint}-*"):
             await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
 
 
 def remove_unused(root: Path, used: Collection[str], *, unused_s: float) -> None:
-    """Remove environments that nobody has asked for in so many seconds. Blocking.
+    """Remove virtual environments that have not been used for `unused_s` seconds. Blocks.
 
     Args:
-        root: folder of all environments; one that is a link is another server's, who knows what it uses.
-        used: names of those that stay, whatever their age.
-        unused_s: younger ones stay, too: who goes back to an older requirements file finds its environment.
+        root: folder of all virtual environments. If it is a symbolic link, nothing is removed: the folder belongs to
+            another server, which may use any of them.
+        used: names of virtual environments to keep, whatever their age.
+        unused_s: how long a virtual environment is kept after its last use, seconds. So someone who returns to an older
+            requirements file soon need not wait for an installation.
     """
     for folder in () if root.is_symlink() else root.glob("[0-9a-f]*/"):
         marker = folder / _MARKER
@@ -305,11 +313,11 @@ def _kill_group(leader: int) -> None:
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # It has ended by itself.
+        pass  # the group has ended by itself
 
 
 async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Lines without their ends; very long ones in pieces, which `StreamReader.readline` would refuse."""
+    """Yield lines without line ends. Very long lines come in pieces; `StreamReader.readline` would refuse them."""
     rest = b""
     while chunk := await stream.read(_LONGEST_LINE_BYTES):
         *lines, rest = (rest + chunk).split(b"\n")

@@ -1,11 +1,11 @@
-"""Asynchronous invocation: leases stored events, runs them by the dispatcher, retries or dead-letters them.
+"""Asynchronous invocation: leases stored events, runs them through the dispatcher, retries or dead-letters them.
 
-An event is leased, run, its outcome stored at its destination, and only then acknowledged: a crash anywhere runs it
-again with the same request id. Waits are Lambda's: function errors are retried after one and two minutes, throttles
-and system errors with back-off until the event is too old.
+The invoker leases an event, runs it, has its outcome delivered, and only then acknowledges it. So if thawd crashes at
+any point before that, the event runs again with the same request id. Retries wait as on Lambda: function errors are
+retried after one and two minutes, throttles and system errors with back-off until the event is too old.
 
-Each function has a lane of its own, with a bound on what runs at the same time, so that a flooded function does not
-starve another; events are read ahead, so that no environment waits for the disk.
+Each function has its own lane, which limits how many of its events run at the same time, so that a flooded function
+does not starve another. Lanes read events ahead, so that no environment waits for the disk.
 `thawd.queue.outcome_delivery` delivers the outcomes, `thawd.stores.events` stores the events.
 """
 
@@ -34,20 +34,20 @@ from thawd.telemetry.console import complain
 # Source: Lambda developer guide, "Error handling for asynchronous invocation": back-off from 1 second to 5 minutes.
 _BACKOFF_FIRST_S = 1.0
 LONGEST_WAIT_S = 300.0
-# A disk that has room again is to be noticed sooner than that.
+# The longest wait after a failed write to the state file: shorter, so that thawd soon notices free disk space.
 _STORE_RETRY_S = 30.0
-# Events of one function that run at the same time: enough to keep every core busy while others wait to be acknowledged.
+# Events of one function that run at the same time, per CPU. Two keep every core busy while others are acknowledged.
 PER_CPU = 2
 _ACKNOWLEDGING = 256
 _RECHECK_S = 30.0
-# An event that ran when the server died this often runs alone from then on.
+# If the server has died this many times while an event ran, the event runs alone from then on.
 _SUSPECT = 3
-# An event that ran when the server died this often does not run any more.
+# If the server has died this many times while an event ran, the event is not run again.
 _POISON = 10
 
 
 class _NotNowError(Exception):
-    """The function takes no more work at the moment."""
+    """The function cannot take more work now."""
 
 
 class AsyncInvoker:
@@ -62,7 +62,7 @@ class AsyncInvoker:
         report: takes a line for the operator.
 
     Attributes:
-        stopping: whether no more events are begun.
+        stopping: true once no more events are started.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class AsyncInvoker:
         self._settled.set()
 
     async def accept(self, invocation: Invocation) -> None:
-        """Store an asynchronous invocation; it is not lost once this returns.
+        """Store an asynchronous invocation. Once this returns, a crash cannot lose it.
 
         Raises:
-            StoreError: it could not be stored.
-            TooManyRequestsException: too many events wait already (429).
+            StoreError: the invocation could not be stored.
+            TooManyRequestsException: too many events already wait (429).
         """
         event = NewEvent(
             function=invocation.function,
@@ -114,7 +114,7 @@ class AsyncInvoker:
             self._hand_over(lane, as_accepted(event, event_id, now))
 
     def _hand_over(self, lane: Lane, event: Event) -> None:
-        """Have a stored event run; it is not read from the disk again where it is the lane's next one."""
+        """Give a stored event to its lane. If it is the lane's next event, it is not read from the disk again."""
         if not self.stopping and lane.has_room_for(event) and self._queue.take(event):
             lane.add(event)
             self._begin(lane)
@@ -122,14 +122,14 @@ class AsyncInvoker:
             lane.look()
 
     def wake(self, functions: set[str]) -> None:
-        """Have the lanes of these functions look for new events."""
+        """Make the lanes of these functions look for new events."""
         for name in functions:
             lane = self._lanes.get(name)
             if lane is not None:
                 lane.look()
 
     def declare(self, names: list[str]) -> None:
-        """Run events of these functions, and of no others, from now on."""
+        """From now on, run the events of these functions only."""
         assert self._tasks is not None, "run() comes first"
         for name in names:
             lane = self._lanes.get(name)
@@ -154,28 +154,29 @@ class AsyncInvoker:
             try:
                 await asyncio.Event().wait()
             finally:
-                self.stopping = True  # an event that ends now begins no other in its place
+                self.stopping = True  # when an event ends now, do not start the next one
 
     def stop(self) -> None:
-        """Begin no more events. Those that run go on; one that fails from now on counts as not tried."""
+        """Start no more events. Running events continue. If one fails from now on, the attempt does not count."""
         self.stopping = True
 
     async def settled(self, patience_s: float) -> None:
-        """Wait until the outcome of every event that ran is stored, at most `patience_s` seconds.
+        """Wait until the outcomes of all events that ran are stored, at most `patience_s` seconds.
 
-        An event whose outcome is not stored by then runs again after the next start.
+        If the outcome of an event is not stored by then, the event runs again after the next start.
         """
         await is_set_within(self._settled, patience_s)
 
     def most_at_once(self, function: str) -> int:
-        """The most events of a function that run at the same time; 0 where there is no such function."""
+        """Return how many events of a function may run at the same time; 0 if there is no such function."""
         try:
             return max(1, min(self._per_function, self._dispatcher.most_at_once(function)))
         except ResourceNotFoundException:
             return 0
 
     async def _run_lane(self, lane: Lane) -> None:
-        # It ends when none of its events is open: two lanes of one function would lease the same events.
+        # The lane of a removed function must not end while an event is unacknowledged: if the function came back, a
+        # second lane would lease the same events.
         while not lane.gone or lane.open:
             lane.awake.clear()
             wait_s: float | None = None
@@ -193,7 +194,7 @@ class AsyncInvoker:
         del self._lanes[lane.function]
 
     async def _read_ahead(self, lane: Lane) -> None:
-        lane.more = False  # whatever queues an event while this reads sets it again
+        lane.more = False  # before reading: an event that is queued during the read sets it again
         for event in await self._lease(lane, READ_AHEAD - len(lane.ahead)):
             lane.add(event)
         lane.more = lane.more or not self._queue.exhausted(lane.function)
@@ -206,7 +207,7 @@ class AsyncInvoker:
             self._queue.give_back(lane.take())
 
     def _begin(self, lane: Lane) -> None:
-        """Begin as many events as may run; called whenever there may be room for one more."""
+        """Start as many events as may run. Called whenever one more may be able to run."""
         assert self._tasks is not None
         if self.stopping or lane.gone or lane.paused or not lane.ahead:
             return
@@ -218,13 +219,13 @@ class AsyncInvoker:
             self._settled.clear()
             self._tasks.create_task(self._process(lane, lane.take()))
             if lane.more:
-                lane.awake.set()  # there may be room to read ahead
+                lane.awake.set()  # the lane may read ahead again
 
     async def _lease(self, lane: Lane, room: int) -> list[Event]:
         try:
             events = await self._queue.lease(lane.function, limit=room)
         except StoreError as error:
-            lane.reports.say(f"thawd: events of {lane.function} wait: {error}", cause=str(error))
+            lane.reports.say(f"thawd: queued events of {lane.function} cannot be read: {error}", cause=str(error))
             await asyncio.sleep(_BACKOFF_FIRST_S)
             lane.look()
             return []
@@ -232,9 +233,9 @@ class AsyncInvoker:
         return events
 
     async def _until_due_s(self, lane: Lane) -> float | None:
-        """How long until an event of the lane comes due, seconds; None: no event waits for a time.
+        """Return how many seconds remain until the lane's next event is due; None: no event waits for a later time.
 
-        An event that is queued meanwhile wakes the lane earlier.
+        If an event is queued in the meantime, it wakes the lane earlier.
         """
         now = clock.now()
         try:
@@ -244,18 +245,18 @@ class AsyncInvoker:
         return None if due is None else time_left_s(due, now, shortest_s=SHORTEST_WAIT_S, longest_s=_RECHECK_S)
 
     async def _look_again(self) -> None:
-        """Wake the lanes of functions that have events, now and then: a wake-up that was missed loses none of them."""
+        """Periodically wake the lanes of functions that have events, so that a missed wake-up loses no event."""
         while True:
             await asyncio.sleep(_RECHECK_S)
             with contextlib.suppress(StoreError):
                 self.wake(set(await self._queue.waiting()))
 
     async def _process(self, lane: Lane, event: Event) -> None:
-        """Run one event until it is acknowledged, or back in its place; never raises."""
+        """Run one event until it is acknowledged, or put it back in its lane. Never raises."""
         has_slot = True
 
         def free_slot() -> None:
-            """Let the lane begin another event: this one needs no environment any more."""
+            """Let the lane start another event: this one no longer needs an environment."""
             nonlocal has_slot
             if has_slot:
                 has_slot = False
@@ -270,11 +271,11 @@ class AsyncInvoker:
         except _NotNowError:
             self._put_back(lane, event)
         except StoreError as error:
-            # Nothing is lost: the event is where it was. Its outcome is stored once the store may be well.
+            # Nothing is lost: the event is still queued. Storing its outcome is tried again after a pause.
             line = f"thawd: the outcome of event {event.request_id} could not be stored: {error}"
             lane.reports.say(line, cause=str(error))
             self._put_back(lane, event, longest_s=_STORE_RETRY_S)
-        except Exception as error:  # a bug of ours with one event must not end the lane
+        except Exception as error:  # a bug in thawd that one event triggers must not end the lane
             self._reports.report(f"thawd: event {event.request_id} of {event.function} failed inside thawd: {error!r}")
             await self._failed_inside(lane, event, repr(error))
         finally:
@@ -288,11 +289,11 @@ class AsyncInvoker:
                 self._settled.set()
 
     async def _run(self, lane: Lane, event: Event, free_slot: Callable[[], None]) -> None:
-        """Invoke the function, unless an earlier answer waits to be stored, and record what follows.
+        """Invoke the function, unless an earlier answer still has to be stored, and record what happens to the event.
 
         Raises:
-            StoreError: the state file took no outcome; an answer is kept in the lane.
-            _NotNowError: the function was not invoked, or the answer of a stopping server does not count.
+            StoreError: the state file could not store the outcome. If there is an answer, the lane keeps it.
+            _NotNowError: the function was not invoked, or its error does not count because the server is stopping.
         """
         try:
             function = self._dispatcher.asynchronous(event.function, event.qualifier)
@@ -316,13 +317,13 @@ class AsyncInvoker:
             except TooManyRequestsException:
                 raise _NotNowError from None
             except ThawdError as error:
-                # Not the function's failure: tried again, less and less often, without using up its retries.
+                # This is not the function's failure: try again with growing waits, without using up its retries.
                 free_slot()
                 wait_s = min(LONGEST_WAIT_S, max(_BACKOFF_FIRST_S, age_s))
                 await self._retry(event, wait_s, error.message, counts=False)
                 return
             if self.stopping and result.function_error is not None:
-                raise _NotNowError  # a stop ends what runs too long: it may have succeeded otherwise
+                raise _NotNowError  # the stop may have cut the invocation off: without it, it might have succeeded
         free_slot()
         try:
             await self._conclude(event, function, result)
@@ -331,10 +332,10 @@ class AsyncInvoker:
             raise
 
     async def _conclude(self, event: Event, function: Function, result: Result) -> None:
-        """Record what follows an answer: the event is done, retried, delivered or a dead letter.
+        """Record what happens to an event after its answer: it is done, retried, delivered or a dead letter.
 
         Raises:
-            StoreError: it could not be recorded; the event is as before.
+            StoreError: the state file could not record it; the event is unchanged.
         """
         if result.function_error is not None:
             error = result.payload.decode(errors="replace")
@@ -362,7 +363,7 @@ class AsyncInvoker:
         except StoreError:
             raise
         except (RefusedError, ThawdError) as refusal:
-            # The destination does not take this answer, and would not the next time.
+            # The destination refuses this answer, and would refuse it again.
             await self._dead_letter(event, function, DeadLetterCause(str(refusal), condition), result=result)
 
     async def _retry(self, event: Event, wait_s: float, error: str, *, counts: bool) -> None:
@@ -372,10 +373,10 @@ class AsyncInvoker:
     async def _dead_letter(
         self, event: Event, function: Function, cause: DeadLetterCause, *, result: Result | None
     ) -> None:
-        """Make the event a dead letter, once its failure destinations have their records.
+        """Make the event a dead letter after its failure destinations have received their records.
 
         Raises:
-            StoreError: it could not be recorded; the event is as before.
+            StoreError: the state file could not record it; the event is unchanged.
         """
         counts = result is not None
         deliveries = self._destinations.failures(
@@ -401,7 +402,7 @@ class AsyncInvoker:
             self._put_back(lane, event)
 
     def _put_back(self, lane: Lane, event: Event, *, longest_s: float | None = None) -> None:
-        """The function or the store takes no work now: the event goes back to its place, the lane waits."""
+        """Put an event back at the head of its lane and pause the lane: the function or the store takes no work now."""
         if lane.gone:
             self._queue.give_back(event)
             return
@@ -419,7 +420,7 @@ class AsyncInvoker:
 
 
 def _refusal(event: Event, function: Function, age_s: float) -> DeadLetterCause | None:
-    """Why an event is not to be run any more; None: it is."""
+    """Return why an event must not run again; None: it may run."""
     if age_s > function.maximum_event_age_s:
         return DeadLetterCause("EventAgeExceeded", "EventAgeExceeded")
     if function.reserved_concurrency == 0:

@@ -1,6 +1,6 @@
-"""A function's lane in the asynchronous invoker: its events that are leased or run, and when it looks for more.
+"""A function's lane in the asynchronous invoker: its leased and running events, and when to look for more.
 
-State and arithmetic only: `thawd.queue.invoker` leases and runs.
+This module only keeps state and counts: `thawd.queue.invoker` leases and runs the events.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from thawd.stores.events.event_rows import Event
 from thawd.system.retry import Backoff, SayOnce
 
 READ_AHEAD = 64
-"""Events of one function that are leased ahead of their turn at most."""
-# Memory that a function's events take at most while they wait for their turn: a kilobyte each, and its payload.
+"""Most events of one function that are leased before they can run."""
+# Most memory for the events that one function has leased and not started. Each counts a kilobyte plus its payload.
 _AHEAD_BYTES = 4 * 1024 * 1024
 _EVENT_BYTES = 1024
-# Memory that results take at most while they cannot be stored.
+# Most memory for the results of one function that could not be stored yet.
 _RESULTS_BYTES = 64 * 1024 * 1024
 SHORTEST_WAIT_S = 0.01
-"""Shortest wait for an event that comes due by the clock, seconds: timers may fire a little early."""
+"""Shortest wait for an event's due time, seconds. Timers may fire slightly early, and would then fire repeatedly."""
 
 
 class Lane:
-    """The events of one function that are leased or run.
+    """The leased and running events of one function.
 
     Args:
-        function: its name.
-        backoff: how long the lane is paused.
-        reports: takes lines on the lane's trouble with the store.
+        function: the function's name.
+        backoff: computes how long the lane is paused.
+        reports: takes lines about the lane's failures to read or write the state file.
 
     Attributes:
-        function: its name.
-        backoff: how long the lane was paused last. While its wait is not 0, one event at a time tries whether the
-            function or the store takes work again.
-        reports: takes lines on the lane's trouble with the store.
-        ahead: events leased, not begun.
-        running: events that wait for or hold an environment.
-        open: events begun and not acknowledged yet.
+        function: the function's name.
+        backoff: computes how long the lane is paused. While its wait is not 0, only one event at a time is run, to
+            find out whether the function or the store takes work again.
+        reports: takes lines about the lane's failures to read or write the state file.
+        ahead: events that are leased and not started.
+        running: events that wait for an environment or have one.
+        open: events that are started and not acknowledged yet.
         awake: set when there may be something to do.
         more: whether there may be events that are due and not read ahead.
-        due_s: when an event comes due by the clock, ``time.monotonic()`` seconds; None: no event waits for a time.
-        gone: whether the function is not declared at the moment.
-        paused: whether the function or the store takes no work for a while.
+        due_s: when the next waiting event is due, ``time.monotonic()`` seconds; None: no event waits for a later time.
+        gone: whether the function is currently not declared.
+        paused: whether no events are started for a while, because the function or the store took no work.
     """
 
     def __init__(self, function: str, backoff: Backoff, reports: SayOnce) -> None:
@@ -64,49 +64,49 @@ class Lane:
         self._results_bytes = 0
 
     def keep_result(self, event: Event, result: Result) -> None:
-        """Keep a result that could not be stored, so that the event does not run again; as far as memory allows."""
+        """Keep a result that could not be stored, unless memory is short, so that the event need not run again."""
         if self._results_bytes + len(result.payload) <= _RESULTS_BYTES:
             self._results[event.id] = result
             self._results_bytes += len(result.payload)
 
     def take_result(self, event: Event) -> Result | None:
-        """The result kept for an event, which is kept no longer; None: there is none."""
+        """Remove and return the result that was kept for an event; None: no result was kept."""
         result = self._results.pop(event.id, None)
         if result is not None:
             self._results_bytes -= len(result.payload)
         return result
 
     def add(self, event: Event) -> None:
-        """Put a leased event behind the others."""
+        """Add a leased event at the end."""
         self.ahead.append(event)
         self._ahead_bytes += _size(event)
 
     def add_first(self, event: Event) -> None:
-        """Put a leased event before the others."""
+        """Add a leased event at the front."""
         self.ahead.appendleft(event)
         self._ahead_bytes += _size(event)
 
     def take(self) -> Event:
-        """Take the next event."""
+        """Remove and return the next event."""
         event = self.ahead.popleft()
         self._ahead_bytes -= _size(event)
         return event
 
     def has_room_for(self, event: Event) -> bool:
-        """Whether an event that was just stored comes right behind those in `ahead`, and memory is left for it."""
+        """Return whether a newly stored event comes directly after those in `ahead` and fits the memory limit."""
         return not (self.gone or self.more) and self._ahead_bytes + _size(event) <= _AHEAD_BYTES
 
     def look(self) -> None:
-        """Look whether there are new events to read ahead."""
+        """Wake the lane to check for new events to read ahead."""
         self.more = True
         self.awake.set()
 
     def until_due_s(self) -> float | None:
-        """How long until an event comes due by the clock, seconds; None: none will, or there is more to read now."""
+        """Return how many seconds remain until an event is due; None: none will be, or there are events to read now."""
         return None if self.due_s is None or self.more else max(SHORTEST_WAIT_S, self.due_s - time.monotonic())
 
     def wants_more(self) -> bool:
-        """Whether to read ahead: few events are there, and their payloads take little memory."""
+        """Return whether to read ahead: few events are leased, and they take little memory."""
         return len(self.ahead) <= READ_AHEAD // 2 and self._ahead_bytes < _AHEAD_BYTES
 
 

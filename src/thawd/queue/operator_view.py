@@ -1,7 +1,7 @@
-"""What operators see of the queue and of dead letters, and what they can do with them.
+"""Operators' view of the queue and the dead letters: figures, lists, redrive and removal.
 
-Makes the JSON documents that `thawd.gateway.thawd_api.queue` answers `thawd queue` and `thawd dead` with. A payload may
-be secret: only the document of a single dead letter has it, no list does.
+This module makes the JSON documents with which `thawd.gateway.thawd_api.queue` answers `thawd queue` and `thawd dead`.
+Payloads may be secret: only the document of a single dead letter contains its payload, lists do not.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MAX_PAGE = 100
 
 
 class QueueDesk:
-    """Answers operators. All methods raise `StoreError` when the state file cannot be used.
+    """Answers operators' requests. All methods raise `StoreError` when the state file cannot be used.
 
     Args:
         dead_letters: the dead letters.
-        upkeep: knows the queue's figures.
-        wake: called with the functions whose events were queued again.
+        upkeep: measures the queue.
+        wake: called with the names of functions for which events were queued again.
     """
 
     def __init__(self, dead_letters: DeadLetters, upkeep: Upkeep, *, wake: Callable[[set[str]], None]) -> None:
@@ -34,16 +34,19 @@ class QueueDesk:
         self._wake = wake
 
     async def overview(self) -> dict[str, Any]:
-        """The figures of the queue: `Upkeep.overview` under ``functions``."""
+        """Return the figures of the queue: `Upkeep.overview` under the key ``functions``."""
         return {"functions": await self._upkeep.overview()}
 
     async def page(self, function: str | None, *, after: int, limit: int) -> dict[str, Any]:
-        """Dead letters in the order of acceptance, without their payloads, and where the next page begins.
+        """Return a page of dead letters without their payloads, in the order in which the events were accepted.
 
         Args:
-            function: the function whose dead letters are listed; None: those of all functions.
-            after: only dead letters with a larger id.
+            function: list only this function's dead letters; None: those of all functions.
+            after: list only dead letters with an id larger than this.
             limit: most dead letters in the page, 1 to `MAX_PAGE`.
+
+        Returns:
+            ``dead_letters``, the page, and ``next``, the `after` of the next page (None: this is the last page).
         """
         limit = max(1, min(limit, MAX_PAGE))
         letters = await self._dead_letters.page(function, after=after, limit=limit, payloads=False)
@@ -51,7 +54,7 @@ class QueueDesk:
         return {"dead_letters": [_summary(letter) for letter in letters], "next": following}
 
     async def show(self, number: int) -> dict[str, Any]:
-        """One dead letter with its payload, trace header and client context.
+        """Return one dead letter with its payload, trace header and client context.
 
         Raises:
             ResourceNotFoundException: no dead letter has that id (404).
@@ -68,7 +71,7 @@ class QueueDesk:
             ``count``, the number of events queued, and ``unknown``, the ids in the selection that no dead letter has.
 
         Raises:
-            InvalidParameterValueException: the selection names no dead letters, or names them in two ways (400).
+            InvalidParameterValueException: the selection has not exactly one of ids, function and all (400).
         """
         ids, unknown = await self._resolve(selection)
         functions = await self._dead_letters.redrive(ids)
@@ -76,7 +79,7 @@ class QueueDesk:
         return {"count": len(ids), "unknown": unknown}
 
     async def remove(self, selection: Selection) -> dict[str, Any]:
-        """Delete dead letters; answers and errors are those of `redrive`."""
+        """Delete dead letters. Returns and raises what `redrive` does; ``count`` is the number deleted."""
         ids, unknown = await self._resolve(selection)
         return {"count": await self._dead_letters.remove(ids), "unknown": unknown}
 

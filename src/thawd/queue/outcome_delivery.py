@@ -1,8 +1,9 @@
 """Ends events that have run: delivers an event's outcome to its destination, now or later, and then ends the event.
 
-The outcome is kept beside the event while its destination cannot take it, so that the handler does not run again for
-that. Deliveries are at least once; their keys make a second one replace the first where the destination has keys.
-Stands between the invoker and the destinations; `thawd.stores.events.outbox` stores the outcomes that wait.
+If a destination is unavailable, the outcome is stored with the event and delivered later, so that the handler does not
+run again. Each outcome is delivered at least once. Where the destination has keys, a repeated delivery replaces the
+first, because both have the same key. The invoker calls this module, which calls the destinations;
+`thawd.stores.events.outbox` stores the outcomes that wait.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ _BACKOFF_FIRST_S = 1.0
 _BACKOFF_LAST_S = 300.0
 _RECHECK_S = 30.0
 _SHORTEST_WAIT_S = 0.01
-# Kept outcomes that are delivered at the same time; first deliveries are as many as events that run.
+# Most stored outcomes that are delivered at the same time. First deliveries are limited by the events that run.
 _AT_ONCE = 16
-# How long a destination may be away. The longest that Lambda keeps an event, for want of a figure for destinations.
+# How long a destination may be unavailable before its outcomes are dead-lettered. Lambda documents no figure for
+# destinations, so this is the longest that Lambda keeps an event.
 _PATIENCE_S = 21_600.0
-# Topic of reports about the state file; those about a destination have its name.
+# Topic of reports about the state file. The topic of reports about a destination is the destination's name.
 _STORE = "state file"
 
 
@@ -38,8 +40,8 @@ class DeadLetterCause(msgspec.Struct, frozen=True):
     """Why an event is to become a dead letter.
 
     Attributes:
-        error: what was wrong.
-        condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
+        error: the error, as text.
+        condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another name of the reason.
     """
 
     error: str
@@ -47,16 +49,16 @@ class DeadLetterCause(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What is to be delivered of an event, and how the event ends afterwards: done, or as a dead letter.
+    """The deliveries to make for an event, and how the event ends afterwards: done, or as a dead letter.
 
-    Its JSON is in state files: the names in it, ``burial`` among them, stay.
+    State files contain this struct as JSON, so its field names, including ``burial``, must not change.
 
     Attributes:
         delivery: the first delivery.
         cause: why the event is to become a dead letter; None: it is done.
-        rest: deliveries after the first; those to functions come last, as they are stored when the event ends.
-        if_failed: deliveries to make instead, when the event would be done and the first delivery cannot be made.
-        again: what a redrive of the dead letter delivers; None: a redrive runs the event again.
+        rest: deliveries after the first. Those to functions come last, because they are stored when the event ends.
+        if_failed: deliveries to make instead if `cause` is None and the first delivery cannot be made.
+        again: the outcome that a redrive of the dead letter delivers; None: a redrive runs the event again.
     """
 
     delivery: Delivery
@@ -66,22 +68,22 @@ class Outcome(msgspec.Struct, frozen=True):
     again: Outcome | None = None
 
     def after(self, why: str | None = None) -> Outcome | None:
-        """What is left once the first delivery has ended; None: nothing is.
+        """Return the outcome that remains after the first delivery; None: nothing remains.
 
         Args:
-            why: why the first delivery was not made; None: it was.
+            why: why the first delivery was not made; None: it was made.
         """
         return Outcome(self.rest[0], self.cause_after(why), self.rest[1:], again=self.again) if self.rest else None
 
     def cause_after(self, why: str | None = None) -> DeadLetterCause | None:
-        """The cause once the first delivery has ended, `why` as in `after`."""
+        """Return `cause`, extended by why the first delivery was not made; `why` as in `after`."""
         if self.cause is None or why is None:
             return self.cause
         return DeadLetterCause(f"{self.cause.error}; and {why}", self.cause.condition)
 
 
 class RefusedError(Exception):
-    """The destination does not take the answer, now or later; the message says why."""
+    """The destination refuses the answer for good; the message says why."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -92,14 +94,14 @@ class Outcomes:
     """Ends events that have run.
 
     Args:
-        queue: the events.
-        outbox: outcomes that wait.
-        destinations: take deliveries.
+        queue: stores the events.
+        outbox: stores the outcomes that wait for their destination.
+        destinations: carries out deliveries.
         report: takes a line for the operator.
 
     Attributes:
-        under_way: kept outcomes that are being delivered.
-        on_follow_ups: called with the functions for which new events are queued.
+        under_way: number of stored outcomes that are being delivered.
+        on_follow_ups: called with the names of functions for which deliveries have queued new events.
     """
 
     def __init__(
@@ -128,20 +130,20 @@ class Outcomes:
         counts: bool = True,
         if_failed: Callable[[], list[Delivery]] = list,
     ) -> None:
-        """Deliver the outcome of a leased event and end the event, or keep the outcome for `run` to deliver.
+        """Deliver the outcome of a leased event and end the event, or store the outcome for `run` to deliver.
 
-        A failure is always kept first: if it were delivered and then forgotten in a crash, the event would run again,
-        and might succeed.
+        A failure is always stored first. If it were delivered before it is stored, a crash in between would run the
+        event again, and it might succeed although its failure was delivered.
 
         Args:
-            event_id: the event.
-            outcome: of the event.
-            counts: whether it is of an attempt made since the event was leased.
-            if_failed: makes the deliveries for the case that a kept answer cannot be delivered later either.
+            event_id: the event's id in the state file.
+            outcome: the event's outcome.
+            counts: whether the outcome results from an attempt that was made since the event was leased.
+            if_failed: makes the deliveries to make instead, if a stored answer cannot be delivered later either.
 
         Raises:
-            RefusedError: the destination refuses the answer; the event is as before.
-            StoreError: neither the end nor the outcome could be stored; the event is as before.
+            RefusedError: the destination refuses the answer; the event is unchanged.
+            StoreError: neither the event's end nor its outcome could be stored; the event is unchanged.
         """
         if outcome.cause is not None:
             await self._keep(event_id, outcome, outcome.cause.error, at=clock.now(), counts=counts)
@@ -162,7 +164,7 @@ class Outcomes:
         self._awake.set()
 
     async def run(self) -> None:
-        """Deliver kept outcomes until cancelled."""
+        """Deliver stored outcomes until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._awake.clear()
@@ -173,7 +175,7 @@ class Outcomes:
                 await is_set_within(self._awake, _RECHECK_S if self.under_way >= most else await self._until_due_s())
 
     def break_off(self) -> None:
-        """End deliveries that are being made, keep their outcomes, and make no more: thawd stops."""
+        """Because thawd stops: abort the running deliveries, keep their outcomes stored, and start no more."""
         self._stopping = True
         self._destinations.break_off()
 
@@ -197,7 +199,7 @@ class Outcomes:
         return time_left_s(due, now, shortest_s=_SHORTEST_WAIT_S, longest_s=_RECHECK_S)
 
     async def _deliver_kept(self, waiting: WaitingOutcome) -> None:
-        """Try to deliver a kept outcome once more; never raises."""
+        """Try once more to deliver a stored outcome. Never raises."""
         try:
             await self._try(waiting)
             self._store_backoff.succeeded()
@@ -210,8 +212,11 @@ class Outcomes:
             self._awake.set()
 
     async def _back_off(self, error: StoreError) -> None:
-        """The state file takes nothing: each delivery would be repeated, so there are few until it does."""
-        self._reports.say(f"thawd: outcomes of events wait: {error}", topic=_STORE)
+        """Report and wait, because the state file is unusable.
+
+        Until it is usable again, no delivery can be recorded and each would be repeated, so only few are made.
+        """
+        self._reports.say(f"thawd: outcomes of asynchronous events cannot be delivered yet: {error}", topic=_STORE)
         await asyncio.sleep(self._store_backoff.failed(time.monotonic()))
 
     async def _try(self, waiting: WaitingOutcome) -> None:
@@ -224,13 +229,13 @@ class Outcomes:
                 cause = DeadLetterCause(f"{destination} refused it: {error.message}", "DestinationRefused")
                 await self._fail(waiting, outcome, cause)
             elif clock.now() - waiting.since > _PATIENCE_S:
-                cause = DeadLetterCause(f"{destination} was away: {error.message}", "DestinationFailed")
+                cause = DeadLetterCause(f"{destination} was unavailable: {error.message}", "DestinationFailed")
                 await self._fail(waiting, outcome, cause, again=outcome)
             else:
                 self._say_down(outcome.delivery, error)
                 wait_s = backoff_s(waiting.tries + 2, first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)
                 await self._outbox.retry(waiting.id, at=clock.now() + wait_s, error=error.message)
-        except Exception as error:  # a bug of ours with one outcome must not end the others, nor come back for ever
+        except Exception as error:  # a bug in thawd must neither stop the other deliveries nor repeat for ever
             self._reports.report(f"thawd: an outcome of {waiting.function} failed inside thawd: {error!r}")
             await self._queue.dead_letter(
                 waiting.id, error=repr(error), condition="InternalError", counts=False, outcome=waiting.document
@@ -246,13 +251,13 @@ class Outcomes:
     async def _fail(
         self, waiting: WaitingOutcome, outcome: Outcome, cause: DeadLetterCause, *, again: Outcome | None = None
     ) -> None:
-        """Go on without the first delivery of `outcome`, which will not be made.
+        """Give up the first delivery of `outcome` and record what happens to the event without it.
 
         Args:
-            waiting: the outcome as it is stored.
-            outcome: the same.
-            cause: why the delivery will not be made.
-            again: what a redrive is to deliver; None: it runs the event again.
+            waiting: the row of the stored outcome.
+            outcome: the outcome decoded from that row.
+            cause: why the delivery is given up.
+            again: the outcome that a redrive delivers; None: a redrive runs the event again.
         """
         why = cause.error
         self._reports.report(f"thawd: {waiting.function}: the outcome of an event was not delivered: {why[:300]}")
@@ -294,7 +299,7 @@ class Outcomes:
     def _say_down(self, delivery: Delivery, error: ThawdError) -> None:
         name = str(delivery.destination)
         line = (
-            f"thawd: {delivery.function}: {name} cannot be reached; outcomes are kept and tried again: "
+            f"thawd: {delivery.function}: outcomes cannot be delivered to {name} now, and are kept and tried again: "
             f"{error.message[:300]}"
         )
         self._reports.say(line, topic=name, cause="down")

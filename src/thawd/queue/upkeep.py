@@ -1,6 +1,7 @@
-"""Looks after the queue while the server runs: deletes old dead letters, gives space back, measures rates.
+"""Maintains the queue while the server runs: deletes old dead letters, returns disk space, measures rates.
 
-Dead-letters events of functions that are gone. Never runs or leases an event: that is `thawd.queue.invoker`'s.
+It also dead-letters old events of functions that no longer exist. It never leases or runs an event:
+`thawd.queue.invoker` does.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _ORPHANS_AFTER_S = 21_600.0
 
 
 class Upkeep:
-    """Keeps the queue tidy, and measures it.
+    """Deletes old dead letters and measures the queue.
 
     Args:
         state: the state file.
         queue: the events in the state file.
         dead_letters: the dead letters in the state file.
-        names: returns the names of all functions.
+        names: returns the names of all functions that exist.
         retention_s: how long a dead letter is kept, seconds.
         report: takes a line for the operator.
     """
@@ -58,7 +59,7 @@ class Upkeep:
         self._samples: deque[tuple[float, dict[str, Flow]]] = deque()
 
     def stop(self) -> None:
-        """Dead-letter no more events: functions that a stop takes away are not gone for good."""
+        """Dead-letter no more events: when the server stops, functions disappear without being deleted."""
         self._stopping = True
 
     async def run(self) -> None:
@@ -72,11 +73,11 @@ class Upkeep:
                     await self.sweep()
                 self._reports.over()
             except StoreError as error:
-                self._reports.say(f"thawd: the queue cannot be looked after: {error.message}")
+                self._reports.say(f"thawd: the queue cannot be maintained: {error.message}")
             await asyncio.sleep(_SAMPLE_S)
 
     async def sweep(self) -> None:
-        """Delete old dead letters, dead-letter events whose function is gone for good, give space back.
+        """Delete old dead letters, dead-letter old events of deleted functions, and return disk space.
 
         Raises:
             StoreError: the state file cannot be used.
@@ -98,13 +99,13 @@ class Upkeep:
         )
         if count:
             self._reports.report(
-                f"thawd: {count} events of {name}, which is no function any more, are dead letters now"
+                f"thawd: {count} events of {name} are now dead letters: there is no function with that name any more"
             )
 
     async def _sample(self) -> dict[str, Flow]:
         flow = await self._queue.flow()
         now_s = time.monotonic()
-        # A call of `overview` between two samples adds none.
+        # A call of `overview` shortly after a sample adds no second one.
         if not self._samples or now_s - self._samples[-1][0] >= _SAMPLE_S / 2:
             self._samples.append((now_s, flow))
         while now_s - self._samples[0][0] > _RATE_WINDOW_S:
@@ -112,13 +113,13 @@ class Upkeep:
         return flow
 
     async def overview(self) -> dict[str, dict[str, Any]]:
-        """The figures of the queue, by function.
+        """Return the figures of the queue, by function.
 
         Returns:
             For each function that has or had events: ``queued`` (waiting to run), ``running``, ``delivering`` (outcomes
-            that wait for their destination), ``dead`` (dead letters), ``oldest_age_s`` of the events queued (None: none
-            is), ``accepted_per_s`` and ``done_per_s`` over the last minute, and the numbers since the state file was
-            made: ``accepted``, ``done``, ``retried``, ``buried`` (dead-lettered).
+            that wait for their destination), ``dead`` (dead letters), ``oldest_age_s`` (age of the oldest queued event;
+            None: no event is queued), ``accepted_per_s`` and ``done_per_s`` over the last minute, and the totals since
+            the state file was created: ``accepted``, ``done``, ``retried``, ``buried`` (dead-lettered).
 
         Raises:
             StoreError: the state file cannot be read.

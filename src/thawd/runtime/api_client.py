@@ -1,7 +1,7 @@
 """The invoke phase as a client of the Runtime API, for functions whose environment also runs extensions.
 
-A wrapper of the extensions has started this program. Frames connect the platform with a single process; here several
-processes talk to it.
+It is used when the code has both a wrapper script, which executes this program, and extensions. Frames connect the
+platform with a single process; here several processes communicate with it, so the Runtime API is used instead.
 
 Source: AWS Lambda developer guide, "Using the Lambda runtime API for custom runtimes".
 """
@@ -45,13 +45,13 @@ def run() -> NoReturn:
         body, failed = invoking.invoke(handler, head, event, now_s=time.monotonic())
         process.flush_output()
         if os.getpid() != owner:
-            os._exit(0)  # this is a child that the handler forked and that has returned from it, too
+            os._exit(0)  # this is a child that the handler forked and that also returned from the handler
         place = "/invocation/%s/%s" % (head["id"], "error" if failed else "response")
         api.post(place, body, str(json.loads(body)["errorType"]) if failed else None)
 
 
 class _Api:
-    """A kept-alive connection to the Runtime API."""
+    """A persistent connection to the Runtime API."""
 
     def __init__(self, address: str) -> None:
         self._connection = http.client.HTTPConnection(address)

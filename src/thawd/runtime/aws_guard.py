@@ -1,9 +1,11 @@
-"""Keeps botocore from reaching AWS itself under ``thawd up --aws``, by an import hook.
+"""Prevents botocore from reaching the real AWS under ``thawd up --aws``, with an import hook.
 
-botocore before 1.31.0 does not know ``AWS_ENDPOINT_URL``: the hook passes it to its sessions. With any version, a
-request that would still go to AWS is refused before it leaves: its client was made with another endpoint, or ignores
-the variable. Imports nothing of thawd: `site/sitecustomize.py` loads it in programs that are not thawd's. Standard
-library only, Python 3.9 and later.
+botocore before 1.31.0 does not support ``AWS_ENDPOINT_URL``, so the hook passes the endpoint to botocore's sessions.
+With any version, a request that would still go to AWS is refused before it is sent. That happens when the client was
+created with another endpoint, or ignores the variable.
+
+This module uses only the standard library of Python 3.9 and later, and imports nothing from thawd, because
+`site/sitecustomize.py` loads it in programs that are not thawd's.
 
 Source: AWS SDKs and tools reference guide, "Service-specific endpoints"; botocore's changelog, 1.31.0.
 """
@@ -14,15 +16,15 @@ from typing import Any, Callable, Dict, Optional
 from urllib.parse import urlsplit
 
 SWITCH = "THAWD_AWS"
-"""The variable whose value is ``local`` when AWS is emulated."""
+"""The environment variable that is ``local`` when thawd emulates AWS."""
 _KNOWS_ENDPOINTS = (1, 31, 0)
 _AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".aws.dev")
-# Arguments of `create_client` before the endpoint: the session, service, region, API version, use_ssl, verify.
+# Number of arguments of `create_client` before the endpoint: session, service, region, API version, use_ssl, verify.
 _BEFORE_ENDPOINT = 6
 
 
 def install() -> None:
-    """Install the import hook if AWS is emulated."""
+    """Install the import hook if thawd emulates AWS."""
     if os.environ.get(SWITCH) != "local" or any(type(one).__name__ == _Hook.__name__ for one in sys.meta_path):
         return
     for name, change in _CHANGES.items():
@@ -32,7 +34,7 @@ def install() -> None:
 
 
 class _Hook:
-    """Finds the modules to be changed by way of the other finders, and changes them once they have been executed."""
+    """Finds the modules to change through the other finders, and changes each after it has been executed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         change = _CHANGES.get(name)
@@ -47,7 +49,7 @@ class _Hook:
 
 
 def _after_execution(loader: Any, name: str, change: Callable[[Any], None]) -> None:
-    """Make a loader call `change` on the module `name` only: a zip file's loader loads all modules of a folder."""
+    """Make a loader call `change` for the module `name` only; a zip file's loader also loads other modules."""
     if hasattr(loader, "exec_module"):
         execute = loader.exec_module
 
@@ -84,7 +86,7 @@ def _endpoint(service: Any) -> Optional[str]:
 
 
 def _give_endpoint(owner: Any, name: str) -> None:
-    """Make the method `name`, which creates a client, default to the variable's endpoint."""
+    """Make the method `name`, which creates clients, use the endpoint in the environment variable by default."""
     if _version() >= _KNOWS_ENDPOINTS:
         return
     make = getattr(owner, name)
@@ -116,9 +118,9 @@ def _refusal(host: str) -> Exception:
 
     class LeavesForAwsError(exceptions.BotoCoreError):  # type: ignore[misc]
         fmt = (
-            "thawd up --aws: this request would have gone to AWS itself ({host}) and was not sent. The client was made "
-            "with an endpoint of its own, or AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is set; leave that out, or run "
-            "`thawd up --aws-real` to use your account"
+            "thawd up --aws: this request was not sent, because it would have gone to the real AWS ({host}). The "
+            "client was created with its own endpoint, or AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is set. Remove that, or "
+            "run `thawd up --aws-real` to use your AWS account"
         )
 
     return LeavesForAwsError(host=host)

@@ -1,4 +1,4 @@
-"""Program: ``python bootstrap.py MODE CONTROL SERVICES LIFELINE``, the last three being open descriptors.
+"""Program: ``python bootstrap.py MODE CONTROL SERVICES LIFELINE``. The last three arguments are open descriptors.
 
 MODE is ``environment`` (init, then serve invocations), ``template`` (init, then fork environments on request),
 ``snapshot`` (init, then be frozen) or ``lint``. ``python bootstrap.py api`` gets its invocations from the Runtime API.
@@ -12,19 +12,19 @@ import sys
 def load_own_package() -> None:
     """Make ``thawd`` importable from this file's folder without adding that folder to ``sys.path``.
 
-    The platform's site-packages, perhaps of another Python version, must stay invisible to the function.
+    The function must not see the platform's site-packages, which may be for another Python version.
     """
     import importlib.util
     from importlib.machinery import PathFinder
 
     runtime_folder = os.path.dirname(os.path.abspath(__file__))
     package_folder = os.path.dirname(runtime_folder)
-    # Python puts a script's folder first on the path; a function's `import handler` must not find this package's.
+    # Python puts a script's folder first on the path. A function's `import handler` must not find this package's file.
     if sys.path and os.path.abspath(sys.path[0]) == runtime_folder:
         del sys.path[0]
     spec = PathFinder.find_spec("thawd", [os.path.dirname(package_folder)])
     if spec is None or spec.loader is None:
-        raise SystemExit("thawd: the package is not at %s; reinstall thawd" % package_folder)
+        raise SystemExit("thawd: the Python package thawd was not found in %s; reinstall thawd" % package_folder)
     package = importlib.util.module_from_spec(spec)
     sys.modules["thawd"] = package
     spec.loader.exec_module(package)

@@ -1,4 +1,7 @@
-"""Blocking frames over one end of a socketpair, by descriptor: the socket module would add 4 ms to each start."""
+"""Sends and receives frames over one end of a socketpair, blocking.
+
+It uses the bare descriptor, because importing the socket module would add 4 ms to each start.
+"""
 
 import os
 from typing import Any, Optional
@@ -7,7 +10,7 @@ from thawd.wire import frames
 
 
 class Channel:
-    """One end of a socketpair to the platform.
+    """This process's end of a socketpair to the platform.
 
     Attributes:
         fd: the descriptor; -1 when closed.

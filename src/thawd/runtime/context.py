@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, Dict, Optional, Tuple
 
-# Facts from the environment variables, read at the first invocation: os.environ takes 1 us a name.
+# Values from environment variables, read once at the first invocation, because os.environ takes 1 us for each name.
 _facts: Tuple[str, ...] = ()
 
 
@@ -21,13 +21,13 @@ def _read_facts() -> Tuple[str, ...]:
 
 
 def forget_environment() -> None:
-    """Read the variables again at the next invocation: this process has become another environment."""
+    """Read the variables again at the next invocation, because this process becomes another environment."""
     global _facts  # noqa: PLW0603
     _facts = ()
 
 
 class CognitoIdentity:
-    """Identity of the caller, for applications with Amazon Cognito; always empty here."""
+    """Identity of the caller when it uses Amazon Cognito; thawd always leaves it empty."""
 
     __slots__ = ("cognito_identity_id", "cognito_identity_pool_id")
 
@@ -37,7 +37,7 @@ class CognitoIdentity:
 
 
 class Client:
-    """The application that called, as a mobile SDK describes it."""
+    """The calling application, as described by AWS's SDK for mobile apps."""
 
     __slots__ = ("app_package_name", "app_title", "app_version_code", "app_version_name", "installation_id")
 
@@ -47,7 +47,7 @@ class Client:
 
 
 class ClientContext:
-    """What the caller sent as ``X-Amz-Client-Context``.
+    """The content of the caller's ``X-Amz-Client-Context`` header.
 
     Attributes:
         custom: values set by the calling application.
@@ -88,7 +88,7 @@ class LambdaContext:
         self._deadline_s = deadline_s
 
     def get_remaining_time_in_millis(self) -> int:
-        """Milliseconds left before the invocation times out, never below 0. The wall clock has no effect."""
+        """Milliseconds until the invocation times out, at least 0. Changing the system clock has no effect."""
         return max(0, int((self._deadline_s - time.monotonic()) * 1000))
 
     def log(self, message: Any) -> None:

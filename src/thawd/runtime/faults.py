@@ -1,6 +1,6 @@
-"""Lambda's error documents from Python exceptions, with a stack trace that shows the user's frames only.
+"""Makes Lambda's error documents from Python exceptions. The stack trace contains only the frames of user code.
 
-Source: AWS Lambda developer guide, "Python function errors"; field names as the runtime API documents them.
+Source: AWS Lambda developer guide, "Python function errors", and for the field names the Runtime API's page.
 """
 
 import json
@@ -23,7 +23,7 @@ class Fault(Exception):
     Attributes:
         error_type: for example ``Runtime.HandlerNotFound``.
         message: what happened.
-        cause: the exception that caused it, whose frames are shown; None to show none.
+        cause: the exception that caused it. Its frames become the stack trace; None: no stack trace.
     """
 
     def __init__(self, error_type: str, message: str, cause: Optional[BaseException] = None) -> None:
@@ -34,7 +34,7 @@ class Fault(Exception):
 
 
 class Report:
-    """The report of a failure: for the caller as `document`, for the log as `text`."""
+    """The report of a failure: `document` for the caller, `text` for the log."""
 
     def __init__(self, error_type: str, message: str, frames: List[str], request_id: str = "") -> None:
         self.error_type = error_type
@@ -70,7 +70,7 @@ class Report:
 
 
 def report(error: BaseException, request_id: str = "") -> Report:
-    """The report of `error`, which is a `Fault` or any exception of the user's."""
+    """The report of `error`, which is a `Fault` or any exception of user code."""
     if isinstance(error, Fault):
         return Report(error.error_type, error.message, _frames(error.cause), request_id)
     return Report(type(error).__name__, _message(error), _frames(error), request_id)
@@ -82,12 +82,12 @@ def _message(error: BaseException) -> str:
     except Exception as failure:  # a user's __str__ may itself fail
         return "<no message: __str__ raised %s>" % type(failure).__name__
     if len(message) > _LONGEST_MESSAGE:
-        return "%s... (%d characters in all)" % (message[:_LONGEST_MESSAGE], len(message))
+        return "%s... (%d characters in total)" % (message[:_LONGEST_MESSAGE], len(message))
     return message
 
 
 def _frames(error: Optional[BaseException]) -> List[str]:
-    """The formatted frames of `error` from the user's first frame on, without the import machinery."""
+    """The formatted frames of `error` that belong to user code, without those of the import machinery."""
     if error is None:
         return []
     import linecache
@@ -97,7 +97,7 @@ def _frames(error: Optional[BaseException]) -> List[str]:
     frames: List[Any] = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
     lines = traceback.format_list(frames)
     if isinstance(error, SyntaxError) and not any(error.filename == frame.filename for frame in frames):
-        # For a syntax error the frame of the file exists only in the exception.
+        # The frame of a file with a syntax error is not in the traceback, only in the exception itself.
         lines.extend(line for line in traceback.format_exception_only(type(error), error)[:-1])
     return lines
 
@@ -109,7 +109,7 @@ def _is_users(filename: str) -> bool:
 
 
 def write_log(text: str) -> None:
-    """Write to the function's log as the function itself would, even if it has closed or replaced its streams."""
+    """Write to the function's log through standard error, even if the function has closed or replaced that stream."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

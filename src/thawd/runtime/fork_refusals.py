@@ -1,8 +1,8 @@
-"""Finds resources that forks of this process would share, because of which it must not be forked.
+"""Finds resources that forks of this process would share. If there are any, the process must not be forked.
 
-A fork copies memory only; its descriptors are the template's own open files. Two forks that read from one connection
-get each other's answers, two that wait on one epoll set take each other's wake-ups, and all move one file position.
-Only files that each fork can reopen (regular files, folders, harmless devices) may stay open across a fork.
+A fork copies memory, but its descriptors refer to the template's open files. Two forks that read from the same
+connection get each other's answers, two that wait on the same epoll set take each other's wake-ups, and all forks move
+the same file position. Only files that each fork can reopen (regular files, folders, harmless devices) may stay open.
 
 Source: fork(2), open(2) "Open file descriptions"; SQLite, "How To Corrupt An SQLite Database File", 2.6.
 """
@@ -17,19 +17,19 @@ from thawd.runtime import process
 
 _STANDARD_STREAMS = (0, 1, 2)
 _NAMED = 3
-# Linux, include/uapi/linux/major.h: 1 is memory; 3, 5, 7, 8, 9 of it: null, zero, full, random, urandom.
+# Linux, include/uapi/linux/major.h: major number 1 means memory devices. Minors: null, zero, full, random, urandom.
 _MEMORY_DEVICES = frozenset(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9))
 _SQLITE = b"SQLite format 3\0"  # Source: sqlite.org, "Database File Format", 1.3
 _SHARED_WRITABLE = re.compile(r"^\S+ .w.s \S+ \S+ \S+ *(.*)$")
 
 _WAY_OUT = (
-    "copies by fork would share it and get each other's data; open it on the first invocation or close it in a "
-    "before-snapshot hook"
+    "forks would share it and get each other's data; open it on the first invocation or close it in a before-snapshot "
+    "hook"
 )
 
 
 def refusal() -> Optional[str]:
-    """Which resources forks would share, with the way out; None when there are none."""
+    """Which resources forks would share, and what to do; None when there are none."""
     shared = [text for fd in _descriptors() for text in [_shared(fd)] if text] + _memory() + _children()
     if not shared:
         return None
@@ -38,10 +38,10 @@ def refusal() -> Optional[str]:
 
 
 def reopen() -> None:
-    """Open regular files and folders again in a fork, so that they are its own open files, at the same positions.
+    """In a fork, open regular files and folders again, so that it does not share them; file positions are kept.
 
     Raises:
-        OSError: a file cannot be opened any more; this process must end.
+        OSError: a file can no longer be opened; this process must then end.
     """
     for fd in _descriptors():
         mode = os.fstat(fd).st_mode
@@ -55,7 +55,7 @@ def reopen() -> None:
 
 
 def _descriptors() -> List[int]:
-    """Numbers of the function's descriptors; [] without /proc, as outside Linux."""
+    """Numbers of the function's descriptors; [] without /proc, for example on another system than Linux."""
     own = {*_STANDARD_STREAMS, *process.private_fds}
     found = []
     try:
@@ -66,14 +66,14 @@ def _descriptors() -> List[int]:
         try:
             os.fstat(int(name))
         except OSError:
-            continue  # the descriptor that lists the folder
+            continue  # the descriptor that listed the folder; it is closed now
         if int(name) not in own:
             found.append(int(name))
     return sorted(found)
 
 
 def _shared(fd: int) -> str:
-    """The resource that forks would share by this descriptor; empty if each fork can reopen it."""
+    """Describes the resource that forks would share through this descriptor; empty if each fork can reopen it."""
     status = os.fstat(fd)
     link = os.readlink("/proc/self/fd/%d" % fd)
     if stat.S_ISDIR(status.st_mode):
@@ -100,14 +100,14 @@ def _shared_file(fd: int, link: str, status: os.stat_result) -> str:
     try:
         is_database = os.pread(fd, len(_SQLITE), 0) == _SQLITE
     except OSError:
-        is_database = False  # open for writing only
+        is_database = False  # the file is open for writing only
     if _is_locked(fd):
         return "%s (locked, descriptor %d)" % (link, fd)
     return "%s (an SQLite database, descriptor %d)" % (link, fd) if is_database else ""
 
 
 def _is_locked(fd: int) -> bool:
-    """Whether this descriptor holds a lock on its file; no fork would hold it. Source: proc_pid_fdinfo(5)."""
+    """Whether this descriptor holds a lock on its file, which a fork would not hold. Source: proc_pid_fdinfo(5)."""
     try:
         with open("/proc/self/fdinfo/%d" % fd) as info:
             return any(line.startswith("lock:") for line in info)
@@ -120,9 +120,9 @@ def _flags(fd: int) -> int:
 
 
 def _path_of(fd: int) -> str:
-    """The path at which to reopen a file; in the fork's own temporary folder it leads to a copy of the file.
+    """The path at which to reopen a file. In a temporary folder, this path leads to the fork's own copy of the file.
 
-    The link in /proc if another file is at that path by now.
+    If a different file is at that path now, the result is the descriptor's link in /proc.
     """
     link, itself = os.readlink("/proc/self/fd/%d" % fd), os.fstat(fd)
     try:
@@ -130,13 +130,13 @@ def _path_of(fd: int) -> str:
     except OSError:
         return "/proc/self/fd/%d" % fd
     same = os.path.samestat(itself, there)
-    # The same check as thaw's on files in an own folder: native/thaw_image.c, file_must_match.
+    # thaw makes the same check on files in a copy's own folder: native/thaw_image.c, file_must_match.
     copied = (itself.st_size, itself.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
     return link if same or copied or stat.S_ISDIR(itself.st_mode) else "/proc/self/fd/%d" % fd
 
 
 def _memory() -> List[str]:
-    """Shared memory that all forks would write to: multiprocessing's locks and values, SQLite's index of a WAL."""
+    """Shared memory that all forks would write to: locks and values of multiprocessing, the WAL index of SQLite."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             matches: Iterable[Optional["re.Match[str]"]] = [_SHARED_WRITABLE.match(line) for line in maps]
@@ -147,7 +147,7 @@ def _memory() -> List[str]:
 
 
 def _children() -> List[str]:
-    """Living child processes that init started: all forks would use the same one. Source: proc_tid_children(5)."""
+    """Live child processes that init started; all forks would use the same ones. Source: proc_tid_children(5)."""
     living = []
     try:
         for task in os.listdir("/proc/self/task"):
@@ -159,5 +159,5 @@ def _children() -> List[str]:
                 if rest.split()[0] not in "ZX":
                     living.append("a child process (%s, pid %s)" % (name.partition("(")[2], pid))
     except OSError:
-        return []  # a child has ended meanwhile, or the kernel does not list children
+        return []  # a child has just ended, or the kernel does not list children
     return living

@@ -1,9 +1,9 @@
 """The process of a function with a snapshot: initialised and primed once, frozen, and thawed any number of times.
 
-In the original: init, before-snapshot hooks, the priming event, the freeze; then it can be forked until the platform
-ends it. In a copy: descriptors and variables become the new process's own, state that must differ between copies is
-renewed, after-restore hooks run, and the copy is ready. A copy that becomes a template leaves the last three steps to
-the environments it forks.
+The original process runs init, the before-snapshot hooks and the priming event, and is then frozen. If the freeze is
+refused, it becomes a template. A copy takes over its own descriptors and environment variables, renews state that must
+differ between copies, runs the after-restore hooks, and is ready. A copy that becomes a template leaves these steps,
+except for the descriptors, to the environments that it forks.
 """
 
 import gc
@@ -28,12 +28,12 @@ Head = Dict[str, Any]
 
 
 class _Frozen(NamedTuple):
-    """Facts from before the freeze that a copy needs.
+    """Data from before the freeze that a copy needs.
 
     Attributes:
         pid: process id of the original.
         variables: environment variables that the original was started with.
-        facts: facts for the platform: ``init_ms``, ``fork_refused``, ``dropped``.
+        facts: fields to report to the platform: ``init_ms``, ``fork_refused``, ``dropped``.
         stamps: stamps of the files outside the code folder that init has read.
     """
 
@@ -44,7 +44,7 @@ class _Frozen(NamedTuple):
 
 
 def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
-    """Run init, then freeze when the platform asks; returns only in environments, thawed or forked, that can serve.
+    """Run init, then freeze when the platform asks. Returns only in a thawed or forked environment that can serve.
 
     Args:
         channel: channel to the platform.
@@ -90,23 +90,23 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
             return _in_copy(channel, handler, frozen, outcome, library=request.head["library"])
     channel.send(frames.FROZEN, {**facts, **outcome_head, "answers_differ": primed.differ}, primed.answer)
     loop.serve(channel, handler, until=frames.GO_ON)
-    # A second run of the priming event may have opened files that forks would share.
+    # Check again: since the last check, the platform may have sent the priming event, which may have opened files.
     refused = template.fork_refusal()
     if refused is not None:
         faults.write_log("thawd: not forked: %s\n" % refused)
         os._exit(0)
-    # The platform waits for this frame: code that reads only frames would lose the descriptors sent with a FORK.
+    # The platform sends FORK only after this frame. `loop.serve` could not receive the descriptors that come with it.
     channel.send(frames.STAGE, {"stage": "template"})
     return _fork_on_request(channel, handler, frozen)
 
 
 def _wrapper_refusal() -> Optional[str]:
-    """Why a process with a wrapper as its parent must not be frozen: the parent would be missing in a copy."""
+    """Why this process must not be frozen if a wrapper is still its parent: a copy would lack the parent."""
     if _WRAPPER not in os.environ or os.getpid() == os.getsid(0):
         return None
     return (
-        "the program that AWS_LAMBDA_EXEC_WRAPPER names keeps running beside the runtime: let it end with "
-        '`exec "$@"`, which puts the runtime in its place'
+        "the program that AWS_LAMBDA_EXEC_WRAPPER names keeps running as the parent of the runtime; make "
+        '`exec "$@"` its last command, so that the runtime replaces it'
     )
 
 
@@ -125,8 +125,8 @@ def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
 
 
 def _freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
-    """Freeze; returns the outcome, and for the FROZEN frame why there is no image, or the image's figures."""
-    # All copies share the image's memory; the garbage collector must not dirty its pages in each of them.
+    """Freeze. Returns the outcome, and the fields for the FROZEN frame: the refusal, or the image's figures."""
+    # All copies share the image's memory, so the garbage collector must not write to its pages in each copy.
     gc.collect()
     gc.freeze()
     process.flush_output()
@@ -150,12 +150,12 @@ def _freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optio
 def _in_copy(
     channel: Channel, handler: Handler, frozen: _Frozen, outcome: "engine.FreezeOutcome", *, library: str
 ) -> Tuple[Channel, Handler, Head]:
-    """Continue in a copy, in the role that the first argument names: environment, template or probe."""
+    """Continue in a copy, in the role that `outcome.arguments[0]` names: environment, template or probe."""
     role = outcome.arguments[0]
     head: Head = {**frozen.facts, "restore_ms": outcome.restore_ms}
     begun_s = time.monotonic()
     if role == "environment":
-        # First of all: the function's own threads run as soon as any later call waits.
+        # This must be the first step, because the function's own threads run as soon as a later call waits.
         _become(frozen, outcome.environment, thread_ids=lambda tid: engine.new_thread_id(tid, library=library))
     process.die_with_platform(_LIFELINE)
     process.limit_descriptors()
@@ -165,24 +165,24 @@ def _in_copy(
     if role == "template":
         channel.send(frames.READY, {"pid": os.getpid(), **head})
         return _fork_on_request(channel, handler, frozen)
-    # A probe: reports whether files have changed since the freeze, so that the image must not be used again.
+    # A probe reports whether files have changed since the freeze; then the image must not be used again.
     channel.send(frames.READY, {"pid": os.getpid(), **head, "changed": changed(frozen.stamps)})
     os._exit(0)
 
 
 def _fork_on_request(channel: Channel, handler: Handler, frozen: _Frozen) -> Tuple[Channel, Handler, Head]:
-    """Serve as a template; returns in forked environments only, which are restored as thawed ones are."""
+    """Serve as a template. Returns only in forked environments, which run the same restore steps as thawed ones."""
     forked = template.serve(channel, own_fds=[_SERVICES, _LIFELINE])
-    # Threads do not survive a fork, so none has an id.
+    # The other threads do not exist in a fork, so none has an id.
     begun_s = time.monotonic()
     _become(frozen, {**frozen.variables, **forked.environ}, thread_ids=lambda tid: 0)
     return forked.channel, handler, {"init_ms": forked.fork_ms, **_renewed(forked.channel, begun_s=begun_s)}
 
 
 def _become(frozen: _Frozen, variables: Mapping[str, str], *, thread_ids: Callable[[int], int]) -> None:
-    """Make this copy a process of its own."""
+    """Make this copy distinct from the original process."""
     if _WRAPPER in frozen.variables:
-        # Init saw the variables as the wrapper had changed them; no wrapper runs for a copy.
+        # Init saw the variables as the wrapper had changed them. No wrapper runs for a copy, so keep those values.
         own = {name: variables[name] for name in frames.PER_ENVIRONMENT if name in variables}
         variables = {**frozen.variables, **own}
     process.become_own_process(frozen.pid, variables=variables, original=frozen.variables, thread_ids=thread_ids)

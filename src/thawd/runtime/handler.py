@@ -1,4 +1,4 @@
-"""The init phase: find and import the function's handler, as Lambda's Python runtime does.
+"""The init phase: finds and imports the function's handler, as Lambda's Python runtime does.
 
 Source: error types and wording as observed with `awslambdaric` 4.2.2.
 """
@@ -15,15 +15,15 @@ Handler = Callable[[Any, Any], Any]
 
 
 def load(name: str, task_root: str) -> Handler:
-    """Import the handler `name`, ``module.function`` with a module that may be dotted or have slashes.
+    """Import the handler `name`, which is ``module.function``. The module's name may contain dots or slashes.
 
     Args:
         name: the ``_HANDLER`` variable.
         task_root: folder of the function's code; becomes the working directory and the first entry of ``sys.path``.
 
     Raises:
-        Fault: with Lambda's error type: the name is malformed, the module cannot be imported or does not parse, the
-            function is missing or cannot be called.
+        Fault: the name is malformed, the module cannot be imported or does not parse, or the function is missing or
+            cannot be called. The fault has Lambda's error type.
         BaseException: any exception that the module itself raised during its import.
     """
     os.chdir(task_root)

@@ -1,8 +1,8 @@
-"""Notes the files outside the code folder that init reads: once one has changed, the snapshot must not be used again.
+"""Records which files init reads. When one of them has changed, the snapshot must not be used again.
 
-Notes loaded modules and files that Python code opens for reading. Files that native code reads without mapping them are
-not seen; thaw itself checks mapped files. Files in the code folder, which is stored by content, and in the process's
-own temporary folder, which is stored with the snapshot, are left out.
+It records loaded modules, and files that Python code opens for reading. It does not notice files that native code reads
+without mapping them; thaw itself checks mapped files. Files in two folders are left out: the code folder, which never
+changes, and the process's own temporary folder, which is stored with the snapshot.
 """
 
 import builtins
@@ -13,16 +13,16 @@ import sys
 import time
 from typing import Any, List, Optional, Set, Tuple
 
-# Path, size, time of change in nanoseconds, inode.
+# Path, size in bytes, modification time in nanoseconds, inode.
 Stamp = Tuple[str, int, int, int]
 
-# The clock of file times ticks every few milliseconds. Source: inode_timestamps(7), current_time().
+# File times advance only every few milliseconds, so allow for this much. Source: inode_timestamps(7), current_time().
 _CLOCK_NS = 100_000_000
 _PASSING = ("/proc/", "/sys/", "/dev/")
 
 
 class _Open:
-    """Replaces `open` during init. An object rather than a function: as a class attribute it must not bind."""
+    """Replaces `open` during init. Not a function, because a function in a class attribute would become a method."""
 
     def __init__(self, opened: Set[str]) -> None:
         self._open = builtins.open
@@ -35,15 +35,15 @@ class _Open:
             try:
                 self._opened.add(os.path.abspath(os.fsdecode(file)))
             except TypeError:
-                pass  # a descriptor that an unseen call has opened
+                pass  # `file` is a descriptor; the call that opened it was not seen
         return stream
 
 
 class SourceFiles:
     """The files that an init phase reads.
 
-    An audit hook would see more opens, but it cannot be removed, and it permanently slows `id` and `copy.deepcopy`
-    down by half.
+    An audit hook would notice more files. But it cannot be removed, and makes `id` and `copy.deepcopy` permanently
+    slower by half.
     """
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class SourceFiles:
         self._begun_ns = 0
 
     def watch(self) -> None:
-        """Start taking notes."""
+        """Start recording."""
         self._begun_ns = time.time_ns() - _CLOCK_NS
         builtins.open = io.open = _Open(self._opened)
 
     def stop(self) -> None:
-        """Stop taking notes. References to the wrapped `open` stay valid; they cost 0.1 us a call more."""
+        """Stop recording. References to the wrapped `open` remain valid; each call through one takes 0.1 us longer."""
         builtins.open = io.open = self._real
 
     def stamps(self, kept: List[str]) -> List[Stamp]:
@@ -69,10 +69,13 @@ class SourceFiles:
                 paths.add(os.path.abspath(file))
         left_out = tuple(os.path.join(folder, "") for folder in kept) + _PASSING
         stamps = [_stamp(path) for path in sorted(paths) if not path.startswith(left_out)]
-        return [self._if_it_lay_still(stamp) for stamp in stamps if stamp is not None]
+        return [self._unless_changed_during_init(stamp) for stamp in stamps if stamp is not None]
 
-    def _if_it_lay_still(self, stamp: Stamp) -> Stamp:
-        """The stamp, or for a file changed during init one that no file has: init may have read either content."""
+    def _unless_changed_during_init(self, stamp: Stamp) -> Stamp:
+        """The stamp; for a file that changed during init, a stamp that no file can have.
+
+        Nobody knows whether init read that file's old or new content, so the snapshot must not be used again.
+        """
         path, size, modified_ns, inode = stamp
         return stamp if modified_ns < self._begun_ns else (path, size, -1, inode)
 
@@ -86,7 +89,7 @@ def changed(stamps: List[Stamp]) -> Optional[str]:
 
 
 def _file_of(module: Any) -> Any:
-    """The module's `__file__`, without triggering the loading of a lazy module."""
+    """The module's `__file__`; reading it this way does not load a lazy module."""
     try:
         return object.__getattribute__(module, "__dict__").get("__file__")
     except AttributeError:

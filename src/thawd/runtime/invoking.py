@@ -1,4 +1,4 @@
-"""One invocation: calls the handler with the event, and makes the answer from the value or the exception."""
+"""Runs one invocation: calls the handler with the event, and makes the answer from its return value or exception."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def invoke(
 
     Args:
         handler: the function's handler.
-        head: head of the INVOKE frame: ``id``, ``arn``, ``left_ms`` and perhaps ``trace`` and ``client``.
+        head: head of the INVOKE frame: ``id``, ``arn``, ``left_ms``, and optionally ``trace`` and ``client``.
         event: JSON text.
         now_s: when the invocation began, ``time.monotonic()`` seconds.
         marshal: encodes the handler's return value; None: as JSON text.
@@ -82,17 +82,17 @@ def _marshal(response: Any) -> bytes:
 
 
 def _encode(response: Any) -> bytes:
-    # As observed: AWS Lambda's runtimes escape characters beyond ASCII up to Python 3.11, and not from 3.12 on.
+    # Observed on AWS Lambda: runtimes up to Python 3.11 escape characters beyond ASCII; those from 3.12 on do not.
     if sys.version_info >= (3, 12):
         try:
             return json.dumps(response, default=_plain, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            pass  # half of a surrogate pair has no UTF-8 encoding and must be escaped
+            pass  # a lone surrogate has no UTF-8 encoding and must be escaped
     return json.dumps(response, default=_plain).encode()
 
 
 def _plain(value: Any) -> Any:
-    """Convert Decimal, which DynamoDB returns: Lambda's runtime accepts it and no other type beyond JSON's."""
+    """Convert Decimal, which DynamoDB returns. It is the only type beyond JSON's that Lambda's runtime accepts."""
     decimal = sys.modules.get("decimal")
     if decimal is not None and isinstance(value, decimal.Decimal):
         return float(value)

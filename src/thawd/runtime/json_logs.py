@@ -1,4 +1,4 @@
-"""Records of ``logging`` as JSON objects, with the keys of Lambda's Python runtime.
+"""Formats ``logging`` records as JSON objects, with the keys that Lambda's Python runtime uses.
 
 Source: AWS Lambda developer guide, "Log and monitor Python Lambda functions", "Using structured JSON logs with Python".
 """
@@ -9,15 +9,16 @@ import time
 import traceback
 from typing import Any, Dict
 
-# Attributes of every record; all others were added by the user. `taskName` is left out: it is None outside of asyncio.
+# Attributes of every record; all others were added by user code. `taskName` counts as added, because it is None outside
+# asyncio and None is not written.
 _COMMON = frozenset(vars(logging.makeLogRecord({}))) - {"taskName"} | {"message", "asctime", "aws_request_id"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats each record as one line, whatever its contents."""
+    """Formats each record as one line of JSON, even if JSON cannot represent a value in it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """JSON text with a newline; values of types beyond JSON's are written as text."""
+        """The record as JSON text with a newline. Values that JSON cannot represent are written as text."""
         fields: Dict[str, Any] = {
             "timestamp": timestamp(record.created),
             "level": record.levelname,
@@ -30,7 +31,7 @@ class JsonFormatter(logging.Formatter):
             fields["errorType"] = error[0].__name__
             fields["errorMessage"] = str(error[1])
             fields["location"] = "%s:%s:%d" % (record.pathname, record.funcName, record.lineno)
-        fields["requestId"] = getattr(record, "aws_request_id", None) or None  # none while init runs
+        fields["requestId"] = getattr(record, "aws_request_id", None) or None  # there is no request id during init
         for key, value in vars(record).items():
             if key not in _COMMON and key not in fields:
                 fields[key] = value
@@ -38,10 +39,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def encode(fields: Dict[str, Any]) -> str:
-    """JSON text of one line."""
+    """`fields` as one line of JSON text."""
     try:
         return json.dumps(fields, default=str, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):  # keys that are not text, or a value that contains itself
+    except (TypeError, ValueError, RecursionError):  # a key is not text, or a value contains itself
         return json.dumps({str(key): _plain(value) for key, value in fields.items()}, ensure_ascii=False)
 
 
@@ -54,6 +55,6 @@ def _plain(value: Any) -> Any:
 
 
 def timestamp(seconds: float) -> str:
-    """``2026-11-20T12:00:00.123Z``."""
+    """The time `seconds` (since 1970) as text, for example ``2026-11-20T12:00:00.123Z``."""
     milliseconds = int(seconds * 1000)
     return "%s.%03dZ" % (time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(milliseconds // 1000)), milliseconds % 1000)

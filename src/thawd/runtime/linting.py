@@ -1,4 +1,7 @@
-"""Searches the function as it would be frozen: init, before-snapshot hooks, the search, then the process ends."""
+"""Searches a function's process for state that a snapshot would break: runs init and the before-snapshot hooks first.
+
+The process reports what it finds and then ends.
+"""
 
 import os
 import sys
@@ -14,11 +17,11 @@ from thawd.wire import frames
 
 
 def run(channel: Channel, *, own_fds: Sequence[int]) -> NoReturn:
-    """Send the findings in the READY frame and end; a failed init is reported as in any other mode.
+    """Send the findings in the READY frame and end the process. A failed init is reported as in any other mode.
 
     Args:
         channel: channel to the platform.
-        own_fds: descriptors of the runtime rather than of the function.
+        own_fds: descriptors that belong to the runtime, not to the function.
     """
     openings = Openings(os.environ["LAMBDA_TASK_ROOT"])
     openings.watch()

@@ -1,7 +1,8 @@
-"""Sets up Python's logging inside a function as on Lambda, as text or as JSON by the environment variables.
+"""Sets up Python's logging inside a function as on Lambda. Environment variables select text or JSON.
 
-Text: level WARNING, one line with level, time and request id. JSON: one object a line, level INFO unless
-``AWS_LAMBDA_LOG_LEVEL`` names another. Printed output is not changed.
+With text, the level is WARNING, and each record is a line with level, time and request id. With JSON, each record is an
+object on its own line, and the level is INFO unless ``AWS_LAMBDA_LOG_LEVEL`` names another. Output of `print` is not
+changed.
 """
 
 import logging
@@ -16,12 +17,12 @@ _request_id = ""
 _handler: "Optional[_ToStandardOutput]" = None
 _level = ""
 
-# Lambda's names of levels that logging does not have. Source: AWS Lambda developer guide, "Log-level filtering".
+# Levels that Lambda has and Python's logging does not. Source: AWS Lambda developer guide, "Log-level filtering".
 _LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}
 
 
 def set_request_id(request_id: str) -> None:
-    """Set the request id of the invocation that later records belong to."""
+    """Set the request id for later records."""
     global _request_id  # noqa: PLW0603 - an environment runs one invocation at a time
     _request_id = request_id
 
@@ -38,12 +39,12 @@ class _ToStandardOutput(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             sys.stdout.write(self.format(record))
-        except Exception:  # logging's own way of reporting a record that cannot be formatted
+        except Exception:  # `handleError` is how logging itself reports a record that cannot be formatted
             self.handleError(record)
 
 
 def install() -> None:
-    """Give the root logger Lambda's handler and format."""
+    """Add a handler with Lambda's format to the root logger."""
     global _handler  # noqa: PLW0603 - a process has one root logger
     _handler = _ToStandardOutput()
     _handler.addFilter(_RequestId())
@@ -52,7 +53,7 @@ def install() -> None:
 
 
 def configure() -> None:
-    """Take format and level from the environment variables; called again in a copy, whose variables may differ."""
+    """Set format and level from the environment variables. Called again in a copy, because its variables may differ."""
     global _level  # noqa: PLW0603
     if _handler is None:
         return
@@ -63,7 +64,7 @@ def configure() -> None:
     level = os.environ.get("AWS_LAMBDA_LOG_LEVEL", "INFO").upper() if as_json else "WARNING"
     if level != _level:
         _level = level
-        # Only if it has changed: init may have set another level, which a copy keeps.
+        # Only if the variable has changed: init may have set another level itself, and a copy keeps that level.
         logging.root.setLevel(_LEVELS.get(level, level))
 
 
@@ -76,6 +77,6 @@ def _text_formatter() -> logging.Formatter:
 
 
 def _json_formatter() -> logging.Formatter:
-    from thawd.runtime.json_logs import JsonFormatter  # not needed for text
+    from thawd.runtime.json_logs import JsonFormatter  # imported only for JSON logs, to keep other starts fast
 
     return JsonFormatter()

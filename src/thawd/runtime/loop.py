@@ -1,4 +1,4 @@
-"""The invoke phase: one frame in, the handler, one frame out, until the platform closes the channel."""
+"""The invoke phase: receives a frame, runs the handler, sends a frame, until the platform closes the channel."""
 
 import os
 import time
@@ -14,7 +14,7 @@ INIT_FAILED = 1
 
 
 def give_up(channel: Channel, report: faults.Report, *, status: int) -> NoReturn:
-    """Report to the platform and to the log why this process cannot serve, and end it."""
+    """Report to the platform and in the log why this process cannot serve, then end the process."""
     process.flush_output()
     faults.write_log(report.text)
     channel.send(frames.INIT_ERROR, {"type": report.error_type, "message": report.message}, report.document)
@@ -42,7 +42,7 @@ def _status(error: SystemExit) -> int:
 
 
 def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) -> None:
-    """Answer invocations one at a time; ends the process when the platform closes the channel.
+    """Answer invocations one at a time. When the platform closes the channel, the process ends.
 
     Args:
         channel: channel to the platform.
@@ -65,7 +65,7 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
             body, failed = streams.invoke(frame.head, frame.body, now_s=started_s)
         process.flush_output()
         if os.getpid() != owner:
-            os._exit(0)  # this is a child that the handler forked and that has returned from it, too
+            os._exit(0)  # this is a child that the handler forked and that also returned from the handler
         duration_ms = (time.monotonic() - started_s) * 1000
         head = {"duration_ms": duration_ms, "peak_kib": peak.kib(), "failed": failed}
         if streams is not None:

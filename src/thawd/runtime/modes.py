@@ -1,4 +1,4 @@
-"""The modes of a runtime process: an environment, a template that forks them, a process to freeze, or one to lint."""
+"""The modes of a runtime process: an environment, a template that forks others, or a process to freeze or to lint."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from thawd.wire import frames
 
 
 def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
-    """Run the init phase and then, by `mode`, serve as an environment, fork as a template, freeze or lint."""
+    """Run the init phase; then serve as an environment, fork as a template, freeze or lint, according to `mode`."""
     started_s = time.monotonic()
     if mode == "api":
         from thawd.runtime import api_client

@@ -1,7 +1,7 @@
 """Runs the priming event before the freeze, so that what a first invocation loads and compiles is in the snapshot.
 
-The event is run twice. If the answers are equal, a thawed copy's answer must be equal, too. If they differ, for example
-by a counter or a time, only the success can be compared.
+The event is run twice. If both answers are equal, the answer of a thawed copy must be the same. If they differ, for
+example by a counter or a time, a copy only has to succeed.
 """
 
 import json
@@ -19,7 +19,7 @@ class PrimingResult(NamedTuple):
 
     Attributes:
         answer: answer of the last run, JSON text.
-        differ: whether the answers differ from each other.
+        differ: whether the answers of the runs differ.
         refused: why the process must not be frozen; None when the runs succeeded.
     """
 
@@ -29,11 +29,11 @@ class PrimingResult(NamedTuple):
 
 
 def prime(handler: Handler, head: Dict[str, Any], event: bytes) -> PrimingResult:
-    """Run the handler on `event`, once for each of the request ids in `head`, as an invocation would.
+    """Run the handler on `event`, like an invocation, once for each request id in `head`.
 
     Args:
         handler: the function's handler.
-        head: head of the FREEZE frame: ``ids``, and the fields of an INVOKE besides its id.
+        head: head of the FREEZE frame: ``ids``, and the fields of an INVOKE frame other than ``id``.
         event: JSON text.
     """
     owner = os.getpid()
@@ -52,7 +52,7 @@ def prime(handler: Handler, head: Dict[str, Any], event: bytes) -> PrimingResult
             body, failed = json.dumps({"errorType": "SystemExit", "errorMessage": str(error.code)}).encode(), True
         process.flush_output()
         if os.getpid() != owner:
-            os._exit(0)  # this is a child that the handler forked and that has returned from it, too
+            os._exit(0)  # this is a child that the handler forked and that also returned from the handler
         duration_ms = (time.monotonic() - started_s) * 1000
         faults.write_log("PRIME_END RequestId: %s\tDuration: %.2f ms\n" % (request_id, duration_ms))
         if failed:
@@ -63,7 +63,8 @@ def prime(handler: Handler, head: Dict[str, Any], event: bytes) -> PrimingResult
 
 def _failure(document: bytes) -> str:
     error = json.loads(document)
-    return (
-        "%s: %s: %s; the log has the details. Mend the handler, or the event that `prime` "
-        "names, or take `prime` out" % (frames.PRIMING_FAILED, error["errorType"], error["errorMessage"])
+    return "%s: %s: %s; the log has the details. Fix the handler or the event that `prime` names, or remove `prime`" % (
+        frames.PRIMING_FAILED,
+        error["errorType"],
+        error["errorMessage"],
     )

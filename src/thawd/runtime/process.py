@@ -1,4 +1,4 @@
-"""The runtime's own process: its end with the platform's, its descriptors, its output, its peak memory."""
+"""Properties of the runtime's own process: it ends when the platform ends; its descriptors, output and peak memory."""
 
 import fcntl
 import os
@@ -13,9 +13,9 @@ from thawd.wire import frames
 
 _OPEN_FILES = 1024
 _NOT_RENEWED = 1
-# Descriptors of this process alone: a child that user code forks must neither hold nor use them.
+# Descriptors that only this process may use. A child that user code forks must not keep them open.
 private_fds: List[int] = []
-# True around the template's own forks, which pass descriptors to the child on purpose.
+# True while the template forks an environment, because that child must keep the descriptors.
 forking_environment = False
 
 
@@ -23,23 +23,23 @@ def die_with_platform(lifeline: int) -> None:
     """Make the kernel kill this process group when the platform's end of the pipe `lifeline` closes.
 
     The platform never writes to the pipe. When the platform dies, for whatever reason, the pipe hangs up and the kernel
-    sends the chosen signal to the descriptor's owner. Unlike PR_SET_PDEATHSIG this depends on the platform and not on
-    the parent, which for a forked environment is the template, and it ends the handler's children, too.
+    sends the chosen signal to the descriptor's owner. PR_SET_PDEATHSIG would depend on the parent, which for a forked
+    environment is the template. This method depends on the platform, and it also ends the handler's children.
 
     Source: fcntl(2), F_SETOWN, F_SETSIG and O_ASYNC; pipe(7).
     """
     os.set_inheritable(lifeline, False)
     if not hasattr(fcntl, "F_SETSIG"):
-        return  # not Linux: an idle environment still ends when its control channel is closed
+        return  # this is not Linux; there an idle environment still ends when its control channel is closed
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def settle_descriptors(fds: List[int]) -> None:
-    """Move `fds` to the numbers in `frames.DESCRIPTORS`, so that copies of this process have theirs at known numbers.
+    """Move `fds` to the numbers in `frames.DESCRIPTORS`, so that every copy of this process finds its own there.
 
-    Called at the beginning of a process, when nothing else may be open at these numbers.
+    Call this at the beginning of a process, before other files could be opened at these numbers.
     """
     above = max(*fds, *frames.DESCRIPTORS) + 1
     parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in fds]
@@ -63,7 +63,10 @@ def _close_private() -> None:
 
 
 def limit_descriptors() -> None:
-    """Set Lambda's limit of open files, 1,024; the platform's is higher. Source: Lambda quotas, "File descriptors"."""
+    """Set Lambda's limit of 1,024 open files, because the platform's limit is higher.
+
+    Source: Lambda quotas, "File descriptors".
+    """
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -72,7 +75,7 @@ def limit_descriptors() -> None:
 
 
 def set_up_output() -> None:
-    """Set up UTF-8 output by lines in which no printed text raises, and a traceback for crashes in native code."""
+    """Make output line-buffered UTF-8 that can print any text, and print a traceback when native code crashes."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     import faulthandler
@@ -90,7 +93,7 @@ def flush_output() -> None:
 
 
 class OwnPeakMemory:
-    """Peak resident memory of this process, read at most every 100 ms: the kernel takes 15 us to format it."""
+    """Peak resident memory of this process. It is read at most every 100 ms, because a read takes the kernel 15 us."""
 
     def __init__(self) -> None:
         self._fd: Optional[int] = None
@@ -100,7 +103,7 @@ class OwnPeakMemory:
     def kib(self) -> int:
         """Peak resident memory in KiB; 0 if the system does not report it.
 
-        VmHWM and not getrusage: ru_maxrss survives exec and would report the parent's size.
+        This reads VmHWM, because getrusage's ru_maxrss survives exec and would report the parent's size.
         """
         now_s = time.monotonic()
         if self._kib and now_s - self._read_at_s < 0.1:
@@ -120,13 +123,13 @@ class OwnPeakMemory:
 def become_own_process(
     old_pid: int, *, variables: Mapping[str, str], original: Mapping[str, str], thread_ids: Callable[[int], int]
 ) -> None:
-    """Make this copy, thawed or forked, a process of its own; ends it if it could not be made distinct.
+    """Make this copy (thawed or forked) distinct from the original process; end it if that fails.
 
     Args:
         old_pid: process id of the process that was copied.
-        variables: this process's own environment variables.
-        original: the environment variables that the other process was started with.
-        thread_ids: maps a thread's old id to its id in this copy; 0 when it has none.
+        variables: the environment variables of this copy.
+        original: the environment variables that the original process was started with.
+        thread_ids: maps a thread's id in the original to its id in this copy; 0 when the thread does not exist here.
     """
     uniqueness.environment(variables, original=original)
     try:

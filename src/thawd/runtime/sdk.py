@@ -1,9 +1,9 @@
-"""Provides boto3 from thawd's own environment to functions whose packages do not include it, as on Lambda.
+"""Provides the boto3 that is installed beside thawd to functions that do not bring one, as on Lambda.
 
-The variable ``THAWD_BOTO3`` has the modules' places as JSON (made by `thawd.environments.sdk`): ``modules``, by name,
-each with ``folder``, ``distribution``, ``version`` and ``allows``, the comparisons that the function's own version must
-meet to be compatible; or ``missing``, the reason why there are none. The function's own packages always take
-precedence. If they do not fit thawd's boto3, for example a botocore of another series, none of thawd's are used.
+`thawd.environments.sdk` puts JSON into the variable ``THAWD_BOTO3``. It contains either ``modules`` or ``missing``, the
+reason why there are none. Each module has ``folder``, ``distribution``, ``version`` and ``allows``: the comparisons
+that the version of the function's own copy must meet. The function's own packages always take precedence. If one of
+them is incompatible with thawd's boto3, for example a botocore of another series, none of thawd's packages are used.
 
 Source: AWS Lambda developer guide, "Runtime dependency search path in Python": the runtime's own packages come last.
 """
@@ -20,7 +20,7 @@ _found: "Optional[_Sdk]" = None
 
 def install() -> None:
     """Install the finder for boto3."""
-    global _found  # noqa: PLW0603 - one for the process, for `hint`
+    global _found  # noqa: PLW0603 - the process has one, which `hint` uses
     described = os.environ.get(VARIABLE)
     if described:
         _found = _Sdk(json.loads(described))
@@ -28,7 +28,7 @@ def install() -> None:
 
 
 def hint(error: BaseException) -> Optional[str]:
-    """Why boto3 is unavailable and the way out, if `error` is about its import; None for other errors."""
+    """If `error` is a failed import of boto3: why it is unavailable and what to do. None for other errors."""
     if _found is None or not isinstance(error, ModuleNotFoundError):
         return None
     if error.name not in (_FIRST, "botocore"):
@@ -53,7 +53,7 @@ class _Sdk:
         return PathFinder.find_spec(name, [module["folder"]])
 
     def find_distributions(self, context: Any = None) -> Iterator[Any]:
-        """Metadata by name: libraries ask for botocore's version. Listings of all distributions leave it out."""
+        """Metadata of one package, because libraries ask for botocore's version. Lists of all packages omit it."""
         name = getattr(context, "name", None)
         if name is None or "path" in vars(context):
             return
@@ -62,7 +62,7 @@ class _Sdk:
                 yield from _distributions(module["distribution"], [module["folder"]])
 
     def why_not(self) -> Optional[str]:
-        """Why boto3 is not provided, and the way out; None when it is provided."""
+        """Why boto3 is not provided, and what to do; None when it is provided."""
         if not self._looked:
             self._looked = True
             self._missing = self._missing or self._mixture()
@@ -77,14 +77,14 @@ class _Sdk:
                 continue
             if name == _FIRST:
                 return (
-                    "the function brings boto3 without all that it needs: install it with what it requires (pip "
-                    "without --no-deps)"
+                    "the function brings boto3 without all packages that boto3 needs. Install it with its "
+                    "dependencies (pip without --no-deps)"
                 )
             version = _own_version(module["distribution"])
             if version is not None and not _allowed(version, module["allows"]):
                 return (
-                    "the function has %s %s, which does not go with thawd's boto3 %s (it needs %s): name boto3 in the "
-                    "function's requirements, too"
+                    "the function brings %s %s, which is not compatible with thawd's boto3 %s (boto3 needs %s). Name "
+                    "boto3 in the function's requirements too"
                     % (module["distribution"], version, ours["version"], ",".join(map("".join, module["allows"])))
                 )
         return None
@@ -97,7 +97,7 @@ def _distributions(name: str, path: Any) -> Iterator[Any]:
 
 
 def _own_version(distribution: str) -> Optional[str]:
-    """Version of the function's own copy; None if it has no metadata: it is then trusted, as on Lambda."""
+    """Version of the function's own copy; None without metadata: such a copy counts as compatible, as on Lambda."""
     found = next(_distributions(distribution, sys.path), None)
     return None if found is None else str(found.version)
 
@@ -122,7 +122,7 @@ def _allowed(version: str, comparisons: "list[list[str]]") -> bool:
 
 
 def _numbers(version: str) -> Tuple[int, ...]:
-    """A version's release segment as five numbers, without a suffix such as ``rc1``."""
+    """The numeric part of a version as five numbers, without a suffix such as ``rc1``."""
     numbers = []
     for part in version.split("."):
         digits = ""

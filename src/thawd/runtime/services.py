@@ -1,4 +1,8 @@
-"""The services that ``import thawd`` offers a handler: tables by calls to the platform, buckets by folders or calls."""
+"""The services that ``import thawd`` offers a handler: tables and buckets.
+
+A table is reached by calls to the platform. A bucket is a folder that the handler accesses itself, or a remote bucket,
+which is reached by calls to the platform.
+"""
 
 import contextlib
 import json
@@ -11,11 +15,11 @@ from thawd.wire import frames
 
 
 class ServiceError(Exception):
-    """The platform refused or failed a call; the message says why."""
+    """The platform refused a call, or a call failed; the message says why."""
 
 
 class _Connection:
-    """The second channel to the platform; calls run one after the other, each with its reply."""
+    """The second channel to the platform. It carries one call at a time, each followed by its reply."""
 
     def __init__(self) -> None:
         self._channel: Optional[Channel] = None
@@ -28,29 +32,32 @@ class _Connection:
         self._owner = os.getpid()
 
     def go_on(self, fd: int) -> None:
-        """Continue in a thawed copy with another descriptor; threads that wait for their turn keep waiting."""
+        """Continue in a thawed copy with another descriptor; threads that wait to make a call keep waiting."""
         self._channel = Channel(fd)
         self._owner = os.getpid()
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Keep calls out meanwhile: a call frozen before its reply would take another call's reply in a copy."""
+        """Prevent calls within this context: a call that is frozen before its reply gets a wrong reply in a copy."""
         lock = self._lock
         with lock:
             yield
 
     def call(self, head: Dict[str, Any], body: bytes = b"") -> Tuple[Any, bytes]:
         if self._channel is None:
-            raise ServiceError("thawd.table works inside a function that thawd runs; here there is no platform to ask")
+            raise ServiceError(
+                "thawd.table and remote buckets of thawd.bucket work only inside a function that thawd runs"
+            )
         if os.getpid() != self._owner:
             raise ServiceError(
-                "thawd.table was called in a child process of the handler; hand the data back and call it there"
+                "thawd.table or thawd.bucket was called in a child process of the handler; return the data to the "
+                "handler's own process and make the call there"
             )
         with self._lock:
             self._channel.send(frames.CALL, head, body)
             frame = self._channel.receive()
         if frame is None:
-            raise ServiceError("the platform closed the connection; it is stopping")
+            raise ServiceError("the connection to thawd is closed, because thawd is stopping")
         if frame.head.get("error"):
             raise ServiceError(frame.head["error"])
         return frame.head, frame.body
@@ -60,12 +67,12 @@ _connection = _Connection()
 
 
 def quiet() -> ContextManager[None]:
-    """A context in which no thread has a call to the platform in progress."""
+    """A context in which no thread can make a call to the platform."""
     return _connection.quiet()
 
 
 def go_on(fd: int) -> None:
-    """Use the descriptor `fd` for the calls of all threads; for a thawed copy, within `quiet`."""
+    """Use the descriptor `fd` for the calls of all threads. Call this in a thawed copy, within `quiet`."""
     _connection.go_on(fd)
 
 
@@ -76,7 +83,7 @@ def connect(fd: int) -> None:
 
 def _text(key: Any) -> str:
     if not isinstance(key, str):
-        raise TypeError("a key is a str, not a %s" % type(key).__name__)
+        raise TypeError("a key must be a str, not a %s" % type(key).__name__)
     return key
 
 
@@ -87,13 +94,13 @@ class Table:
         self.name = name
 
     def put(self, key: str, item: Dict[str, Any]) -> None:
-        """Store `item`, a dict that JSON can represent, under `key`, replacing any item there. Durable on return.
+        """Store `item`, a dict that JSON can represent, under `key`. An existing item is replaced. Durable on return.
 
         Raises:
             ServiceError: there is no such table, or the item or key cannot be stored.
         """
         if not isinstance(item, dict):
-            raise TypeError("an item is a dict, not a %s" % type(item).__name__)
+            raise TypeError("an item must be a dict, not a %s" % type(item).__name__)
         _connection.call({"op": "table.put", "table": self.name, "key": _text(key)}, json.dumps(item).encode())
 
     def get(self, key: str) -> Optional[Dict[str, Any]]:
@@ -107,7 +114,7 @@ class Table:
         _connection.call({"op": "table.delete", "table": self.name, "key": _text(key)})
 
     def scan(self) -> Iterator[Tuple[str, Dict[str, Any]]]:
-        """All items as (key, item), in order of their keys, fetched a page at a time."""
+        """Iterate over all items as (key, item), in order of their keys. They are fetched a page at a time."""
         after: Optional[str] = None
         while True:
             head, body = _connection.call({"op": "table.scan", "table": self.name, "after": after})
@@ -120,17 +127,17 @@ class Table:
 
 
 class Bucket:
-    """A bucket of the platform: a folder whose files are objects."""
+    """A local bucket of the platform: a folder, in which the files are the objects."""
 
     def __init__(self, name: str, folder: str) -> None:
         self.name = name
         self.folder = folder
 
     def path(self, key: str) -> str:
-        """Path of the file behind the object `key`, as decoded from the event by ``urllib.parse.unquote_plus``."""
+        """Path of the object `key`'s file. Decode a key from an event first, with ``urllib.parse.unquote_plus``."""
         path = os.path.normpath(os.path.join(self.folder, key))
         if not path.startswith(self.folder + os.sep):
-            raise ServiceError("the key %r leads out of the bucket %s" % (key, self.name))
+            raise ServiceError("the key %r leads outside the bucket %s" % (key, self.name))
         return path
 
     def read(self, key: str) -> bytes:
@@ -143,11 +150,11 @@ class Bucket:
             return file.read()
 
     def write(self, key: str, data: bytes) -> None:
-        """Store the object so that it appears whole in one step, replacing any object there."""
+        """Store the object in one step, so that nobody sees it half-written. An existing object is replaced."""
         path = self.path(key)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # Dot files are not objects, so the bucket's notifications never see the half-written file. Not by `tempfile`,
-        # whose files only their owner can read: this file gets the permissions of any new file.
+        # Dot files are not objects, so the bucket's notifications never see the half-written file. `tempfile` is not
+        # used, because only the owner could read its files.
         staged = os.path.join(os.path.dirname(path), ".thawd-" + os.urandom(16).hex())
         fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -160,9 +167,9 @@ class Bucket:
 
 
 class RemoteBucket:
-    """A bucket in a remote object store, reached by calls to the platform, which has the credentials.
+    """A bucket in a remote object store. Access goes through the platform, which has the credentials.
 
-    Keys are those of the store, as in events; they begin with the prefix of the bucket's URL.
+    Keys are the store's full keys, as in events. They begin with the prefix in the bucket's URL.
     """
 
     def __init__(self, name: str) -> None:
@@ -183,7 +190,7 @@ class RemoteBucket:
 
         Raises:
             FileNotFoundError: there is no such object.
-            ServiceError: the store failed, the key is not the bucket's, or the object is too large.
+            ServiceError: the store failed, the key is outside the bucket, or the object is too large.
         """
         head, body = _connection.call({"op": "bucket.read", "bucket": self.name, "key": _text(key)})
         if head.get("missing"):
@@ -191,15 +198,15 @@ class RemoteBucket:
         return body
 
     def write(self, key: str, data: bytes) -> None:
-        """Store the object, of at most 64 MiB, replacing any object there. Durable on return.
+        """Store the object, at most 64 MiB. An existing object is replaced. Durable on return.
 
         Raises:
-            ServiceError: the store failed, the key is not the bucket's, or the object is too large.
+            ServiceError: the store failed, the key is outside the bucket, or the object is too large.
         """
         data = bytes(data)
         if len(data) > frames.MAX_BODY_BYTES:
             raise ServiceError(
-                "the object %r has %d bytes; thawd.bucket writes at most %d. Write it by the store's own client"
+                "the object %r has %d bytes, but thawd.bucket writes at most %d. Write it with the store's own client"
                 % (key, len(data), frames.MAX_BODY_BYTES)
             )
         _connection.call({"op": "bucket.write", "bucket": self.name, "key": _text(key)}, data)
@@ -223,4 +230,4 @@ def bucket(name: str) -> Union[Bucket, RemoteBucket]:
         return RemoteBucket(name)
     except ServiceError as error:
         known = ", ".join(sorted(folders)) or "none"
-        raise ServiceError("%s; of folders, thawd.toml has: %s" % (error, known)) from None
+        raise ServiceError("%s; the local buckets in thawd.toml are: %s" % (error, known)) from None

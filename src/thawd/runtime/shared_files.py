@@ -1,7 +1,7 @@
 """Files in ``/dev/shm``. An environment with its own ``/tmp`` also has its own ``/dev/shm``, which ends with it.
 
-Each copy of the process needs the files that init left there: their contents are kept in memory across the freeze or
-the fork and written to the copy's own folder.
+Each copy of the process needs the files that init left there. Their contents are kept in memory during the freeze or
+the fork, and then written to the copy's own ``/dev/shm``.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Dict, Optional, Tuple
 
 FOLDER = "/dev/shm"
 MAX_BYTES = 64 << 20
-"""Most bytes that are kept for copies."""
+"""Largest total size of the files that are kept for copies."""
 
 # The file system's name in native/disk.c.
 _SOURCE = "thawd-shm"
@@ -28,7 +28,7 @@ def is_own() -> bool:
 
 
 def keep() -> Optional[str]:
-    """Keep the folder's files for copies of this process; returns why that is impossible with the way out, or None."""
+    """Keep the folder's files for copies of this process. Returns None, or why that is impossible and what to do."""
     _kept.clear()
     if not is_own():
         return None
@@ -40,8 +40,8 @@ def keep() -> Optional[str]:
             left -= status.st_size
             if name in folders or not stat.S_ISREG(status.st_mode) or left < 0:
                 return (
-                    "init left %s in %s, and a copy is given regular files of 64 MiB in all; remove it, make it on the "
-                    "first invocation, or keep it in the temporary folder" % (name, FOLDER)
+                    "init left %s in %s; copies can get only regular files, at most 64 MiB in total. Remove it, create "
+                    "it on the first invocation, or put it into the temporary folder" % (name, FOLDER)
                 )
             with open(path, "rb") as file:
                 _kept[name] = stat.S_IMODE(status.st_mode), file.read()
@@ -49,7 +49,7 @@ def keep() -> Optional[str]:
 
 
 def restore() -> None:
-    """Write the kept files in a copy, whose folder is empty."""
+    """Write the kept files to the folder of this copy, which is empty."""
     if not _kept or not is_own():
         return
     for name, (mode, contents) in _kept.items():

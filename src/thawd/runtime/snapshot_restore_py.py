@@ -1,8 +1,8 @@
-"""The module ``snapshot_restore_py`` for functions whose own packages do not have it: registers hooks for snapshots.
+"""The module ``snapshot_restore_py``, with which functions register snapshot hooks, if they do not bring it themselves.
 
-`thawd.snapshot.hooks` provides it under that name; it is never imported as a part of thawd. Owns the two lists and
-nothing else: the runtime takes the hooks from here and runs them. The interface is that of AWS's package of this name,
-version 1.0.0, which Lambda's Python runtimes have installed::
+`thawd.snapshot.hooks` provides it under that name; it is never imported as a part of thawd. The module only keeps the
+two lists of hooks; the runtime reads and runs them. The interface is that of AWS's package ``snapshot_restore_py``
+1.0.0, which is installed in Lambda's Python runtimes::
 
     from snapshot_restore_py import register_after_restore, register_before_snapshot
 
@@ -26,7 +26,7 @@ _after: List[_Registered] = []
 
 
 def register_before_snapshot(func: _Hook, *args: Any, **kwargs: Any) -> _Hook:
-    """Call `func` with these arguments before the snapshot; the last registered runs first."""
+    """Call `func` with these arguments before the snapshot. The function that was registered last runs first."""
     _before.append((func, args, kwargs))
     return func
 
@@ -38,10 +38,10 @@ def register_after_restore(func: _Hook, *args: Any, **kwargs: Any) -> _Hook:
 
 
 def get_before_snapshot() -> List[_Registered]:
-    """The list itself of (function, arguments, keyword arguments), in the order of registration."""
+    """The before-snapshot hooks as (function, arguments, keyword arguments), in order of registration; not a copy."""
     return _before
 
 
 def get_after_restore() -> List[_Registered]:
-    """The list itself of (function, arguments, keyword arguments), in the order of registration."""
+    """The after-restore hooks as (function, arguments, keyword arguments), in order of registration; not a copy."""
     return _after

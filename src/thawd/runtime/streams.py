@@ -1,4 +1,4 @@
-"""Runs a streaming handler: sends its answer part by part, or whole if the caller wants that."""
+"""Runs a streaming handler: sends its answer part by part, or whole if the caller does not want a stream."""
 
 import os
 from typing import Any, Dict, List, Optional, Tuple
@@ -14,7 +14,7 @@ class Streams:
     """Runs the invocations of one streaming handler.
 
     Attributes:
-        result_head: fields for the RESULT frame of the last invocation: ``type``, its answer's content type.
+        result_head: a field for the RESULT frame of the last invocation: ``type``, the content type of its answer.
     """
 
     def __init__(self, handler: Any, channel: Optional[Channel]) -> None:
@@ -26,7 +26,8 @@ class Streams:
         """Run one invocation, as `invoking.invoke` does; the body is empty if the answer was sent in parts.
 
         Args:
-            head: head of the INVOKE frame; with ``stream``, the largest size in bytes, the answer is sent in parts.
+            head: head of the INVOKE frame. If it contains ``stream``, the answer is sent in parts; the value is the
+                largest size of the answer in bytes.
             event: JSON text.
             now_s: when the invocation began, ``time.monotonic()`` seconds.
         """
@@ -57,7 +58,7 @@ class _Sender:
 
     Attributes:
         kept: the parts of an answer that is returned whole.
-        fault: why a part was refused; a handler that ignores the error fails with it at its end.
+        fault: why a part was refused. If the handler ignores this error, the invocation fails with it at the end.
     """
 
     def __init__(self, channel: Optional[Channel], limit_bytes: int) -> None:
@@ -70,7 +71,9 @@ class _Sender:
 
     def send(self, data: bytes) -> None:
         if os.getpid() != self._owner:
-            raise streaming.StreamError("a child process of the handler cannot write its answer; let the handler do it")
+            raise streaming.StreamError(
+                "a child process of the handler cannot write to the stream; write in the handler's own process"
+            )
         self._left -= len(data)
         if self._left < 0:
             self.fault = Fault(

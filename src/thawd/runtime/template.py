@@ -1,11 +1,11 @@
 """The template: a process that has run init and then forks execution environments.
 
-A fork copies one thread. Libraries that keep native threads and do not handle forks (ONNX Runtime's and OpenMP's pools)
-would leave the copy waiting for threads that do not exist. The template therefore tries a fork first and looks which
-threads it has afterwards: threads that their library has not stopped for the fork are dangerous, and forking is refused
-with their names.
+A fork copies only one thread. With a library that keeps native threads and does not handle forks (the pools of ONNX
+Runtime and OpenMP), the copy would wait for threads that do not exist. The template therefore tries a fork first and
+then looks at its own threads. A thread that still runs was not stopped by its library for the fork and is dangerous, so
+forking is refused and the refusal names the threads.
 
-A process thawed from a snapshot may be a template, too: a burst of starts forks from one thawed copy.
+A process thawed from a snapshot can be a template too: in a burst of starts, environments fork from one thawed copy.
 """
 
 import gc
@@ -39,14 +39,14 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
     """Fork on request; returns only in the forked environments.
 
     Args:
-        channel: to the platform.
-        init_ms: how long init took.
+        channel: channel to the platform.
+        init_ms: how long init took, milliseconds.
         own_fds: descriptors of the template that a forked environment must not keep.
     """
     if os.geteuid() == 0:
-        from thawd.snapshot import engine  # noqa: F401 - each fork drops its capabilities with it
+        from thawd.snapshot import engine  # noqa: F401 - imported once, because each fork uses it to drop capabilities
 
-    # All environments share the memory that init left; the garbage collector must not dirty its pages in each of them.
+    # All environments share the memory that init left, so the garbage collector must not write to it in each of them.
     gc.collect()
     gc.freeze()
     own_pid, original = os.getpid(), dict(os.environ)
@@ -68,7 +68,7 @@ def serve(channel: Channel, *, own_fds: List[int]) -> Forked:
 
 
 def fork_refusal() -> Optional[str]:
-    """Why a fork of this process would not work, with the way out; None when it would."""
+    """Why a fork of this process would not work, and what to do; None when it would work."""
     import threading
 
     others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
@@ -86,7 +86,7 @@ def fork_refusal() -> Optional[str]:
     names = process.native_threads()
     if names:
         return (
-            "init left native threads running (%s) that a copy would lack; limit the library to one thread "
+            "init left native threads running (%s), which a fork would lack; limit the library to one thread "
             "(ONNX Runtime: SessionOptions.intra_op_num_threads = 1; OpenMP: OMP_NUM_THREADS=1) or set snapshot = false"
             % ", ".join(names)
         )
@@ -110,7 +110,7 @@ def _enter_disk(mount: Dict[str, Optional[str]]) -> None:
             str(mount["at"]), str(mount["own"]), mount["lower"], tmp=mount["tmp"], library=mount["library"]
         )
     except engine.SnapshotError as error:
-        faults.write_log("thawd: no temporary folder: %s\n" % error)
+        faults.write_log("thawd: the temporary folder of a fork could not be mounted: %s\n" % error)
         os._exit(1)
 
 
@@ -216,7 +216,7 @@ class _Template:
         os._exit(0)
 
     def _become_environment(self, fds: List[int]) -> Channel:
-        """Close the template's descriptors in the child and take over the environment's own."""
+        """In the child, close the template's descriptors and use the environment's own instead."""
         control, service, lifeline, output = fds
         os.setsid()
         process.die_with_platform(lifeline)

@@ -1,4 +1,4 @@
-// The client's side of the Runtime API, over kept-alive connections.
+// A client of the Runtime API, over persistent connections.
 
 import http from "node:http";
 
@@ -94,7 +94,7 @@ function errorRequest(document) {
   return { body: JSON.stringify(document), headers: { [ERROR_TYPE]: headerValue(document.errorType) } };
 }
 
-/** `text` as a header's value, which may hold visible ASCII only. */
+/** `text` as a header's value, which may contain only visible ASCII characters. */
 function headerValue(text) {
   return String(text).replace(/[^\x20-\x7e]/g, "?").slice(0, 1024);
 }

@@ -1,4 +1,4 @@
-// Lambda's error documents for values that JavaScript code throws: errorType, errorMessage, trace.
+// Makes Lambda's error documents (errorType, errorMessage, trace) from values that JavaScript code throws.
 
 /** An error whose name is one of Lambda's error types. */
 export function fault(errorType, message) {

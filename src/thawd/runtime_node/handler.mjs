@@ -1,7 +1,7 @@
 // The init phase: find and import the function's handler, as Lambda's Node runtime does.
 //
-// Source: AWS Lambda developer guide, "Define Lambda function handler in Node.js": `.js` and `.mjs` and `.cjs`, folders
-// before the file's name, and handlers nested in an export (`index.api.get`).
+// It supports `.js`, `.mjs` and `.cjs` files, folders in front of the file's name, and handlers nested in an export
+// (`index.api.get`). Source: AWS Lambda developer guide, "Define Lambda function handler in Node.js".
 
 import fs from "node:fs";
 import { createRequire } from "node:module";
@@ -22,7 +22,7 @@ export async function loadHandler(root, name) {
     throw fault("Runtime.MalformedHandlerName", `Bad handler '${name}': it must be file.export`);
   }
   if (path.relative(root, folder).split(path.sep)[0] === "..") {
-    throw fault("Runtime.MalformedHandlerName", `Bad handler '${name}': it leads out of the code folder`);
+    throw fault("Runtime.MalformedHandlerName", `Bad handler '${name}': it leads outside the code folder`);
   }
   const module = await load(path.join(folder, match[1]), root);
   const parts = match[2].split(".");
@@ -60,7 +60,7 @@ async function load(stem, root) {
   }
 }
 
-/** `error` as one of Lambda's error types, with a message such as `SyntaxError: …`. */
+/** A copy of `error` with one of Lambda's error types and a message such as `SyntaxError: …`. */
 function retyped(errorType, error) {
   const typed = fault(errorType, errorType === "Runtime.UserCodeSyntaxError" ? `SyntaxError: ${error.message}` : `Error: ${error.message}`);
   typed.stack = `${errorType}: ${error.stack}`;

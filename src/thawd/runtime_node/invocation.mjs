@@ -1,4 +1,4 @@
-// One invocation: makes the context, calls the handler, and sends its answer or its error to the platform.
+// Runs one invocation: makes the context, calls the handler, and sends its answer or its error to the platform.
 
 import { types } from "node:util";
 
@@ -29,17 +29,18 @@ export async function run(handler, invocation, api) {
   try {
     await api.response(invocation.id, answer);
   } catch (error) {
-    // Too large: the platform has answered the caller, and the environment continues.
+    // The answer is too large. The platform has already sent the caller an error, and the environment continues.
     if (error.status !== TOO_LARGE) throw error;
     writeLog("ERROR", error.message);
   }
 }
 
 /**
- * The answer of a handler, by the promise it returns or the callback it calls. Any other return value is ignored.
+ * The answer of a handler: the promise that it returns, or the value that it passes to the callback. Any other return
+ * value is ignored.
  *
- * Node emits `beforeExit` when its event loop is empty. A callback's answer is sent then, or immediately if the handler
- * has set `callbackWaitsForEmptyEventLoop` to false. A handler that has not answered by then never will.
+ * Node emits `beforeExit` when its event loop is empty. An answer by callback is sent then, or immediately if the
+ * handler has set `callbackWaitsForEmptyEventLoop` to false. A handler that has not answered by then never will.
  */
 function call(handler, event, invocation) {
   const { context, state } = contextOf(invocation);

@@ -1,7 +1,8 @@
-// Writes the output of a handler's `console` as Lambda does: one line of the log for each call.
+// Writes the output of a handler's `console` as Lambda does: each call makes one line in the log.
 //
-// As text: time, request id, level, message. As JSON (AWS_LAMBDA_LOG_FORMAT): an object with these fields, for levels
-// at or above AWS_LAMBDA_LOG_LEVEL. Source: AWS Lambda developer guide, "Using the JSON log format with Node.js".
+// A text line contains time, request id, level and message. With AWS_LAMBDA_LOG_FORMAT=JSON, a line is an object with
+// these fields, and is written only if its level is at least AWS_LAMBDA_LOG_LEVEL.
+// Source: AWS Lambda developer guide, "Using the JSON log format with Node.js".
 
 import fs from "node:fs";
 import { format } from "node:util";
@@ -24,7 +25,7 @@ export function installConsole() {
   }
 }
 
-/** Write an entry of the runtime itself. */
+/** Write an entry that comes from the runtime itself, not from the handler. */
 export function writeLog(level, message) {
   write(level, [message]);
 }
@@ -40,7 +41,7 @@ function write(level, values) {
   }
 }
 
-/** The fields of an entry: a single object unchanged, anything else as text; for an error also its parts. */
+/** The fields of an entry: a single object is kept unchanged, anything else becomes text. An error adds its parts. */
 function contentOf(values) {
   const error = values.find((value) => value instanceof Error);
   const [only] = values;
@@ -52,7 +53,7 @@ function contentOf(values) {
   return isObject ? parts : { message, ...parts };
 }
 
-/** A replacer for JSON.stringify with which circular objects and big integers do not raise an error. */
+/** A replacer for JSON.stringify that can handle circular objects and big integers, which would raise an error. */
 function withoutCircles() {
   const holders = [];
   return function (_, value) {
@@ -65,7 +66,7 @@ function withoutCircles() {
   };
 }
 
-/** Write a line synchronously: buffered output would be lost when the process is ended. */
+/** Write a line synchronously, because buffered output would be lost when the process is killed. */
 function writeLine(text) {
   const line = Buffer.from(`${text}\n`);
   for (let at = 0; at < line.length; ) {

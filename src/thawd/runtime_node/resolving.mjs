@@ -1,12 +1,12 @@
-// Hooks for `import`: a module that is not found near the file is searched on NODE_PATH, as by Lambda's Node runtime.
+// Hooks for `import`: a module that Node does not find is also searched for on NODE_PATH, as in Lambda's Node runtime.
 //
-// Node itself searches there for `require` only. Source: Node.js documentation, "Module: customization hooks"; AWS Lambda
+// Node itself uses NODE_PATH only for `require`. Source: Node.js documentation, "Module: customization hooks"; AWS Lambda
 // developer guide, "Working with layers for Node.js Lambda functions".
 
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 
-/** For each folder on NODE_PATH, the URL of a parent module from which bare specifiers are resolved in that folder. */
+/** For each folder on NODE_PATH, the URL of an imaginary module whose imports are searched for in that folder. */
 function parents() {
   return (process.env.NODE_PATH ?? "")
     .split(path.delimiter)

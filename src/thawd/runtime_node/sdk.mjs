@@ -1,7 +1,8 @@
-// AWS's SDK in Node functions: is found on NODE_PATH, and cannot reach AWS itself under `thawd up --aws`.
+// Lets Node functions find AWS's SDK on NODE_PATH, and prevents it from reaching the real AWS under `thawd up --aws`.
 //
-// Clients of version 3 know AWS_ENDPOINT_URL since late 2023. Requests of older clients and of version 2 go to AWS and are
-// refused before they leave. Source: AWS SDKs and tools reference guide, "Service-specific endpoints".
+// Clients of version 3 have supported AWS_ENDPOINT_URL since late 2023. Older clients and those of version 2 send their
+// requests to AWS, so these are refused before they are sent.
+// Source: AWS SDKs and tools reference guide, "Service-specific endpoints".
 
 import http from "node:http";
 import https from "node:https";
@@ -9,12 +10,12 @@ import * as module from "node:module";
 
 const AWS = /(^|\.)(amazonaws\.com|amazonaws\.com\.cn|api\.aws)$/i;
 
-/** Make `import` search NODE_PATH, too, if this version of Node supports that. */
+/** Make `import` also search NODE_PATH, if this version of Node supports that. */
 export function searchNodePath() {
   if (process.env.NODE_PATH) module.register?.("./resolving.mjs", import.meta.url);
 }
 
-/** Refuse requests to AWS itself if AWS is emulated. */
+/** If thawd emulates AWS, refuse requests to the real AWS. */
 export function keepHere() {
   if (process.env.THAWD_AWS !== "local") return;
   for (const one of [http, https]) {
@@ -51,19 +52,19 @@ const objectOf = (value) => (typeof value === "object" && value !== null ? value
 
 function refusal(host) {
   const error = new Error(
-    `thawd up --aws: this request would have gone to AWS itself (${host}) and was not sent. The SDK's client has an ` +
-      "endpoint of its own, or does not know AWS_ENDPOINT_URL (version 2, and early releases of version 3): give it " +
-      "`endpoint: process.env.AWS_ENDPOINT_URL`, or run `thawd up --aws-real` to use your account",
+    `thawd up --aws: this request was not sent, because it would have gone to the real AWS (${host}). The SDK's ` +
+      "client has its own endpoint, or does not support AWS_ENDPOINT_URL (version 2, and early releases of version " +
+      "3). Create it with `endpoint: process.env.AWS_ENDPOINT_URL`, or run `thawd up --aws-real` to use your AWS account",
   );
   error.name = "LeavesForAwsError";
   return error;
 }
 
-/** A text to add to an import's error if a client of the SDK is missing; empty for other errors. */
+/** A text to add to the error of an import, if the missing module is a client of the SDK; empty for other errors. */
 export function hint(error) {
   if (!/'@aws-sdk\//.test(String(error?.message))) return "";
   return (
-    " (Lambda includes the clients of AWS's SDK; thawd finds them if npm has installed them globally: " +
-    "npm install --global @aws-sdk/client-…, or include them in the function's node_modules)"
+    " (Lambda includes the clients of AWS's SDK; thawd does not. Install them with npm install --global " +
+    "@aws-sdk/client-…, or include them in the function's node_modules)"
   );
 }

@@ -36,12 +36,12 @@ export function isStreaming(handler) {
 export async function stream(handler, event, context, { id, api }) {
   const { request, done } = api.stream(id, "application/octet-stream");
   request.setContentType = (type) => request.setHeader("Content-Type", type);
-  // Too large: the platform has answered the caller, and the environment continues.
+  // The answer is too large. The platform has already sent the caller an error, and the environment continues.
   const taken = done.catch((error) => {
     if (error.status !== TOO_LARGE) throw error;
     writeLog("ERROR", error.message);
   });
-  taken.catch(() => {}); // awaited below; handles a failure before that
+  taken.catch(() => {}); // `taken` is awaited below; this handles a failure that happens earlier
   try {
     await handler(event, request, context);
   } catch (error) {

@@ -1,5 +1,6 @@
-"""Which invocation runs when, and in which environment.
+"""Scheduling: decides when each invocation runs, and in which environment.
 
-Reading order: `dispatcher` (which version, may it run), `pool` (which environment), `room` (how many environments fit
-this machine), `keep_alive` and `provisioned` (how long they stay). Starts environments through `thawd.environments`.
+Reading order: `dispatcher` (finds the version and applies concurrency limits), `pool` (leases environments of one
+version), `room` (how many environments fit on this machine), `keep_alive` and `provisioned` (how long environments are
+kept). `thawd.environments` starts the environments.
 """

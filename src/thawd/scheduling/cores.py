@@ -1,22 +1,23 @@
-"""How many invocations run at the same time: as many as the processor cores carry.
+"""Admission: runs as many invocations at the same time as the processor cores carry; further requests wait in line.
 
-More handlers that compute than there are cores only slow each other down: each of them needs longer, more environments
-are started, and the slowest answer is much slower than the median. So a request waits in line, for an environment that
-is there already, while the cores are occupied. A handler that sleeps, for example while it waits for a network, does
-not occupy a core and holds nobody up.
+If more handlers compute than there are cores, all of them become slower: more environments are started, and the slowest
+answer takes much longer than the median. So while the cores are occupied, a request waits for an environment that
+already exists. A handler that sleeps, for example because it waits for the network, occupies no core.
 
-Loads are in millicores: 1000 is one core. A version's load is measured: the processor time of its process over the time
-in which the process ran or slept; the time in which it waited for a core is left out, since it says nothing about the
-version. While anybody waits, the load of what runs is measured again every `_LOOK_S` seconds.
+Loads are in millicores; 1000 is one core. The load of a version is measured: processor time of its process, divided by
+the time in which the process ran or slept. The time in which it waited for a core is left out, because it depends on
+the other processes. While requests wait, the load of everything that runs is measured again every `_LOOK_S` seconds.
 
 Guarantees:
-- a request is let in at once while the cores have room and nobody waits;
-- otherwise versions take turns by the processor time that they have used, synchronous requests first; the requests of
-  one version go in their order;
-- a version of which nothing runs waits at most `PATIENCE_S` seconds for others: a long computation does not hold it up;
-- a version whose load is unknown counts as one core for each invocation until the first one has been measured.
+- a request begins immediately if the cores carry it and no other request waits;
+- otherwise versions take turns by the processor time that they have used, synchronous requests first. The requests of
+  one version begin in order;
+- if no invocation of a version runs, its first request waits at most `PATIENCE_S` seconds for the other versions,
+  however long their invocations take;
+- a version that was never measured counts as one core for each invocation.
 
-Where the system does not report processor time, and with ``server.admission = "all"``, every request is let in.
+With ``server.admission = "all"``, and on systems that do not report the processor time of other processes, every
+request begins immediately.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ CORE = 1000
 PATIENCE_S = 0.05
 _LOOK_S = 0.005
 _LOOK_SHARE = 0.05
-# A version's first invocations are all measured, later ones one in so many.
+# All of a version's first invocations are measured, and then one in eight.
 _MEASURED_FIRST = 8
 _MEASURED_ONE_IN = 8
 _WEIGHT = 0.2
 _UNKNOWN_NS = 1e6
-# Time of an environment's lease in which the platform works: it hands over the request and fetches the answer.
+# Part of each lease in which not the environment works but the platform: it sends the request and reads the answer.
 _HANDING_OVER_NS = 300_000
 _CAPACITY_S = 5.0
-# A look that comes so soon after the last one says nothing.
+# Shortest time between two readings from which a load is computed, without waits for a core.
 _SHORTEST_NS = 4_000_000
 
 
@@ -56,22 +57,23 @@ class Candidate(Protocol):
     version: Version
 
     def is_urgent(self) -> bool:
-        """Whether a synchronous request waits: these go before asynchronous ones."""
+        """Whether a synchronous request waits. Synchronous requests begin before asynchronous ones."""
 
     def wants_core(self) -> bool:
-        """Whether a request waits for which no environment is starting."""
+        """Whether a waiting request could begin in an idle environment, or needs the start of one."""
 
     def let_in(self) -> bool:
-        """Begin the first waiting request or start an environment for it; False if the machine has no room for it."""
+        """Begin the first waiting request, or start an environment for it. Returns False if the machine has no room."""
 
 
 class Usage(NamedTuple):
-    """What a process has used so far, nanoseconds.
+    """Processor time that a process has used so far, nanoseconds.
 
     Attributes:
-        at_ns: when this was read, by the monotonic clock.
+        at_ns: time of the reading, by the monotonic clock.
         ran_ns: processor time of all its threads.
-        waited_ns: time in which its first thread waited for a core; other threads wait about as long.
+        waited_ns: time in which its first thread was ready to run and waited for a core. Other threads wait about as
+            long.
     """
 
     at_ns: int
@@ -83,8 +85,8 @@ class Usage(NamedTuple):
         """The usage of the process `pid`.
 
         Raises:
-            OSError: there is no such process, or the system does not report this.
-            ValueError: the system reports something else.
+            OSError: there is no such process, or the system does not report its usage.
+            ValueError: the system reports it in an unknown format.
 
         Source: clock_getcpuclockid(3) for the number of a process's clock; proc(5), /proc/pid/schedstat.
         """
@@ -97,12 +99,12 @@ class Usage(NamedTuple):
         return cls(time.monotonic_ns(), ran_ns, int(waited_ns))
 
     def since(self, before: Usage) -> tuple[int, int]:
-        """Processor time since `before`, and the time since then in which it waited for a core; nanoseconds."""
+        """Processor time used since `before`, and time waited for a core since then; nanoseconds."""
         return self.ran_ns - before.ran_ns, self.waited_ns - before.waited_ns
 
 
 def usage_of(environment: Environment) -> Usage | None:
-    """The usage of the environment's process; None if it has ended, or nothing is known of it."""
+    """The usage of the environment's process; None if the process has ended or cannot be measured."""
     child = environment.child
     if child is None:
         return None
@@ -113,13 +115,14 @@ def usage_of(environment: Environment) -> Usage | None:
 
 
 class Share:
-    """What a version has used, and what one invocation of it is expected to use.
+    """The processor time that a version has used, and what its next invocation is expected to use.
 
     Attributes:
-        load: of one invocation, millicores; None until one was measured.
-        guess: of an invocation that still runs, millicores; None until one was looked at. Stands in for `load`.
-        running: number of invocations that run and environments that start.
-        turn: processor time used, on the scale by which versions take turns, nanoseconds.
+        load: measured load of one invocation, millicores; None until an invocation was measured.
+        guess: load of an invocation that still runs, millicores. Used while `load` is None.
+        running: number of invocations that run and of environments that start.
+        turn: virtual time, nanoseconds: grows by the expected processor time of each invocation that begins. The
+            version with the lowest turn is next.
     """
 
     __slots__ = ("_open_ns", "_ran_ns", "_seen", "guess", "load", "running", "turn")
@@ -146,12 +149,12 @@ class Share:
         return _UNKNOWN_NS if self.load is None else self._ran_ns
 
     def is_measured_next(self) -> bool:
-        """Whether the invocation that begins is to be measured."""
+        """Whether to measure the invocation that begins."""
         self._seen += 1
         return self._seen <= _MEASURED_FIRST or self._seen % _MEASURED_ONE_IN == 0
 
     def measured(self, ran_ns: int, took_ns: int, *, most: int) -> None:
-        """Take in a measurement.
+        """Update the averages with a measurement.
 
         Args:
             ran_ns: processor time of one invocation.
@@ -166,13 +169,13 @@ class Share:
 
 
 class _Charge:
-    """An invocation that runs or an environment that starts, and the load that it counts for.
+    """The load that is counted for an invocation that runs or for an environment that starts.
 
     Attributes:
-        environment: in which it runs, or which starts; None while the start has no process.
-        runs: whether it is an invocation.
-        before: usage when the invocation began; None: it is not measured.
-        seen: usage when it was last looked at.
+        environment: the environment; None while the start has no process yet.
+        runs: true for an invocation, false for a start.
+        before: usage when the invocation began; None: this invocation is not measured.
+        seen: usage at the last look.
     """
 
     __slots__ = ("before", "environment", "load", "runs", "seen", "share")
@@ -187,7 +190,12 @@ class _Charge:
 
 
 class _Place:
-    """A place in the line."""
+    """The place of a version in the line.
+
+    Attributes:
+        since_s: since when its first request waits, ``time.monotonic()`` seconds.
+        entry: its current entry in the heap.
+    """
 
     __slots__ = ("entry", "share", "since_s")
 
@@ -198,18 +206,18 @@ class _Place:
 
 
 _Entry = tuple[bool, float, int, Candidate]
-"""Order in the line: not urgent, turn, number of the entry; whose it is."""
+"""Sort key (has no synchronous request, turn, number of the entry), then the candidate."""
 
 
 class Cores:
-    """Lets requests in as far as the cores carry them.
+    """Decides when requests may begin.
 
     Args:
-        find_capacity: returns the cores for environments, millicores; None: every request is let in.
-        read_usage: returns what the process of an environment has used; None if it has ended, or nothing is known.
+        find_capacity: returns the number of cores for environments, millicores; None: every request begins immediately.
+        read_usage: returns the usage of an environment's process; None if it cannot be measured.
 
     Attributes:
-        load: of what runs and starts now, millicores.
+        load: load of everything that runs or starts now, millicores.
     """
 
     def __init__(
@@ -224,8 +232,8 @@ class Cores:
         self._capacity = 0
         self._found_at_s = -_CAPACITY_S
         self._charges: dict[Environment, _Charge] = {}
-        self._starts: dict[int, list[_Charge]] = {}  # by the identity of the version
-        self._line: list[_Entry] = []  # a heap; entries that are not the current one of their place do not count
+        self._starts: dict[int, list[_Charge]] = {}  # by the id() of the version
+        self._line: list[_Entry] = []  # a heap; entries that are not the `entry` of their place are ignored
         self._places: dict[Candidate, _Place] = {}
         self._numbers = itertools.count()
         self._turn = 0.0
@@ -238,7 +246,7 @@ class Cores:
         return len(self._places)
 
     def passes(self, share: Share) -> bool:
-        """Whether a request may begin now without waiting in line; counts it among the version's turns if so."""
+        """Whether a request may begin immediately. If so, this counts as a turn of its version."""
         if self._find_capacity is None:
             return True
         if self._places or not self._carry(share):
@@ -248,7 +256,7 @@ class Cores:
         return True
 
     def queue(self, candidate: Candidate, share: Share) -> None:
-        """A request of `candidate` waits: `let_in` is called when it is its turn, perhaps at once."""
+        """Put `candidate` in line because a request of it waits. `Candidate.let_in` is called when it is its turn."""
         place = self._places.get(candidate)
         if place is None:
             share.turn = max(share.turn, self._turn)
@@ -259,15 +267,15 @@ class Cores:
         self._offer()
 
     def holds(self, candidate: Candidate) -> bool:
-        """Whether a request of `candidate` waits for a core."""
+        """Whether `candidate` is in line."""
         return candidate in self._places
 
     def leave(self, candidate: Candidate) -> None:
-        """Nothing of `candidate` waits any more."""
+        """Remove `candidate` from the line."""
         self._places.pop(candidate, None)
 
     def began(self, share: Share, environment: Environment) -> None:
-        """An invocation begins in `environment`."""
+        """Count an invocation that begins in `environment`."""
         if self._find_capacity is None:
             return
         share.running += 1
@@ -277,7 +285,7 @@ class Cores:
             charge.before = charge.seen = self._usage(environment)
 
     def ended(self, environment: Environment) -> None:
-        """The invocation in `environment` has ended, or the environment has; does nothing if none ran in it."""
+        """Count the end of the invocation in `environment`, if one ran there."""
         charge = self._charges.pop(environment, None)
         if charge is None:
             return
@@ -292,7 +300,7 @@ class Cores:
         self._offer_soon()
 
     def start_began(self, share: Share, version: Version) -> None:
-        """An environment is going to be started."""
+        """Count the start of an environment."""
         if self._find_capacity is None:
             return
         share.running += 1
@@ -301,14 +309,14 @@ class Cores:
         self.load += charge.load
 
     def spawned(self, environment: Environment) -> None:
-        """The process of an environment that starts has been spawned; from now on its load is measured."""
+        """Measure the load of a start from now on, because the environment's process exists."""
         for charge in self._starts.get(id(environment.version), ()):
             if charge.environment is None:
                 charge.environment = environment
                 return
 
     def start_ended(self, version: Version, environment: Environment | None) -> None:
-        """A start has ended, with `environment` or without one."""
+        """Count the end of a start. `environment` is None if the start failed."""
         charges = self._starts.get(id(version))
         if not charges:
             return
@@ -321,7 +329,7 @@ class Cores:
         self._offer_soon()
 
     def capacity(self) -> int:
-        """The cores for environments, millicores; looked up every few seconds, since limits can change."""
+        """The number of cores for environments, millicores. Read again every few seconds, because limits can change."""
         assert self._find_capacity is not None
         now_s = time.monotonic()
         if now_s - self._found_at_s >= _CAPACITY_S:
@@ -330,7 +338,7 @@ class Cores:
         return self._capacity
 
     def describe(self) -> dict[str, Any]:
-        """For the status document: the mode, the cores for environments, their load, and how many versions wait."""
+        """The entry in the status document: mode, cores for environments, their load, versions in line."""
         if self._find_capacity is None:
             return {"mode": "all"}
         return {
@@ -350,7 +358,7 @@ class Cores:
             asyncio.get_running_loop().call_soon(self._offer)
 
     def _offer(self) -> None:
-        """Let in what the cores carry, in turn; look again soon if somebody still waits."""
+        """Let requests begin in turn, as far as the cores carry them. If some still wait, schedule the next look."""
         self._offering = False
         while self._line:
             _, turn, _, candidate = entry = self._line[0]
@@ -367,7 +375,7 @@ class Cores:
             self._look_soon(_LOOK_S)
 
     def _let_in(self, candidate: Candidate, place: _Place) -> None:
-        """Begin one request of `candidate`, which then goes behind others with the same right."""
+        """Let one request of `candidate` begin. If more of its requests wait, it gets a new place in line."""
         if candidate.wants_core() and candidate.let_in():
             place.share.turn = max(place.share.turn, self._turn) + place.share.expected_ns
             if candidate.wants_core():
@@ -377,7 +385,7 @@ class Cores:
         self._places.pop(candidate, None)
 
     def _carry(self, share: Share) -> bool:
-        """Whether the cores carry one more invocation: whether at least half of its load is free."""
+        """Whether the cores carry one more invocation: at least half of its load must be free."""
         return self._find_capacity is None or self.load + share.expected_load // 2 <= self.capacity()
 
     def _look_soon(self, wait_s: float) -> None:
@@ -385,7 +393,7 @@ class Cores:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
 
     def _look(self) -> None:
-        """Measure what runs, and let in what there is room for now; repeated while somebody waits."""
+        """Measure everything that runs, and let requests begin if that frees cores. Repeated while requests wait."""
         self._timer = None
         if not self._places:
             return
@@ -400,7 +408,7 @@ class Cores:
             self._look_soon(max(_LOOK_S, (time.monotonic() - begun_s) / _LOOK_SHARE))
 
     def _measure(self, charge: _Charge) -> None:
-        """Correct the load that `charge` counts for to what its process has used since the last look."""
+        """Replace the load counted for `charge` by what its process has used since the last look."""
         if charge.environment is None:
             return
         now = self._usage(charge.environment)
@@ -410,7 +418,7 @@ class Cores:
             ran_ns, waited_ns = now.since(charge.seen)
             open_ns = now.at_ns - charge.seen.at_ns - waited_ns
             if open_ns < _SHORTEST_NS:
-                return  # it has waited for a core all the time
+                return  # too short to say anything, or the process waited for a core all the time
             load = min(self.capacity(), CORE * ran_ns // open_ns)
             self.load += load - charge.load
             charge.load = load
@@ -420,7 +428,7 @@ class Cores:
 
 
 def processor_cores(*, own: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """The cores that environments may use, millicores: those of this process, or its cgroup's limit if that is less.
+    """The number of cores that environments may use, millicores: CPU affinity of this process, or its cgroup's limit.
 
     Args:
         own: file that names the control group of this process.
@@ -441,7 +449,7 @@ def processor_cores(*, own: Path = Path("/proc/self/cgroup"), groups: Path = Pat
 
 
 def can_measure() -> bool:
-    """Whether this system reports the processor time of other processes."""
+    """Whether this system reports the processor time of processes."""
     try:
         Usage.of(os.getpid())
     except (OSError, ValueError):

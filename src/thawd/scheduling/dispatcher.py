@@ -1,8 +1,8 @@
-"""The one door to functions: every invocation, synchronous or not, enters here.
+"""The dispatcher runs all invocations of functions, synchronous and asynchronous.
 
-The dispatcher finds the version that a qualifier stands for, has it published if nothing serves yet, applies the
-function's concurrency limit, leases an environment from the version's pool, runs the invocation and counts it. It knows
-nothing of HTTP, of queues, of processes.
+It finds the version that a qualifier names, has it published if no version serves yet, applies the function's
+concurrency limit, leases an environment from the version's pool, runs the invocation and counts it. It contains nothing
+about HTTP, queues or processes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from thawd.errors import (
 from thawd.invocation import Invocation, Result, StartKind
 from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
 from thawd.scheduling.entries import BEING_PUBLISHED, FunctionEntry, VersionEntry
-from thawd.scheduling.pool import Pool, PoolRetiredError
+from thawd.scheduling.leases import PoolRetiredError
+from thawd.scheduling.pool import Pool
 from thawd.scheduling.room import Room
 from thawd.scheduling.status import NO_ENVIRONMENTS, document
 from thawd.system.retry import is_set_within
@@ -37,12 +38,12 @@ from thawd.wire import frames
 
 
 class Dispatcher:
-    """All functions and what runs them.
+    """All declared functions with their versions, and the pools that serve them.
 
     Attributes:
-        stopping: whether the server stops.
-        on_active: called with the name of a function and the number of a version whose init failed when it was
-            published and has succeeded now.
+        stopping: true once the server is stopping.
+        on_active: called with a function's name and a version's number when an environment of the version has started
+            after the version's init phase had failed at its publication.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Dispatcher:
         self.on_active: Callable[[str, str], None] = lambda name, number: None
 
     def declare(self, functions: Mapping[str, Function]) -> None:
-        """These functions exist from now on; others are removed, with all their versions."""
+        """Make these the declared functions. Other functions are removed, with all their versions."""
         for name in set(self._families) - set(functions):
             for entry in self._families.pop(name).all():
                 self._remove(entry)
@@ -82,12 +83,12 @@ class Dispatcher:
     def declare_version(
         self, function: Function, number: str, *, wanted: Callable[[], None] | None = None
     ) -> VersionEntry:
-        """The version `number` of a declared function exists from now on.
+        """Declare the version `number` of a declared function.
 
         Args:
-            function: as it was when the version was made.
-            number: of the version.
-            wanted: publishes the version; called when it is invoked and nothing serves.
+            function: the function as it was when the version was made.
+            number: the version's number.
+            wanted: publishes the version; called when the version is invoked and does not serve yet.
 
         Raises:
             ResourceNotFoundException: there is no such function (404).
@@ -98,17 +99,17 @@ class Dispatcher:
         return family.published[number]
 
     def remove_version(self, name: str, number: str) -> None:
-        """A version exists no more; invocations that run in it run to their end."""
+        """Remove a version. Its running invocations are completed."""
         entry = self.family(name).published.pop(number, None)
         if entry is not None:
             self._remove(entry)
 
     def set_aliases(self, name: str, aliases: Mapping[str, Mapping[str, float]]) -> None:
-        """Replace the aliases of the function `name`: by alias, the versions it stands for, and their shares."""
+        """Replace the aliases of the function `name`. `aliases` maps each alias to its versions and their shares."""
         self.family(name).aliases = dict(aliases)
 
     def provision(self, name: str, number: str, count: int | None) -> None:
-        """Keep `count` environments of a version initialised; None: as many as its function says."""
+        """Keep `count` environments of a version initialised; None: as many as its function declares."""
         entry = self.entry(name, number)
         entry.provisioned = count
         if entry.pool is not None:
@@ -123,18 +124,18 @@ class Dispatcher:
         entry.decided.set()
 
     def names(self) -> list[str]:
-        """Names of the functions declared."""
+        """Return the names of the declared functions."""
         return list(self._families)
 
     def family(self, name: str, qualifier: str | None = None) -> FunctionEntry:
-        """The function `name` with all its versions.
+        """Return the function `name` with all its versions.
 
         Args:
-            name: of the function.
-            qualifier: for the message of the error.
+            name: the function's name.
+            qualifier: qualifier to name in the error message.
 
         Raises:
-            ResourceNotFoundException: there is none (404).
+            ResourceNotFoundException: there is no such function (404).
         """
         family = self._families.get(name)
         if family is None:
@@ -142,14 +143,14 @@ class Dispatcher:
         return family
 
     def entry(self, name: str, qualifier: str | None = None) -> VersionEntry:
-        """The version of the function `name` that `qualifier` stands for; of a weighted alias, one by chance.
+        """Return the version that `qualifier` names. For a weighted alias, choose one of its versions at random.
 
         Args:
-            name: of the function.
+            name: the function's name.
             qualifier: version number or alias; None: ``$LATEST``.
 
         Raises:
-            ResourceNotFoundException: there is none (404).
+            ResourceNotFoundException: there is no such function or version (404).
         """
         entry = self.family(name, qualifier).find(qualifier)
         if entry is None:
@@ -157,40 +158,40 @@ class Dispatcher:
         return entry
 
     def asynchronous(self, name: str, qualifier: str | None) -> Function:
-        """The function with its settings for asynchronous invocations of `qualifier`: retries, age, destinations.
+        """Return the function with the settings for asynchronous invocations of `qualifier`, such as retries.
 
         Raises:
-            ResourceNotFoundException: there is none (404).
+            ResourceNotFoundException: there is no such function or version (404).
         """
         family = self.family(name, qualifier)
         changes = family.asynchronous.get(qualifier or LATEST, {})
-        # Source: Lambda developer guide, "Adding a dead-letter queue": versions use that of $LATEST.
+        # Source: Lambda developer guide, "Adding a dead-letter queue": versions use the dead-letter queue of $LATEST.
         latest = family.latest.function
         own = {"dead_letter": latest.dead_letter, "reserved_concurrency": latest.reserved_concurrency}
         return msgspec.structs.replace(self.entry(name, qualifier).function, **own, **changes)
 
     def versions(self) -> list[Version]:
-        """Versions that serve, and retired ones that still have environments."""
+        """Return the versions that serve, and the retired versions that still have environments."""
         entries = [entry for family in self._families.values() for entry in family.all()]
         serving = [entry.pool for entry in entries if entry.pool is not None]
         return [pool.version for pool in (*serving, *self._retiring)]
 
     def most_at_once(self, name: str) -> int:
-        """The most environments the function `name` can have."""
+        """Return the most environments that the function `name` can have at the same time."""
         return self._room.most_at_once(self.entry(name).function)
 
     async def publish(self, version: Version, *, keeps_old: bool = True) -> None:
-        """Have `version` serve once it is ready; what served under its number serves until then.
+        """Start `version` and let it serve once it is ready. Until then, the previous one with its number serves.
 
         Args:
             version: the new version.
-            keeps_old: whether the old one goes on serving when the init of the new one fails; else callers get the
-                error.
+            keeps_old: whether the previous one continues to serve if the init phase of the new one fails. If false,
+                callers get the init error.
 
         Raises:
-            InitError: init failed; where nothing older goes on serving, callers get the error.
-            ResourceNotFoundException: the version was deleted meanwhile (404).
-            ServiceException: no process can be started, or the server stops (500).
+            InitError: the init phase failed. If no previous one continues to serve, callers get this error, too.
+            ResourceNotFoundException: the version was deleted in the meantime (404).
+            ServiceException: no process can be started, or the server is stopping (500).
         """
         entry = self.entry(version.function.name, version.number)
         pool = Pool(
@@ -212,7 +213,7 @@ class Dispatcher:
                 self._retire(pool)
                 raise self._gone(entry) from error
             if entry.pool is not None and keeps_old and entry.state != "Failed":
-                entry.reason = f"The last publication failed and the version before it serves: {error}"
+                entry.reason = f"The last publication failed, so the previous version still serves: {error}"
                 self._retire(pool)
                 raise
             pool.seed_failure(error)
@@ -227,7 +228,7 @@ class Dispatcher:
         self._serve(entry, pool, state="Active", reason=None)
 
     def _exists(self, entry: VersionEntry) -> bool:
-        """Whether the version has not been deleted."""
+        """Return whether the version still exists."""
         family = self._families.get(entry.function.name)
         return family is not None and family.find(entry.number) is entry
 
@@ -240,15 +241,15 @@ class Dispatcher:
             self._retire(old)
 
     def _init_succeeded(self, entry: VersionEntry, pool: Pool) -> None:
-        """An environment has started: a version whose init failed when it was published is active from now on."""
+        """Set a version's state to Active because an environment has started, after init had failed at publication."""
         if entry.pool is pool and entry.state != "Active":
             entry.state, entry.reason = "Active", None
             self.on_active(entry.function.name, entry.number)
 
     def may_fare_better(self, version: Version) -> bool:
-        """Whether publishing `version` again may succeed: its init or its priming event failed.
+        """Return whether publishing `version` again may succeed: its init phase or its priming event failed.
 
-        What init needs from outside, for example an object in a bucket, may be there by now.
+        Something that they need from outside, such as an object in a bucket, may be available now.
 
         Raises:
             ResourceNotFoundException: there is no such version (404).
@@ -260,7 +261,7 @@ class Dispatcher:
         return refused is not None and frames.PRIMING_FAILED in refused.text
 
     def confirm(self, version: Version) -> bool:
-        """Withdraw the reason why another version could not replace `version`, which is to go on serving.
+        """Clear the reason why another version could not replace `version`, because `version` is to serve on.
 
         Returns:
             Whether there was such a reason.
@@ -276,7 +277,7 @@ class Dispatcher:
         return True
 
     def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
-        """Record why a version could not be published; what served under its number goes on serving."""
+        """Record why a version could not be published. If a previous one with its number serves, it continues to."""
         entry = self.entry(name, number)
         entry.reason = reason
         if entry.pool is None:
@@ -284,14 +285,14 @@ class Dispatcher:
         entry.decided.set()
 
     async def invoke(self, invocation: Invocation) -> Result:
-        """Run `invocation`; failures of the function itself are results, with `Result.function_error`.
+        """Run `invocation`. A failure of the function itself is not raised but returned, in `Result.function_error`.
 
         Raises:
             ResourceNotFoundException: there is no such function or version (404).
             ResourceConflictException: the version is still being published (409).
             ResourceNotReadyException: the version could not be published (502).
-            TooManyRequestsException: a concurrency limit or the queue's bound was reached (429).
-            ServiceException: the machine could not start a process (500).
+            TooManyRequestsException: a concurrency limit or the limit of waiting requests was reached (429).
+            ServiceException: no process could be started (500).
         """
         asked_s = time.monotonic()
         family = self.family(invocation.function, invocation.qualifier)
@@ -321,12 +322,12 @@ class Dispatcher:
         return result
 
     async def _run(self, entry: VersionEntry, invocation: Invocation) -> Result:
-        """Run `invocation` in an environment of the version, or of the version that takes its place meanwhile.
+        """Run `invocation` in an environment of the version, or of the version that replaces it in the meantime.
 
         Raises:
-            TooManyRequestsException: the queue's bound or the deadline was reached (429).
-            ResourceNotFoundException: the version was deleted meanwhile (404).
-            ServiceException: the machine could not start a process, or the server stops (500).
+            TooManyRequestsException: the limit of waiting requests or the deadline was reached (429).
+            ResourceNotFoundException: the version was deleted in the meantime (404).
+            ServiceException: no process could be started, or the server is stopping (500).
         """
         while True:
             pool = entry.pool
@@ -346,7 +347,8 @@ class Dispatcher:
         try:
             return await lease.environment.invoke(invocation, init_ms=lease.init_ms)
         except asyncio.CancelledError:
-            # The caller is gone and its answer has no reader: the environment is in the middle of something.
+            # The caller is gone and nobody would read the answer. The handler may still run, so the environment cannot
+            # be used again.
             lease.environment.kill()
             raise
         finally:
@@ -354,15 +356,15 @@ class Dispatcher:
             pool.release(lease)
 
     async def _published(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry:
-        """Wait until `entry` serves, or the version that takes its place before it does; the one that serves.
+        """Wait until `entry` serves, or a version that replaces it serves. Return the one that serves.
 
         Raises:
-            ResourceConflictException: it is still being published when the invocation's deadline passes (409).
-            ResourceNotReadyException: it could not be published, or was deleted meanwhile (502).
+            ResourceConflictException: the version is still being published when the invocation's deadline passes (409).
+            ResourceNotReadyException: the version could not be published, or was deleted in the meantime (502).
         """
         while entry.pool is None:
             if entry.wanted is not None:
-                if entry.state == "Failed":  # tried when it was last invoked
+                if entry.state == "Failed":  # publishing failed when the version was last invoked: try again
                     entry.state, entry.reason = "Pending", BEING_PUBLISHED
                     entry.decided.clear()
                 entry.wanted()
@@ -379,16 +381,16 @@ class Dispatcher:
         return entry
 
     def _successor(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry | None:
-        """The version that an invocation goes to whose own version was deleted; None when there is none.
+        """Return the version that runs an invocation after the version found for it was deleted; None: there is none.
 
-        For example, the configuration covered a function of the API for a while, and does no more.
+        For example, a function in the configuration hid a function of the API with the same name, and was removed.
         """
         family = self._families.get(invocation.function)
         found = None if family is None or self._exists(entry) else family.find(invocation.qualifier)
         return None if found is entry else found
 
     def _gone(self, entry: VersionEntry) -> ThawdError:
-        """Why nothing serves any more under a version's number."""
+        """Return the error that says why a version no longer serves."""
         if self.stopping:
             return ServiceException("thawd is stopping")
         return _not_found(entry.function.name, entry.number)
@@ -405,22 +407,22 @@ class Dispatcher:
         self._retiring.discard(pool)
 
     async def drain(self, grace_s: float) -> int:
-        """Wait until no invocation is in flight, at most `grace_s` seconds.
+        """Wait until no invocation is waiting or running, at most `grace_s` seconds.
 
         Returns:
-            How many invocations are still in flight.
+            How many invocations are still waiting or running.
         """
         await is_set_within(self._idle, grace_s)
         return self._in_flight
 
     def load(self) -> Iterator[tuple[str, Mapping[str, int], int]]:
-        """For ``$LATEST`` of each function: name, environments by state, requests that wait."""
+        """Yield for ``$LATEST`` of each function: its name, its environments by state, its waiting requests."""
         for name, family in self._families.items():
             pool = family.latest.pool
             yield (name, NO_ENVIRONMENTS, 0) if pool is None else (name, pool.counts(), pool.waiting)
 
     def status(self) -> dict[str, Any]:
-        """The functions' part of ``/_thawd/status``."""
+        """Return the functions' part of ``/_thawd/status``."""
         return {name: document(family, self._spawner) for name, family in self._families.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the dispatcher knows of a function: its versions, what serves them, what its aliases stand for."""
+"""The dispatcher's records of each function: its versions, the pools that serve them, and its aliases."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ BEING_PUBLISHED = "The function is being published."
 
 
 class VersionEntry:
-    """What the dispatcher knows of one version.
+    """The dispatcher's record of one version.
+
+    The keep-alive policy belongs to the entry, so that what it has learnt is kept when the version is republished.
 
     Attributes:
-        function: as declared, or as published.
-        number: of the version; ``$LATEST`` for the one that can change.
-        state: Lambda's: ``Pending``, ``Active`` or ``Failed``.
-        reason: why it is not active, or why its last publication failed; None when all is well.
-        pool: environments of what serves; None before the first publication succeeded.
+        function: the function as declared, or as published.
+        number: the version's number; ``$LATEST`` for the one that can change.
+        state: the state as in Lambda: ``Pending``, ``Active`` or ``Failed``.
+        reason: why the version is not active, or why its last publication failed; None: neither is the case.
+        pool: the environments that serve the version; None until a publication has succeeded.
         decided: set once the first publication has succeeded or failed.
-        provisioned: environments to be kept initialised; None: as many as its function says.
-        wanted: publishes the version; called when it is invoked and nothing serves. None: it is published unasked.
-
-    The keep-alive policy lives as long as the entry: what it has learnt outlasts a publication.
+        provisioned: number of environments to keep initialised; None: as many as the function declares.
+        wanted: publishes the version; called when the version is invoked and does not serve. None: it is published
+            without being invoked.
     """
 
     def __init__(self, function: Function, number: str = LATEST, *, wanted: Callable[[], None] | None = None) -> None:
@@ -43,7 +44,7 @@ class VersionEntry:
         self._policy: tuple[tuple[str, float], Policy] | None = None
 
     def policy(self, function: Function) -> Policy:
-        """The keep-alive policy that `function` names; a new one only when it names another than before."""
+        """Return the keep-alive policy that `function` names: the existing one, unless it names a different one now."""
         named = (function.keep_alive, function.idle_timeout_s)
         if self._policy is None or self._policy[0] != named:
             self._policy = (named, policy_of(*named))
@@ -55,11 +56,11 @@ class FunctionEntry:
 
     Attributes:
         latest: the version ``$LATEST``.
-        published: the others, by number.
-        aliases: by name, the versions that invocations of the alias go to, and their shares, which sum to 1.
-        asynchronous: by qualifier, fields of the function that have other values for asynchronous invocations.
-        in_flight: invocations that wait or run.
-        metrics: of all versions together.
+        published: the other versions, by number.
+        aliases: by alias, the versions that its invocations go to, and their shares, which add up to 1.
+        asynchronous: by qualifier, the function's fields that have different values for asynchronous invocations.
+        in_flight: number of invocations that wait or run.
+        metrics: metrics of all versions together.
     """
 
     def __init__(self, function: Function, metrics: FunctionMetrics) -> None:
@@ -71,7 +72,7 @@ class FunctionEntry:
         self.metrics = metrics
 
     def find(self, qualifier: str | None) -> VersionEntry | None:
-        """The version that an invocation of `qualifier` goes to; None when there is none."""
+        """Return the version that an invocation of `qualifier` goes to; None: there is none."""
         if qualifier is None or qualifier == LATEST:
             return self.latest
         shares = self.aliases.get(qualifier)
@@ -83,5 +84,5 @@ class FunctionEntry:
         return self.latest if number == LATEST else self.published.get(number)
 
     def all(self) -> list[VersionEntry]:
-        """All versions, ``$LATEST`` first."""
+        """Return all versions, ``$LATEST`` first."""
         return [self.latest, *self.published.values()]

@@ -1,13 +1,14 @@
-"""How long idle environments of a function are kept, and when one is started ahead. Pure: `now` is a parameter.
+"""Keep-alive policies: how long a function's idle environments are kept, and when one is prewarmed.
 
-Two policies: a fixed time, and the hybrid histogram policy, which learns from the times that the function was idle.
-`Keeper` applies one of them to a function. The pool asks it, and so does the simulation of `thawd cost`: both decide by
-the same rules.
+There are two policies: a fixed time, and the hybrid histogram policy, which learns from the function's idle times.
+`Keeper` applies one of them to a function. Both the pool and the simulation of `thawd cost` use it, so they follow the
+same rules. Nothing here has side effects or reads a clock: the time is a parameter.
 
 Source: Shahrad et al., "Serverless in the Wild: Characterizing and Optimizing the Serverless Workload at a Large Cloud
-Provider", USENIX ATC 2020, section 4.2. Two things differ. With too few or too long idle times the fixed time is taken;
-the paper takes the histogram's range, and a forecast by ARIMA. As the paper looks at one image of an application, the
-windows are for one environment; the fixed time is for others that a burst leaves idle.
+Provider", USENIX ATC 2020, section 4.2. thawd differs in two points. If there are too few idle times or too many are
+too long, thawd uses the fixed time; the paper uses the histogram's range and an ARIMA forecast. The paper considers one
+copy of an application, so thawd applies the windows to one environment of a function. Other environments that are idle
+after a burst are kept for the fixed time.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from typing import Protocol
 FIXED, HISTOGRAM = "fixed", "histogram"
 POLICIES = (FIXED, HISTOGRAM)
 """Names of the policies, as in ``functions.NAME.keep_alive``."""
-# A timer may be a moment early by another clock.
+# A timer may fire slightly early, because it uses a different clock.
 _EARLY_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """What to do when a function becomes idle.
+    """The times during which one environment is kept after a function has become idle.
 
     Attributes:
-        prewarm_s: seconds until an environment is started ahead; 0: one is kept from the beginning.
-        keep_alive_s: seconds for which that environment is kept.
+        prewarm_s: seconds until an environment is prewarmed; 0: an environment is kept from the beginning.
+        keep_alive_s: seconds for which that environment is kept from then on.
     """
 
     prewarm_s: float
@@ -37,13 +38,13 @@ class Windows:
 
 
 class Policy(Protocol):
-    """Decides from the idle times so far."""
+    """Decides how long an environment is kept, from the idle times so far."""
 
     def observe(self, idle_s: float) -> None:
-        """The function was idle for `idle_s` seconds until it was invoked."""
+        """Record that the function was idle for `idle_s` seconds before it was invoked."""
 
     def windows(self) -> Windows:
-        """What to do in the idle time that begins now."""
+        """Return the windows for an idle time that begins now."""
 
 
 class FixedPolicy:
@@ -62,17 +63,17 @@ class FixedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HistogramParameters:
-    """Parameters of the paper's evaluation; the two that the paper leaves open are ours.
+    """Parameters of the histogram. The values are those of the paper's evaluation, except the last two.
 
     Attributes:
         bin_s: width of a bin, seconds.
-        bins: number of bins; longer idle times are out of bounds.
+        bins: number of bins; idle times beyond the last bin are out of bounds.
         head: quantile of idle times before which no environment is needed; rounded down to the beginning of its bin.
-        tail: quantile of idle times after which no environment is needed any more; rounded up to the end of its bin.
-        margin: share of themselves by which head is made earlier and tail later.
-        least_variation: least coefficient of variation of the bins' counts with which the histogram is used.
-        least_observations: least number of idle times with which the histogram is used. Ours.
-        most_out_of_bounds: largest share of idle times out of bounds with which the histogram is used. Ours.
+        tail: quantile of idle times after which an environment is no longer needed; rounded up to the end of its bin.
+        margin: the head's time is reduced and the tail's time increased by this share of itself.
+        least_variation: the histogram is used if the coefficient of variation of its bins' counts is at least this.
+        least_observations: the histogram is used if it has at least this many idle times. Chosen by thawd.
+        most_out_of_bounds: the histogram is used if at most this share of idle times is out of bounds. Chosen by thawd.
     """
 
     bin_s: float = 60.0
@@ -90,7 +91,7 @@ class HistogramPolicy:
 
     Args:
         fallback_s: how long environments are kept while the histogram is not used, seconds.
-        parameters: of the histogram.
+        parameters: parameters of the histogram; None: the defaults.
     """
 
     def __init__(self, fallback_s: float, parameters: HistogramParameters | None = None) -> None:
@@ -98,7 +99,7 @@ class HistogramPolicy:
         self._fallback = Windows(0.0, fallback_s)
         self._counts = [0] * self._parameters.bins
         self._out_of_bounds = 0
-        self._total = 0  # within bounds
+        self._total = 0  # idle times within bounds
         self._squares = 0
 
     def observe(self, idle_s: float) -> None:
@@ -121,7 +122,7 @@ class HistogramPolicy:
         return Windows(head_s, tail_s - head_s)
 
     def is_representative(self) -> bool:
-        """Whether the histogram is used: enough idle times, few out of bounds, and some lengths far more often."""
+        """Return whether the histogram is used: it has enough idle times, few out of bounds, and clear peaks."""
         parameters = self._parameters
         observed = self._total + self._out_of_bounds
         if observed < parameters.least_observations or not self._total:
@@ -131,13 +132,13 @@ class HistogramPolicy:
         return self.variation() >= parameters.least_variation
 
     def variation(self) -> float:
-        """Coefficient of variation of the bins' counts: their standard deviation divided by their mean."""
+        """Return the coefficient of variation of the bins' counts: their standard deviation divided by their mean."""
         mean = self._total / self._parameters.bins
         variance = self._squares / self._parameters.bins - mean**2
         return math.sqrt(max(0.0, variance)) / mean if mean else 0.0
 
     def _bin_of(self, quantile: float) -> int:
-        """The bin in which `quantile` of the idle times within bounds is reached."""
+        """Return the index of the bin that contains the `quantile` of the idle times within bounds."""
         wanted = quantile * self._total
         reached = 0
         for place, count in enumerate(self._counts):
@@ -148,22 +149,21 @@ class HistogramPolicy:
 
 
 def policy_of(name: str, fixed_s: float) -> Policy:
-    """The policy called `name`.
+    """Return a new policy of the kind `name`.
 
     Args:
         name: one of `POLICIES`.
-        fixed_s: the fixed time, which the histogram policy falls back on, seconds.
+        fixed_s: the fixed time, seconds. The histogram policy falls back to it.
     """
     return HistogramPolicy(fixed_s) if name == HISTOGRAM else FixedPolicy(fixed_s)
 
 
 class Keeper:
-    """Applies a policy to one function: notes when the function is idle, says until when environments are kept.
+    """Applies a policy to one function: records when the function is idle, decides until when environments are kept.
 
     Args:
-        policy: the policy.
-        surplus_s: how long environments besides the one that the policy is about are kept after their last use,
-            seconds.
+        policy: the policy, which applies to one environment.
+        surplus_s: how long the function's other environments are kept after their last use, seconds.
     """
 
     def __init__(self, policy: Policy, *, surplus_s: float) -> None:
@@ -173,23 +173,23 @@ class Keeper:
         self._idle_since_s: float | None = None
 
     def asked(self, now_s: float) -> None:
-        """A request needs an environment: the function is idle no more."""
+        """Record that a request needs an environment, so the function is no longer idle."""
         if self._idle_since_s is not None:
             self.policy.observe(now_s - self._idle_since_s)
             self._idle_since_s = None
 
     def at_rest(self, now_s: float) -> None:
-        """No request runs or waits: the function is idle from now on."""
+        """Record that no request runs or waits, so the function is idle from now on."""
         if self._idle_since_s is None:
             self._idle_since_s = now_s
             self._windows = self.policy.windows()
 
     def kept_until_s(self, idle_since_s: float, *, chosen: bool) -> float:
-        """Until when an environment is kept.
+        """Return until when an environment is kept.
 
         Args:
-            idle_since_s: when it was last used, or started.
-            chosen: whether the next request would get this one.
+            idle_since_s: when the environment was last used, or started.
+            chosen: whether the next request would get this environment.
         """
         since_s, windows = self._idle_since_s, self._windows
         if since_s is None:
@@ -201,12 +201,12 @@ class Keeper:
         return idle_since_s + self.surplus_s
 
     def prewarm_at_s(self) -> float | None:
-        """When an environment is to be started ahead; None: one is kept, or the function is not idle."""
+        """Return when to prewarm an environment; None: an environment is kept anyway, or the function is not idle."""
         if self._idle_since_s is None or not self._windows.prewarm_s:
             return None
         return self._idle_since_s + self._windows.prewarm_s
 
     def prewarm_until_s(self) -> float | None:
-        """Until when an environment that was started ahead is kept; None where `prewarm_at_s` is None."""
+        """Return until when a prewarmed environment is kept; None: `prewarm_at_s` is None."""
         at_s = self.prewarm_at_s()
         return None if at_s is None else at_s + self._windows.keep_alive_s

@@ -1,16 +1,17 @@
-"""The environments of one version: which request gets one, when another is started, when an idle one ends.
+"""The environments of one version: which request gets one, when another is started, when an idle one is ended.
 
-The dispatcher leases environments here; the pool asks the room before it starts one.
+The dispatcher leases environments from the pool. The pool reserves room (`thawd.scheduling.room`) before it starts one.
 
 Guarantees:
-- the environment used last is used first, so that those a quiet function no longer needs grow old and end;
-- as many environments start in parallel as requests wait, as far as the machine has room;
-- a request takes whatever comes first: an environment that has started, or one that became idle;
-- requests wait in line while the cores are occupied (`thawd.scheduling.cores`), and nothing is started for them;
-- synchronous requests go before asynchronous ones;
-- the keep-alive policy decides how long idle environments are kept, and when one is started ahead;
-- a start that fails fails the waiting requests, once, and is not repeated before `_Failure.until_s`; but an init that
-  failed when the version was published is repeated by the first request, once.
+- the most recently used idle environment is leased first, so that environments a function no longer needs stay idle
+  and are ended;
+- while the machine has room, as many environments start in parallel as requests wait;
+- a waiting request gets the first environment that has started or has become idle;
+- while the processor cores are occupied, requests wait (`thawd.scheduling.cores`) and nothing is started for them;
+- synchronous requests are served before asynchronous ones;
+- the keep-alive policy decides how long idle environments are kept, and when one is prewarmed;
+- when a start fails, the waiting requests fail once, and no other start is tried before `StartFailure.until_s`. But if
+  the init phase failed at publication, the first request repeats it immediately, once.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.version import Version
-from thawd.errors import ServiceException, TooManyRequestsException
+from thawd.errors import ServiceException
 from thawd.invocation import Invocation
 from thawd.scheduling.cores import Share
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
+from thawd.scheduling.leases import Lease, PoolRetiredError, StartFailure, copy_of, kill_after, throttled
 from thawd.scheduling.room import Room
 from thawd.system.retry import backoff_s
 
@@ -40,46 +41,15 @@ _TIMER_EARLY_S = 0.001
 _TURNS_TO_SPAWN = 2
 
 
-class PoolRetiredError(Exception):
-    """A newer version serves; ask its pool."""
-
-
-@dataclass(slots=True)
-class _Failure:
-    """How the last start failed, and when the next one may be tried.
-
-    Attributes:
-        error: how.
-        until_s: no other start before this time, ``time.monotonic()`` seconds.
-        failures: number of failures in a row.
-    """
-
-    error: InitError | ServiceException
-    until_s: float
-    failures: int
-
-
-@dataclass(slots=True)
-class Lease:
-    """An environment in use, until `Pool.release`.
-
-    Attributes:
-        environment: the environment.
-        init_ms: how long its start took, where the request waited for it, milliseconds; else None.
-    """
-
-    environment: Environment
-    init_ms: float | None
-
-
 class Pool:
     """The environments of one version.
 
     Attributes:
         version: the version whose environments these are.
-        retired: whether a newer version serves; environments end as they become idle.
-        provisioned: environments to be kept initialised.
-        share: what its invocations use of the cores.
+        retired: true once a newer version serves or the version was deleted. Environments then end when they become
+            idle.
+        provisioned: number of environments to keep initialised.
+        share: how much of the processor cores its invocations use.
         on_started: called each time an environment has started.
         empty: set while there is no environment and none is starting.
     """
@@ -97,10 +67,10 @@ class Pool:
 
         Args:
             version: the version whose environments these are.
-            room: the machine's room; starts environments.
+            room: limits the machine's environments, and starts them.
             max_waiting: most requests that may wait.
             spawn_task: runs a start in the background.
-            policy: how long idle environments are kept; None: for the function's ``idle_timeout_s``.
+            policy: decides how long idle environments are kept; None: for the function's ``idle_timeout_s``.
         """
         self.version = version
         self.retired = False
@@ -113,15 +83,15 @@ class Pool:
         self._spawn_task = spawn_task
         self._idle: list[Environment] = []
         self._busy: set[Environment] = set()
-        self._dying: set[Environment] = set()  # killed, and their room released; the kernel still ends them
+        self._dying: set[Environment] = set()  # killed and their room released, but the process still exists
         self._unused_deaths = 0
         self._starting = 0
         self._starting_provisioned = 0
         self._waiting: deque[asyncio.Future[Lease]] = deque()
         self._waiting_asynchronous: deque[asyncio.Future[Lease]] = deque()
-        self._failure: _Failure | None = None
+        self._failure: StartFailure | None = None
         self.provisioned = version.function.provisioned_concurrency
-        self._first_try_left = False  # init failed at publication, and no request has repeated it
+        self._first_try_left = False  # init failed at publication, and no request has repeated it yet
         idle_timeout_s = version.function.idle_timeout_s
         self._keeper = Keeper(policy or FixedPolicy(idle_timeout_s), surplus_s=idle_timeout_s)
         self._prewarmed_at_s: float | None = None
@@ -131,29 +101,30 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for an environment."""
+        """Number of requests that wait for an environment."""
         return len(self._waiting) + len(self._waiting_asynchronous)
 
     def counts(self) -> dict[str, int]:
-        """Environments by state."""
+        """Return the number of environments by state."""
         return {"idle": len(self._idle), "busy": len(self._busy), "starting": self._starting}
 
     def keeping(self) -> dict[str, float]:
-        """The windows of the keep-alive policy, as `Windows` has them; seconds."""
+        """Return the keep-alive policy's current `Windows` as a dict, in seconds."""
         windows = self._keeper.policy.windows()
         return {"prewarm_s": round(windows.prewarm_s, 3), "keep_alive_s": round(windows.keep_alive_s, 3)}
 
     def all(self) -> list[Environment]:
-        """All environments that are ready."""
+        """Return all environments that are ready, idle and busy."""
         return [*self._idle, *self._busy]
 
     async def acquire(self, invocation: Invocation) -> Lease:
-        """Lease an environment for `invocation`: an idle one, else the first that starts or becomes idle.
+        """Lease an environment for `invocation`: an idle one, or the first one that starts or becomes idle.
 
         Raises:
-            InitError: the function's init fails.
+            InitError: the function's init phase failed.
+            PoolRetiredError: the pool is retired; lease from the pool that replaced it.
             ServiceException: no process can be started (500).
-            TooManyRequestsException: the queue is full, or the deadline passed (429).
+            TooManyRequestsException: too many requests wait, or the deadline passed (429).
         """
         self._keeper.asked(time.monotonic())
         if self._idle and not self.waiting and self._cores.passes(self.share):
@@ -165,11 +136,11 @@ class Pool:
         if self._backs_off() and not self.all():
             assert self._failure is not None
             if not self._first_try_left:
-                raise _copy(self._failure.error)
+                raise copy_of(self._failure.error)
             self._failure.until_s = 0.0
         self._first_try_left = False
         if self.waiting >= self._max_waiting:
-            raise _throttled("the queue of waiting requests is full")
+            raise throttled("the queue of waiting requests is full")
         queue = self._waiting_asynchronous if invocation.asynchronous else self._waiting
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Lease] = loop.create_future()
@@ -180,7 +151,7 @@ class Pool:
             return await waiter
         except BaseException:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.release(waiter.result())  # the caller was cancelled after it had got its lease
+                self.release(waiter.result())  # the caller was cancelled after the lease was granted
             raise
         finally:
             timer.cancel()
@@ -189,10 +160,10 @@ class Pool:
                 self._check_at_rest()
 
     def _expire(self, waiter: asyncio.Future[Lease], invocation: Invocation) -> None:
-        """The deadline of a waiting request has passed: throttle it, unless an environment is starting for it.
+        """Throttle a waiting request because its deadline has passed, unless an environment is starting.
 
-        A request that waits for a core may wait as long as its function may run, too: if it were let in, it would be
-        slowed down instead, and that time would count as its own.
+        A request that waits for a core is throttled only after its function's timeout, too. If it ran at once, it would
+        be slowed down instead, and that would count against the timeout.
         """
         if waiter.done():
             return
@@ -200,13 +171,13 @@ class Pool:
         if self._starting or (self._cores.holds(self) and time.monotonic() < last_s):
             asyncio.get_running_loop().call_later(_EXPIRY_RECHECK_S, self._expire, waiter, invocation)
         else:
-            waiter.set_exception(_throttled("no execution environment became free in time"))
+            waiter.set_exception(throttled("no execution environment became free in time"))
 
     def release(self, lease: Lease) -> None:
-        """End a lease; the first waiting request gets the environment."""
+        """End a lease. The first waiting request gets the environment."""
         environment = lease.environment
         if environment not in self._busy:
-            return  # the environment died meanwhile
+            return  # the environment died during the lease
         self._unused_deaths = 0
         self._busy.discard(environment)
         self._cores.ended(environment)
@@ -244,14 +215,14 @@ class Pool:
         return False
 
     async def provision(self) -> None:
-        """Start the provisioned environments and wait until each is ready or has failed."""
+        """Start the missing provisioned environments and wait until each is ready or has failed."""
         starts = []
         while self._missing_provisioned() > 0 and self._room.reserve(self):
             starts.append(self._begin_start(provisioned=True))
         await asyncio.gather(*starts)
 
     def set_provisioned(self, count: int | None) -> None:
-        """Keep `count` environments initialised from now on; None: as many as the function says."""
+        """From now on, keep `count` environments initialised; None: as many as the function declares."""
         self.provisioned = self.version.function.provisioned_concurrency if count is None else count
         too_many = sum(environment.provisioned for environment in self.all()) - self.provisioned
         for environment in [e for e in self.all() if e.provisioned][: max(0, too_many)]:
@@ -260,26 +231,26 @@ class Pool:
         self.grow()
 
     def provisioned_ready(self) -> int:
-        """How many provisioned environments are ready."""
+        """Return how many provisioned environments are ready."""
         return sum(environment.provisioned for environment in self.all())
 
     @property
     def failure(self) -> str | None:
-        """Why the last start failed, while no other is tried; else None."""
+        """Why the last start failed, if the next start has to wait for that reason; None: it need not wait."""
         return str(self._failure.error) if self._failure is not None and self._backs_off() else None
 
     def wants_room(self) -> bool:
-        """See `Tenant`."""
+        """See `Tenant.wants_room`."""
         if self.retired or self._backs_off():
             return False
         return self._missing_provisioned() > 0 or (not self._idle and self._starting < self.waiting)
 
     def is_urgent(self) -> bool:
-        """See `Tenant`."""
+        """See `Tenant.is_urgent`."""
         return any(not waiter.done() for waiter in self._waiting)
 
     def seed_failure(self, error: InitError | ServiceException) -> None:
-        """Init failed when the version was published: the first request repeats it without a back-off.
+        """Record that init failed at publication. The first request repeats it without a back-off.
 
         Source: AWS Lambda developer guide, "Failures during the Init phase": init runs again with the first invoke.
         """
@@ -287,7 +258,7 @@ class Pool:
         self._first_try_left = True
 
     def retire(self) -> None:
-        """End idle environments now, busy ones when they become idle, and start none any more."""
+        """Retire the pool: end idle environments now and busy ones when they become idle, and start no more."""
         self.retired = True
         self._cores.leave(self)
         if self._reaper is not None:
@@ -301,11 +272,11 @@ class Pool:
         self._set_if_empty()
 
     def oldest_idle_s(self) -> float | None:
-        """See `Tenant`."""
+        """See `Tenant.oldest_idle_s`."""
         return next((e.idle_since for e in self._idle if not e.provisioned), None)
 
     def end_oldest_idle(self) -> None:
-        """See `Tenant`."""
+        """See `Tenant.end_oldest_idle`."""
         oldest = next((e for e in self._idle if not e.provisioned), None)
         if oldest is not None:
             self._end(oldest, after_turns=_TURNS_TO_SPAWN)
@@ -318,7 +289,7 @@ class Pool:
         return self._failure is not None and time.monotonic() < self._failure.until_s
 
     def _begin_start(self, *, provisioned: bool) -> Coroutine[None, None, None]:
-        """Count a start, in room reserved before; the coroutine that is returned does the start."""
+        """Count a start, for which room is already reserved. The returned coroutine performs it."""
         self._starting += 1
         self._starting_provisioned += provisioned
         self._cores.start_began(self.share, self.version)
@@ -326,7 +297,7 @@ class Pool:
         return self._start(provisioned=provisioned)
 
     async def _start(self, *, provisioned: bool) -> None:
-        """Start one environment; a failure goes to the waiting requests and is not raised."""
+        """Start one environment. A failure is passed to the waiting requests and not raised."""
         environment: Environment | None = None
         failure: InitError | ServiceException | None = None
         try:
@@ -334,7 +305,7 @@ class Pool:
                 environment = await self._room.start(self.version, provisioned=provisioned)
         except (InitError, ServiceException) as error:
             failure = error
-        except Exception as error:  # a bug of ours must not end the server: the requests fail
+        except Exception as error:  # a bug in thawd must not end the server: only the waiting requests fail
             failure = ServiceException(f"an execution environment could not be started: {error!r}")
         finally:
             self._starting -= 1
@@ -355,7 +326,7 @@ class Pool:
         environment.provisioned = provisioned
         environment.on_end = self._on_end
         self._busy.add(environment)
-        if environment.ended.is_set():  # it died just after it was ready
+        if environment.ended.is_set():  # it died immediately after it became ready
             self._on_end(environment)
         elif self.retired or environment.dying:
             self._busy.discard(environment)
@@ -366,31 +337,32 @@ class Pool:
             self._check_at_rest()
 
     def _failed(self, error: InitError | ServiceException) -> None:
-        """Fail all waiting requests: each would repeat the init that has just failed. Then back off."""
+        """Back off, and fail all waiting requests, because each would repeat the start that has just failed."""
         failures = 1 if self._failure is None else self._failure.failures + 1
         now_s = time.monotonic()
         by_itself = not (isinstance(error, InitError) and error.from_outside)
         if by_itself and (self._failure is None or now_s >= self._failure.until_s):
             wait_s = backoff_s(failures, first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)
-            self._failure = _Failure(_copy(error), now_s + wait_s, failures)
+            self._failure = StartFailure(copy_of(error), now_s + wait_s, failures)
             asyncio.get_running_loop().call_later(wait_s, self._try_again, self._failure)
         if self._starting == 0 and not self._busy:
             for queue in (self._waiting, self._waiting_asynchronous):
                 for waiter in queue:
                     if not waiter.done():
-                        waiter.set_exception(_copy(error))
+                        waiter.set_exception(copy_of(error))
 
-    def _try_again(self, failure: _Failure) -> None:
-        """The back-off has passed, by the loop's timer, which may be a moment early by the clock."""
+    def _try_again(self, failure: StartFailure) -> None:
+        """End the back-off. `until_s` is cleared because the loop's timer may fire slightly before that time."""
         failure.until_s = 0.0
         self.grow()
 
     def _available(self, environment: Environment, *, init_ms: float | None) -> None:
-        """An environment can be leased: to the request for which it was started, else in turn.
+        """Lease the environment to the first waiting request, in turn with other versions. If none waits, keep it idle.
 
         Args:
             environment: the environment.
-            init_ms: how long its start took, milliseconds; None: it was not started for a request.
+            init_ms: how long its start took, milliseconds. A request waits for it then, and gets it without waiting for
+                its turn again. None: the environment has served before, or is provisioned.
         """
         if init_ms is not None and self._give(environment, init_ms):
             return
@@ -400,10 +372,10 @@ class Pool:
         elif not environment.provisioned and self._room.should_yield(self):
             self._end(environment)
         if environment in self._idle and not environment.provisioned and self._reaper is None:
-            self._schedule_reaping()  # else the reaper runs sooner: this environment is due after all others
+            self._schedule_reaping()  # a timer that is already set fires earlier: this environment is the last due
 
     def _take_idle(self) -> Environment | None:
-        """The environment used last, which is no longer idle then; those that are dying are ended."""
+        """Remove the most recently used idle environment from the idle ones and return it; end those that are dying."""
         while self._idle:
             environment = self._idle.pop()
             if not environment.dying:
@@ -432,12 +404,13 @@ class Pool:
         return Lease(environment, init_ms)
 
     def _end(self, environment: Environment, *, after_turns: int = 0) -> None:
-        """End an environment; its room is released immediately, before the kernel has ended the process.
+        """End an environment. Its room is released immediately, before the kernel has ended the process.
 
         Args:
             environment: the environment.
-            after_turns: loop turns before the kill. While the kernel frees the memory of one process, a start in its
-                place waits for a processor, about as long as a thaw takes; so that start is spawned first.
+            after_turns: loop turns to wait before the kill. While the kernel frees the memory of the killed process,
+                the environment that replaces it would wait for a processor, about as long as a thaw takes. So the
+                replacement is spawned first.
         """
         if environment in self._idle:
             self._idle.remove(environment)
@@ -445,11 +418,11 @@ class Pool:
         self._cores.ended(environment)
         self._dying.add(environment)
         environment.dying = True
-        _kill_after(environment, after_turns)
+        kill_after(environment, after_turns)
         self._room.release(self)
 
     def _on_end(self, environment: Environment) -> None:
-        """An environment is dead, killed by this pool or not."""
+        """Remove an environment that has died, whether or not this pool killed it."""
         if environment in self._dying:
             self._dying.discard(environment)
         else:
@@ -465,9 +438,9 @@ class Pool:
         self._set_if_empty()
 
     def _died_unused(self, error: InitError) -> None:
-        """An environment died before its first invocation, and so may the next: do not start one after another.
+        """Back off if needed, because an environment died before its first invocation, and the next one may, too.
 
-        Once or twice it may have been killed from outside; from the third death on the function is held responsible.
+        The first two deaths may have come from outside. From the third on, the function is assumed to be the cause.
         """
         self._unused_deaths += 1
         if not error.from_outside or self._unused_deaths >= _UNUSED_DEATHS:
@@ -478,14 +451,14 @@ class Pool:
             self.empty.set()
 
     def _check_at_rest(self) -> None:
-        """If the function has become idle, start an idle time of its keep-alive policy."""
+        """If the function has become idle, report that to its keep-alive policy."""
         if not (self._busy or self._starting or self.waiting or self.retired):
             self._keeper.at_rest(time.monotonic())
             self._schedule_reaping()
 
     def _schedule_reaping(self) -> None:
-        """Set the timer of `_reap`: when the next idle environment is due, or one is to be started ahead."""
-        # Idle environments are ordered by idle_since: appended as they become idle, taken from the end.
+        """Set the timer of `_reap` to the time when an idle environment must end or one must be prewarmed."""
+        # Idle environments are ordered by idle_since: they are appended when they become idle and taken from the end.
         last = next((e for e in reversed(self._idle) if not e.provisioned), None)
         first = next((e for e in self._idle if not e.provisioned), None)
         dues = [self._keeper.kept_until_s(e.idle_since, chosen=e is last) for e in {first, last} if e is not None]
@@ -501,7 +474,7 @@ class Pool:
         self._reaper = asyncio.get_running_loop().call_later(wait_s, self._reap)
 
     def _reap(self) -> None:
-        """End environments that have been idle too long, start one ahead if it is time, and set the next timer."""
+        """End environments that have been idle too long, prewarm one if it is time, and set the next timer."""
         self._reaper = None
         now_s = time.monotonic() + _TIMER_EARLY_S
         kept = [environment for environment in self._idle if not environment.provisioned]
@@ -512,7 +485,7 @@ class Pool:
         self._schedule_reaping()
 
     def _prewarm(self, now_s: float) -> None:
-        """Start one environment ahead when its time has come, once in each idle time of the function."""
+        """Prewarm one environment if its time has come, at most once in each idle time of the function."""
         at_s, until_s = self._keeper.prewarm_at_s(), self._keeper.prewarm_until_s()
         if at_s is None or until_s is None or at_s > now_s or at_s == self._prewarmed_at_s:
             return
@@ -521,22 +494,3 @@ class Pool:
             return
         if self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=False))
-
-
-def _kill_after(environment: Environment, turns: int) -> None:
-    """Kill the environment after this many loop turns; 0: now."""
-    if turns:
-        asyncio.get_running_loop().call_soon(_kill_after, environment, turns - 1)
-    else:
-        environment.kill()
-
-
-def _throttled(why: str) -> TooManyRequestsException:
-    return TooManyRequestsException(f"Rate Exceeded. ({why})", reason="ConcurrentInvocationLimitExceeded")
-
-
-def _copy(error: InitError | ServiceException) -> InitError | ServiceException:
-    """A copy of the error: an exception that is raised again and again keeps the frames of all its callers alive."""
-    if isinstance(error, InitError):
-        return InitError(str(error), error.document, from_outside=error.from_outside)
-    return ServiceException(error.message)

@@ -1,7 +1,7 @@
-"""How many environments a function's schedule of provisioned concurrency asks for at a given time. Pure.
+"""Schedules of provisioned concurrency: how many environments to keep initialised at a given time. No side effects.
 
-Each entry sets the count at its times, and the count holds until the next time of any entry. The entry whose time came
-last is in force, whether or not a server ran at that time.
+Each entry of a schedule sets the number at its times, and that number applies until the next time of any entry. So the
+entry with the most recent time applies, whether or not a server ran at that time.
 
 Source: Application Auto Scaling user guide, "Scheduled scaling"; Lambda developer guide, "Managing Lambda provisioned
 concurrency with Application Auto Scaling".
@@ -23,8 +23,8 @@ class ProvisionedPlan:
     """The schedule of one function.
 
     Args:
-        entries: in the order of the file; of two entries with one time, the later one is in force.
-        otherwise: environments before the first time of any entry.
+        entries: the entries in the order of the file; if two entries have the same time, the later one applies.
+        otherwise: number of environments before the first time of any entry.
     """
 
     def __init__(self, entries: Sequence[ProvisionedSchedule], *, otherwise: int) -> None:
@@ -32,7 +32,7 @@ class ProvisionedPlan:
         self._otherwise = otherwise
 
     def count(self, now: float) -> int:
-        """Number of environments to keep initialised at the time `now` (seconds since the epoch)."""
+        """Return the number of environments to keep initialised at the time `now` (seconds since the epoch)."""
         last: tuple[float, int] | None = None
         for schedule, count in self._entries:
             at = _last(schedule, now)
@@ -41,12 +41,12 @@ class ProvisionedPlan:
         return self._otherwise if last is None else last[1]
 
     def next_change(self, now: float) -> float | None:
-        """The first time of any entry after `now`, seconds since the epoch; None when there is none any more."""
+        """Return the first time of any entry after `now`, seconds since the epoch; None: there are no more."""
         times = [at for schedule, _ in self._entries if (at := schedule.after(now, anchor=0.0)) is not None]
         return min(times, default=None)
 
     def most(self) -> int:
-        """The highest count."""
+        """Return the highest number of environments that the schedule asks for."""
         return max([self._otherwise, *(count for _, count in self._entries)])
 
 
@@ -55,7 +55,7 @@ def _parse(entry: ProvisionedSchedule) -> schedule_expressions.ScheduleExpressio
 
 
 def _last(schedule: schedule_expressions.ScheduleExpression, now: float) -> float | None:
-    """The last time of a schedule that is not after `now`; None when there is none within sixty years."""
+    """Return the last time of a schedule that is not after `now`; None: there is none within sixty years."""
     look_s = _FIRST_LOOK_S
     while True:
         at = schedule.after(now - look_s, anchor=0.0)

@@ -1,6 +1,6 @@
-"""How many environments fit this machine, and whose turn it is when not all fit.
+"""Room: limits the environments on this machine, and decides which function gets room when not all fit.
 
-Each pool is a tenant: it asks for room before it starts an environment, and gives it back when the environment ends.
+Each pool is a tenant: it reserves room before it starts an environment, and releases it when the environment ends.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from thawd.scheduling.cores import Cores
 ENVIRONMENTS_PER_CPU = 16
 MEMORY_SHARE = 0.8
 _WATCH_S = 0.1
-# Tries of a start where no process is left, and after how many of them one more idle environment is ended: what an
-# ended environment held is free soon after.
+# A start that fails because the machine is out of processes or memory is tried this often in all. After the first
+# failure and every fifth one from there, an idle environment is ended; what it used becomes free soon after.
 _START_TRIES = 20
 _TRIES_FOR_EACH = 5
 _RETRY_S = 0.05
 
 
 class Tenant(Protocol):
-    """A pool, as the room sees it."""
+    """A pool, from the view of `Room`."""
 
     version: Version
 
     def wants_room(self) -> bool:
-        """Whether it would start an environment if there were room."""
+        """Return whether the tenant would start an environment if it got room."""
 
     def is_urgent(self) -> bool:
-        """Whether a synchronous request waits: these go before asynchronous ones."""
+        """Return whether a synchronous request waits. Such requests are served before asynchronous ones."""
 
     def oldest_idle_s(self) -> float | None:
-        """When its longest idle environment that may be ended became idle; None when there is none."""
+        """Return since when the longest idle environment that may be ended has been idle; None: there is none."""
 
     def end_oldest_idle(self) -> None:
-        """End the longest idle environment; its room is released immediately."""
+        """End the longest idle environment. Its room is released immediately."""
 
     def grow(self) -> None:
-        """There may be room now: start environments for what waits."""
+        """Start environments for the waiting requests: there may be room now."""
 
 
 def default_memory_mb() -> int:
-    """Memory for environments in all, MiB: 80 % of the machine's, or of this process's cgroup when that is less."""
+    """Return the memory for all environments, MiB: 80 % of the machine's, or of this process's cgroup if it is less."""
     total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -63,33 +63,32 @@ def default_memory_mb() -> int:
 
 
 def default_max_environments() -> int:
-    """Most environments at a time: 16 for each core that this process may use."""
+    """Return the most environments at a time: 16 for each core that this process may use."""
     return ENVIRONMENTS_PER_CPU * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 32
 
 
 class Room:
-    """This machine's room, and who gets it.
+    """The machine's room for environments, and its division among the tenants.
 
-    Room is counted in environments and in MiB of their memory limits. A function with reserved concurrency has its
-    share of the environments to itself; the others divide the rest. A tenant that finds no room waits in line, and no
-    later tenant takes shared room before it; but tenants with synchronous requests go before those with only
-    asynchronous ones.
+    Room is counted in environments and in MiB of their memory limits. The reserved concurrency of a function is set
+    aside for it; the other functions share the rest. A tenant that finds no room waits in line, and no later tenant
+    takes shared room before it. But tenants with synchronous requests go before tenants with only asynchronous ones.
 
     Args:
         spawner: starts environments.
-        functions: as declared; their reserved concurrency is set aside.
-        memory_mb: most of the memory limits of all environments together, MiB.
+        functions: the declared functions; their reserved concurrency is set aside.
+        memory_mb: limit for the sum of the memory limits of all environments, MiB.
         max_environments: most environments at a time.
-        patience_s: how long a function without any environment waits before a busy function has to give one up between
-            two requests, seconds. A function with synchronous requests does not wait for one that has only
-            asynchronous ones.
-        cores: lets requests in; None: it lets in all.
+        patience_s: how long a function without any environment waits before a busy function must end one of its
+            environments between two requests, seconds. A function with synchronous requests does not wait for a
+            function that has only asynchronous ones.
+        cores: decides when requests may begin; None: at once.
 
     Attributes:
         cores: lets requests in.
         max_environments: most environments at a time.
-        memory_mb: most of their memory limits together, MiB.
-        storage: looks at the temporary folders of busy environments; None: nothing does.
+        memory_mb: limit for the sum of the memory limits of all environments, MiB.
+        storage: checks the temporary folders of busy environments; None: they are not checked.
     """
 
     def __init__(
@@ -111,30 +110,30 @@ class Room:
         self._count: dict[Tenant, int] = {}
         self._used_mb = 0
         self._tenants: list[Tenant] = []
-        self._line: dict[Tenant, float] = {}  # tenants that wait for room, and since when; in order
+        self._line: dict[Tenant, float] = {}  # tenants that wait for room, in order, and since when
         self._offering = False
         self.storage: StorageWatch | None = None
         self._busy: set[Environment] = set()
         self._any_busy = asyncio.Event()
 
     def declare(self, functions: Mapping[str, Function]) -> None:
-        """Count reserved concurrency by these declarations from now on."""
+        """From now on, use the reserved concurrency in these declarations."""
         self._functions = dict(functions)
         self._offer_soon()
 
     def join(self, tenant: Tenant) -> None:
-        """Let the tenant take part in the division of the room."""
+        """Add a tenant to those that share the room."""
         self._tenants.append(tenant)
 
     def leave(self, tenant: Tenant) -> None:
-        """The tenant takes part no more; call it once the tenant has released all its room."""
+        """Remove a tenant, which must have released all its room."""
         if tenant in self._tenants:
             self._tenants.remove(tenant)
         self._line.pop(tenant, None)
         self._count.pop(tenant, None)
 
     def most_at_once(self, function: Function) -> int:
-        """The most environments that `function` can ever have here, at least 1."""
+        """Return the most environments that `function` can ever have on this machine, at least 1."""
         by_memory = self.memory_mb // function.memory_mb
         by_count = self._shared_total() if function.reserved_concurrency is None else function.reserved_concurrency
         return max(1, min(by_memory, by_count))
@@ -142,10 +141,10 @@ class Room:
     def reserve(self, tenant: Tenant) -> bool:
         """Reserve room for one more environment of `tenant`.
 
-        The longest idle environments of other functions are ended where that makes the room.
+        If necessary, the longest idle environments of other functions are ended to make room.
 
         Returns:
-            False when there is no room; `tenant.grow` is called when there may be.
+            Whether there was room. If not, `tenant.grow` is called when there may be room.
         """
         if self._is_behind_another(tenant) or not self._make_room(tenant):
             self._line.setdefault(tenant, time.monotonic())
@@ -162,13 +161,13 @@ class Room:
         self._offer_soon()
 
     def should_yield(self, tenant: Tenant) -> bool:
-        """Whether an environment of `tenant` that has just become idle should end, as another tenant waits for room."""
+        """Return whether a newly idle environment of `tenant` should end because another tenant waits for room."""
         return any(self._would_help(tenant, other) for other in self._waiting_in_line())
 
     def must_yield(self, tenant: Tenant) -> bool:
-        """Whether a busy environment of `tenant` is to end after its request, although more of them wait.
+        """Return whether a busy environment of `tenant` must end after its request, although more requests wait for it.
 
-        Another tenant has none at all, and has waited long enough.
+        It must if another tenant has waited long enough for room, as `_has_waited_enough` decides.
         """
         if not self._line:
             return False
@@ -178,25 +177,28 @@ class Room:
             for other in self._waiting_in_line()
         )
         if must and self._line.pop(tenant, None) is not None:
-            self._line[tenant] = now_s  # it had its turn, and goes to the end of the line
+            self._line[tenant] = now_s  # `tenant` has had its turn, so it goes to the end of the line
         return must
 
     def _has_waited_enough(self, other: Tenant, now_s: float, *, before: Tenant) -> bool:
-        """Whether `other`, in the line, is to get room that `before` could go on using."""
+        """Return whether `other`, which waits in line, should get room that `before` could continue to use."""
         if before.is_urgent() and not other.is_urgent():
-            return False  # `before` would get it back soon: one environment ended and one started for each request
+            # `before` would soon get the room back: each request would cost the end and the start of an environment.
+            return False
         alone = self._count.get(other, 0) == 0
         if other.is_urgent() and not before.is_urgent():
             return alone or self._line[other] <= now_s - self._patience_s
         return alone and self._line[other] <= now_s - self._patience_s
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
-        """Start an environment in reserved room; where no process is left, end idle environments of any tenant.
+        """Start an environment in reserved room. If the machine is out of processes, end idle environments.
+
+        The idle environments may belong to any tenant.
 
         Raises:
-            InitError: the function's init failed, or an after-restore hook.
-            NoRoomError: no process or memory is left, also without the idle environments (500).
-            ServiceException: the machine could not start a process (500).
+            InitError: the function's init phase or an after-restore hook failed.
+            NoRoomError: the machine is out of processes or memory, even after idle environments were ended (500).
+            ServiceException: no process could be started (500).
         """
         for tries in range(_START_TRIES):
             try:
@@ -209,22 +211,22 @@ class Room:
         raise AssertionError("the last try returns or raises")
 
     def began(self, environment: Environment) -> None:
-        """An invocation begins in `environment`: its memory and its temporary folder are watched."""
+        """Watch the memory and the temporary folder of `environment`, in which an invocation begins."""
         self._busy.add(environment)
         self._any_busy.set()
         if self.storage is not None:
             self.storage.began(environment)
 
     def finished(self, environment: Environment) -> None:
-        """The invocation in `environment` has ended."""
+        """Stop watching `environment`, in which an invocation has ended."""
         self._busy.discard(environment)
         if not self._busy:
             self._any_busy.clear()
 
     async def watch_memory(self) -> None:
-        """Look at the memory of busy environments and kill those over their limit, until cancelled.
+        """Check the memory of busy environments and kill those over their limit, until cancelled.
 
-        With cgroups the kernel kills them first. Idle environments cost nothing.
+        With cgroups, the kernel kills them first. Idle environments are not checked.
         """
         while True:
             await self._any_busy.wait()
@@ -233,11 +235,11 @@ class Room:
             for environment in list(self._busy):
                 if environment.memory_limit is not None and not environment.memory_limit.check():
                     environment.kill()
-            # Reading the figures of large processes takes milliseconds: never more than a twentieth of the time.
+            # Reading the memory use of large processes takes milliseconds. Spend at most a twentieth of the time on it.
             await asyncio.sleep(20 * (time.monotonic() - started_s))
 
     def _reserved(self, tenant: Tenant) -> int | None:
-        """Reserved concurrency as it is declared now: a change of it makes no new version."""
+        """Return the currently declared reserved concurrency; a version's own value may be older."""
         function = tenant.version.function
         return self._functions.get(function.name, function).reserved_concurrency
 
@@ -252,13 +254,13 @@ class Room:
         return sum(count for tenant, count in self._count.items() if self._is_unreserved(tenant))
 
     def _waiting_in_line(self) -> list[Tenant]:
-        """Tenants that still want room; those whose requests have gone leave the line."""
+        """Return the tenants in line that still want room, and remove the others from the line."""
         for tenant in [tenant for tenant in self._line if not tenant.wants_room()]:
             del self._line[tenant]
         return list(self._line)
 
     def _is_behind_another(self, tenant: Tenant) -> bool:
-        """Whether room for `tenant` would be taken from a tenant before it in the line."""
+        """Return whether room for `tenant` would be taken from a tenant before it in the line."""
         if not self._line:
             return False
         line = self._waiting_in_line()
@@ -270,9 +272,9 @@ class Room:
         return any(self._would_take_from(other, taking=tenant) for other in before)
 
     def _would_take_from(self, waiting: Tenant, *, taking: Tenant) -> bool:
-        """Whether there would be no room for `waiting` once `taking` has room for one environment more."""
+        """Return whether one more environment of `taking` would leave no room for `waiting`."""
         if not self._is_unreserved(waiting) and not self._fits_count(waiting):
-            return False  # it waits for its reserved share
+            return False  # `waiting` waits for its reserved share, which `taking` cannot use
         both_mb = waiting.version.function.memory_mb + taking.version.function.memory_mb
         if self._used_mb + both_mb > self.memory_mb:
             return True
@@ -280,7 +282,7 @@ class Room:
         return both_shared and self._shared_count() + 2 > self._shared_total()
 
     def _would_help(self, ending: Tenant, wanting: Tenant) -> bool:
-        """Whether the end of an environment of `ending` brings `wanting` nearer to room."""
+        """Return whether ending an environment of `ending` would help `wanting` to get room."""
         if ending is wanting:
             return False
         if not self._fits_count(wanting):
@@ -299,16 +301,16 @@ class Room:
     def _fits_count(self, tenant: Tenant) -> bool:
         reserved = self._reserved(tenant)
         if reserved is not None:
-            # By tenant, not by function: while a new version replaces the old one, each has the whole share.
+            # Counted by tenant, not by function: while a new version replaces the old one, each may use the full share.
             return self._count.get(tenant, 0) < reserved
         return self._shared_count() < self._shared_total()
 
     def _fits_memory(self, tenant: Tenant) -> bool:
-        # A function larger than the whole budget may still run alone.
+        # A function whose memory limit exceeds `memory_mb` may still run if nothing else does.
         return not self._used_mb or self._used_mb + tenant.version.function.memory_mb <= self.memory_mb
 
     def _end_idle(self, asking: Tenant | None, *, unreserved: bool = False) -> bool:
-        """End the environment that has been idle longest, of any tenant but `asking`; False when there is none."""
+        """End the environment that has been idle longest, of any tenant but `asking`. Return whether there was one."""
         candidates = [
             (since, index)
             for index, tenant in enumerate(self._tenants)
@@ -322,7 +324,10 @@ class Room:
         return True
 
     def _offer_soon(self) -> None:
-        """Offer room in the loop's next turn: a tenant that gets room reserves it, and reserving may release room."""
+        """Offer room to the waiting tenants in the loop's next turn.
+
+        It is not done directly, because a tenant that is offered room reserves it, and reserving may release room.
+        """
         if self._line and not self._offering:
             self._offering = True
             asyncio.get_running_loop().call_soon(self._offer)

@@ -17,11 +17,11 @@ NO_ENVIRONMENTS: Mapping[str, int] = {"idle": 0, "busy": 0, "starting": 0}
 
 
 def document(family: FunctionEntry, spawner: Spawner) -> dict[str, Any]:
-    """A function's status: that of ``$LATEST``, the counts over all versions, and its published versions.
+    """Return a function's status: that of ``$LATEST``, the counts over all versions, and its published versions.
 
     Args:
         family: the function.
-        spawner: knows how environments of a version start.
+        spawner: knows how environments of each version start.
     """
     status = {**_of_version(family.latest, family.metrics, spawner), **family.metrics.summary()}
     if family.published:
@@ -49,6 +49,6 @@ def _of_version(entry: VersionEntry, metrics: FunctionMetrics, spawner: Spawner)
 
 
 def _snapshot(metrics: FunctionMetrics, origin: Origin) -> dict[str, Any]:
-    """The version's image, and how long restoring from it takes."""
+    """Describe the version's image, and how long a restore from it takes."""
     thaws = metrics.starts[StartKind.THAW]
     return {**origin.describe(), "restore_p50_ms": round(thaws.quantile_ms(0.5), 3) if thaws.count else None}

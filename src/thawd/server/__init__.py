@@ -1,6 +1,6 @@
-"""The life of a server: `serving` starts, drains and stops it, `reload` replaces its configuration.
+"""Runs a server: `serving` starts, drains and stops it, `reload` replaces its configuration.
 
-`assembly` puts the subsystems together. `exclusive_resources` locks the data folder and the port, `backup` copies
-what a server stores, `emulator` is ``thawd up --aws``, `measurement` has the servers of ``thawd bench`` and ``thawd
-tune``. Knows nothing of the command line.
+`assembly` connects the subsystems. `exclusive_resources` locks the data folder and opens the port, `backup` copies the
+server's data, `emulator` implements ``thawd up --aws``, and `measurement` contains the servers for ``thawd bench`` and
+``thawd tune``. This package does not import `thawd.cli`.
 """

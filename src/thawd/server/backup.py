@@ -1,7 +1,7 @@
-"""Backup and restore of what a server stores: its state file, tables in files, uploaded code and, optionally, buckets.
+"""Backs up and restores a server's data: its state file, tables in files, uploaded code and, optionally, buckets.
 
 A backup is a folder of ordinary files with a manifest of checksums. It can be made while a server runs. The folder
-appears under its name when it is complete. A restore checks the whole backup before it changes anything.
+gets its final name only when the backup is complete. A restore checks the whole backup before it changes anything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from thawd.system import folders
 MANIFEST = "manifest.json"
 FORMAT = 1
 UNFINISHED = "restore-unfinished"
-"""Name of the file that is in the data folder during a restore; it holds the path of the backup."""
+"""Name of a file that exists in the data folder during a restore. It contains the path of the backup."""
 _STATE = "thawd.db"
 _CONFIGURATION = "thawd.toml"
 _CHUNK_BYTES = 1 << 20
@@ -40,14 +40,14 @@ Say = Callable[[str], None]
 
 
 class FileSum(msgspec.Struct, frozen=True):
-    """Size, bytes, and SHA-256 of a file in a backup."""
+    """Size in bytes and SHA-256 checksum of a file in a backup."""
 
     size: int
     sha256: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The list of what a backup holds, stored in it.
+    """The list of a backup's contents. It is stored in the backup.
 
     Attributes:
         format: format of the backup, 1.
@@ -71,34 +71,40 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> Manifest:
     """Write a backup; a server may keep running.
 
-    The state file is copied first and buckets last, so that the backup has the objects of all events in the state
-    file, unless they were removed in between.
+    The state file is copied first and buckets last. So the backup contains the objects of all events in the state
+    file, except objects that were removed in between.
 
     Args:
         settings: the configuration.
         folder: folder of the backup; it must not exist yet, or be empty.
-        with_buckets: whether objects are copied, too.
-        say: gets a line about each step.
+        with_buckets: whether the objects of buckets are copied too.
+        say: called with a line about each step.
 
     Raises:
-        StoreError: a file cannot be read or written, or is damaged; no part of the backup stays.
+        StoreError: a file cannot be read or written, or is damaged; the incomplete backup is removed.
     """
     folder = folder.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StoreError(f"{folder}: exists already; name a folder that does not exist yet")
+        raise StoreError(f"no backup can be written to {folder}: it exists already and is not empty; name a new folder")
     for source in (settings.server.data, *(bucket.path for bucket in settings.buckets.values())):
         if folder.is_relative_to(source.resolve()):
-            raise StoreError(f"{folder}: lies in {source}, which is backed up itself; name a folder outside of it")
+            raise StoreError(
+                f"no backup can be written to {folder}: it is inside {source}, which is backed up; name a folder "
+                "outside of it"
+            )
     if not (settings.server.data / _STATE).exists():
-        raise StoreError(f"{settings.server.data / _STATE}: there is nothing to back up; no server has run here yet")
+        raise StoreError(
+            f"there is nothing to back up: {settings.server.data / _STATE} does not exist, because no server has used "
+            "this data folder yet"
+        )
     staged = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(staged, ignore_errors=True)
     try:
         with _explained(staged):
             staged.mkdir(parents=True, mode=0o700)
         with _explained(staged):
-            # Before and after the state file: a deployment in between may remove code that the state file names, or
-            # add code before the state file names it.
+            # Code is copied both before and after the state file. A deployment in between may remove code that the
+            # copied state file names: the first copy has it. Or it may add such code: the second copy has it.
             _copy_code(settings, staged, say)
         _copy_databases(settings, staged, say)
         with _explained(staged):
@@ -136,7 +142,7 @@ def _copy_databases(settings: Settings, staged: Path, say: Say) -> None:
                 application_id=sqlite.APPLICATION_ID,
                 newest_version=sqlite.SCHEMA_VERSION,
             )
-        except NothingStored:  # no file, or one that the server is creating at this moment
+        except NothingStored:  # the file does not exist, or the server is creating it at this moment
             say(f"table {name}: has no item yet")
 
 
@@ -146,7 +152,7 @@ def _embedded(settings: Settings) -> dict[str, Path]:
 
 
 def _copy_code(settings: Settings, staged: Path, say: Say) -> None:
-    """Copy uploaded code that is not in the backup yet. The contents of a code file never change under its name."""
+    """Copy uploaded code that is not in the backup yet. A code file with a given name never changes."""
     code, copied = settings.server.data / "code", staged / "code"
     if not code.is_dir():
         return
@@ -162,7 +168,7 @@ def _copy_code(settings: Settings, staged: Path, say: Say) -> None:
 
 def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Say) -> None:
     if settings.path.is_file():
-        (staged / _CONFIGURATION).touch(mode=0o600)  # it may hold keys
+        (staged / _CONFIGURATION).touch(mode=0o600)  # it may contain keys
         shutil.copyfile(settings.path, staged / _CONFIGURATION)
     for name, bucket in settings.buckets.items() if with_buckets else ():
         say(f"bucket {name}")
@@ -170,7 +176,7 @@ def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Sa
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Copy regular files and folders, without thawd's hidden files. A file that is removed meanwhile is left out."""
+    """Copy regular files and folders, except thawd's hidden files. A file that is removed meanwhile is left out."""
     target.mkdir(parents=True, mode=0o700)
     for entry in os.scandir(source):
         if entry.name.startswith(".thawd-"):
@@ -218,34 +224,36 @@ def _sum(path: Path) -> FileSum:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a backup.
+    """Read the manifest of a backup.
 
     Raises:
-        StoreError: the folder is not a backup, or a newer thawd made it.
+        StoreError: the folder is not a backup, or a newer version of thawd made it.
     """
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.MsgspecError) as error:
         raise StoreError(
-            f"{folder}: is not a backup of thawd ({error}); name a folder that `thawd backup` made"
+            f"{folder} is not a backup of thawd ({error}); name a folder that `thawd backup` made"
         ) from None
     if manifest.format > FORMAT or manifest.schema > len(schema.MIGRATIONS):
-        raise StoreError(f"{folder}: was made by a newer thawd ({manifest.thawd}); use that version or a later one")
+        raise StoreError(
+            f"{folder} was made by a newer version of thawd ({manifest.thawd}); use that version or a later one"
+        )
     return manifest
 
 
 def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Manifest:
-    """Restore a backup to the places that the configuration names; no server may run on the data folder.
+    """Restore a backup to the paths that the configuration names. No server may be using the data folder.
 
     Args:
         settings: the configuration.
         folder: folder of the backup.
-        replace: whether existing files are renamed, to names that end in ``.before-restore-`` and the time; False: a
-            restore over existing files is refused.
-        say: gets a line about each step.
+        replace: whether existing files are renamed, to names that end in ``.before-restore-`` and the time; False: if
+            files exist, nothing is restored.
+        say: called with a line about each step.
 
     Raises:
-        StartError: a server runs.
+        StartError: a server is running.
         StoreError: the backup is damaged, a file exists already, or a file cannot be written.
     """
     manifest = read_manifest(folder)
@@ -254,7 +262,7 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
         present = {_printable(os.fsdecode(path.relative_to(folder))): path for path in _files(folder)}
         for name, expected in manifest.files.items():
             if name not in present or _sum(present[name]) != expected:
-                raise StoreError(f"{folder}: the file {name} is missing or damaged; nothing was restored")
+                raise StoreError(f"nothing was restored: the file {name} in the backup {folder} is missing or damaged")
     places = _places(settings, folder, manifest)
     with lock(settings.server.data) as held:
         for note in held.notes:
@@ -262,8 +270,8 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
         taken = [target for _, target in places if _is_taken(target)]
         if taken and not replace:
             raise StoreError(
-                f"{taken[0]}: exists already, and {len(taken) - 1} more; nothing was restored. "
-                "Add --replace to rename existing files"
+                f"nothing was restored: {taken[0]} exists already, and so do {len(taken) - 1} other files or folders; "
+                "add --replace to rename them"
             )
         stamp = _stamp(taken)
         unfinished = settings.server.data / UNFINISHED
@@ -285,7 +293,7 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
 
 
 def require_whole(data: Path) -> None:
-    """Check that no restore into a data folder was interrupted: a server would treat missing files as new.
+    """Check that no restore into a data folder was interrupted. A server would treat the missing files as empty.
 
     Raises:
         StoreError: a restore was interrupted.
@@ -294,7 +302,8 @@ def require_whole(data: Path) -> None:
     if unfinished.exists():
         raise StoreError(
             f"{data}: a restore into this folder was interrupted; finish it with "
-            f"`thawd restore --replace {os.fsdecode(unfinished.read_bytes())}`, or remove {unfinished} to go without"
+            f"`thawd restore --replace {os.fsdecode(unfinished.read_bytes())}`, or remove {unfinished} to start "
+            "without the rest of the backup"
         )
 
 
@@ -304,7 +313,7 @@ def _objects(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
 
 
 def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[Path, Path]]:
-    """Source and target of each file and folder; the state file last, as it makes a restore complete."""
+    """Source and target of each file and folder. The state file comes last, because it makes the restore complete."""
     for kind, wanted, known in (
         ("embedded table", manifest.tables, _embedded(settings)),
         ("bucket", manifest.buckets, settings.buckets),
@@ -312,8 +321,8 @@ def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[
         for name in wanted:
             if name not in known:
                 raise StoreError(
-                    f"the backup holds the {kind} {name}, which {settings.path} does not declare; "
-                    f"compare it with {folder / _CONFIGURATION}"
+                    f"nothing was restored: the backup contains the {kind} {name}, which {settings.path} does not "
+                    f"declare; compare it with {folder / _CONFIGURATION}"
                 )
     places = [(folder / "tables" / f"{name}.db", _embedded(settings)[name]) for name in manifest.tables]
     places += [(folder / "buckets" / name, settings.buckets[name].path) for name in manifest.buckets]
@@ -327,12 +336,12 @@ def _is_taken(target: Path) -> bool:
 
 
 def _with_logs(target: Path) -> list[Path]:
-    """The file and SQLite's files beside it; an interrupted restore may leave a log without its file."""
+    """The file, and the files that SQLite keeps beside it. An interrupted restore may leave one of these alone."""
     return [target.with_name(target.name + suffix) for suffix in ("", *_SQLITE_SUFFIXES)]
 
 
 def _stage(source: Path, target: Path) -> Path:
-    """A copy of `source` beside its target."""
+    """Copy `source` to a temporary name beside its target."""
     folders.make(target.parent)
     staged = target.with_name(f".thawd-restore-{target.name}")
     shutil.rmtree(staged, ignore_errors=True)
@@ -346,7 +355,7 @@ def _stage(source: Path, target: Path) -> Path:
 
 
 def _stamp(taken: Sequence[Path]) -> str:
-    """The time, with a number where files were renamed in this second already, so that none of them is replaced."""
+    """The time as text. If names with this time exist already, a number is added, so that no file is overwritten."""
     now = time.strftime("%Y%m%d-%H%M%S")
     for stamp in itertools.chain([now], (f"{now}-{number}" for number in itertools.count(2))):
         if not any(os.path.lexists(path) for target in taken for path in _with_logs(_aside(target, stamp))):
@@ -378,4 +387,4 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, shutil.Error) as error:
-        raise StoreError(f"{getattr(error, 'filename', None) or path}: {error}") from error
+        raise StoreError(f"{getattr(error, 'filename', None) or path} cannot be read or written: {error}") from error

@@ -1,8 +1,8 @@
 """``thawd up --watch``: republish functions when code or configuration changes.
 
-Editors replace files, tools replace whole folders, and a reload may bring functions with code elsewhere. So each reload
-sets two new watches: one on the code folders with everything below them, and one on their parents and the parent of
-the configuration file, which sees files and folders that are renamed into their place.
+Editors replace files, tools replace whole folders, and a reload may add functions whose code is in other folders. So
+each reload sets up two new watches: one for the code folders and everything in them, and one for the parents of these
+folders and of the configuration file. The second one notices when a watched file or folder is replaced by renaming.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ _TRY_AGAIN_S = 1.0
 
 
 class CodeWatcher:
-    """Calls `reload` after each change, and once at the start. The watch is set before each call, so none is missed.
+    """Calls `reload` after each change, and once at the start.
+
+    The watch is set up before each call, so no change is missed.
 
     Args:
-        settings: returns the configuration in force.
+        settings: returns the current configuration.
         reload: publishes what has changed; never raises.
     """
 
@@ -38,8 +40,8 @@ class CodeWatcher:
         while True:
             try:
                 await self._reload_and_watch()
-            except ExceptionGroup as group:  # a folder is missing at the moment, or the machine has no watches left
-                complain(f"thawd: changes of code are not seen for now: {group.exceptions[0]}")
+            except ExceptionGroup as group:  # a folder is missing, or the machine has no inotify watches left
+                complain(f"thawd: code cannot be watched for changes: {group.exceptions[0]}; thawd tries again")
                 await self._until_places_exist()
 
     async def _until_places_exist(self) -> None:
@@ -50,7 +52,7 @@ class CodeWatcher:
                 return
 
     async def _reload_and_watch(self) -> None:
-        """Return once code or configuration has changed since this was called."""
+        """Set up the watches, reload, and return when code or configuration has changed since the call."""
         settings = self._settings()
         only = DefaultFilter(ignore_paths=[*settings.not_code()])
         places = _places(settings)
@@ -74,7 +76,7 @@ class CodeWatcher:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(watch(places - {settings.path}, only, recursive=True))
             tasks.create_task(watch({place.parent for place in places}, is_place, recursive=False))
-            await asyncio.sleep(0)  # both tasks set their watches before their first await
+            await asyncio.sleep(0)  # both tasks set up their watches before their first await
             await self._reload()
 
 

@@ -1,7 +1,7 @@
 """Makes the data folder private to its owner when a server, or a restore, locks it.
 
-The folder holds events, keys in environment variables, memory images with secrets, and code that thawd runs as its own
-user. So no other user may read it or write to it.
+The folder contains events, keys in environment variables, memory images with secrets, and code that thawd runs as its
+own user. So no other user may read it or write to it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from thawd.errors import ThawdError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-# Names of thawd's own files and folders in the data folder; anything else there belongs to other programs.
+# Names of thawd's own files and folders in the data folder. Everything else in it belongs to other programs.
 _OWN_FOLDERS = frozenset({"tables", "logs", "code", "packages", "environments", "tmp", "snapshots", "aws"})
 _OWN_FILES = frozenset({"running", "lock", "address.json", "restore-unfinished"})
 _OWN_BEGINNINGS = ("thawd.db", ".thawd-", *(f"{folder}.before-restore-" for folder in _OWN_FOLDERS))
@@ -23,20 +23,21 @@ _WITH_FILES = ("tables", "logs", "code", "snapshots", "aws")
 
 
 class NotOursError(ThawdError):
-    """The data folder belongs to another user; the message names the risk and the way out."""
+    """The data folder belongs to another user. The message says what the risk is and what to do."""
 
 
 def make_private(data: Path) -> list[str]:
     """Remove the permissions of other users from the data folder and from the files in it.
 
-    thawd runs code from this folder, so a folder of another user is refused. There are two exceptions: thawd runs as
-    root (a container's folder often belongs to another user), and the folder is root's, who can do everything anyway.
+    thawd runs code from this folder, so a folder that belongs to another user is refused. There are two exceptions:
+    thawd may run as root, because in containers the folder often belongs to another user; and the folder may belong to
+    root, who can do everything anyway.
 
     Args:
         data: the folder.
 
     Returns:
-        Lines for the operator; empty when the folder was private already.
+        Lines for the operator; empty if the folder was already private.
 
     Raises:
         NotOursError: the folder belongs to another user.
@@ -48,18 +49,18 @@ def make_private(data: Path) -> list[str]:
     entries = list(os.scandir(data))
     strangers = sorted(entry.name for entry in entries if not _is_own(entry.name))
     if mode & _OTHERS and (strangers or mode & stat.S_ISVTX):
-        others = f" and holds files of other programs ({', '.join(strangers[:3])})" if strangers else ""
+        others = f" and contains files of other programs ({', '.join(strangers[:3])})" if strangers else ""
         notes.append(
-            f"the data folder {data} is open to other users (mode {mode:04o}){others}: its mode stays, and only "
-            "thawd's own files in it are made private; choose a folder for thawd alone with server.data"
+            f"the data folder {data} is open to other users (mode {mode:04o}){others}: thawd does not change its mode, "
+            "and makes only its own files in it private; choose a folder for thawd alone with server.data"
         )
     elif mode & _OTHERS:
         notes.append(
-            f"the data folder {data} was open to other users (mode {mode:04o}); it and the files in it are private "
-            "to its owner now"
+            f"the data folder {data} was open to other users (mode {mode:04o}); now it and the files in it are private "
+            "to its owner"
             if _take_rights(data, mode)
-            else f"the data folder {data} is open to other users (mode {mode:04o}), and that cannot be changed here: "
-            f"have its owner `chmod 700 {data}`"
+            else f"the data folder {data} is open to other users (mode {mode:04o}), and thawd may not change that; let "
+            f"its owner run `chmod 700 {data}`"
         )
     for entry in entries:
         if _is_own(entry.name):
@@ -82,10 +83,17 @@ def _of_owner(data: Path, owner: int) -> str:
     except KeyError:
         name = f"number {owner}"
     whose = f"the data folder {data} belongs to the user {name}"
-    way_out = "run thawd as that user, choose another folder with server.data or THAWD_DATA, or `chown -R` it"
+    way_out = (
+        "run thawd as that user, choose another folder with server.data or THAWD_DATA, or change the owner with "
+        "`chown -R`"
+    )
     if owner and os.geteuid():
-        raise NotOursError(f"{whose}, who could read what thawd keeps there and change what it runs: {way_out}")
-    return f"{whose}, not to this user" if not owner else f"{whose}, who can change what thawd runs as root: {way_out}"
+        raise NotOursError(
+            f"{whose}, who could read thawd's data in it and change the code that thawd runs from it: {way_out}"
+        )
+    if owner:
+        return f"{whose}, who can change the code that thawd runs as root: {way_out}"
+    return f"{whose}, not to the user that runs thawd"
 
 
 def _is_own(name: str) -> bool:

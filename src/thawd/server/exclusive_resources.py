@@ -1,4 +1,4 @@
-"""Resources that only one server can have: a port and a data folder. A conflict is reported before anything runs."""
+"""Takes the resources that only one server can use, a port and a data folder, and reports conflicts before a start."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ADDRESS = "address.json"
 
 
 class StartError(ThawdError):
-    """The server could not start; the message says why and the way out."""
+    """The server could not start; the message says why, and what to do."""
 
 
 def bind(host: str, port: int) -> socket.socket:
     """Open a listening socket.
 
     Raises:
-        StartError: the port is in use, or the address is not this machine's.
+        StartError: the port is in use, or the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -37,7 +37,8 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         way_out = (
-            "stop the program that uses it, perhaps another `thawd up`, or choose a port with --port or server.port"
+            "stop the program that uses the port, perhaps another `thawd up`, or choose another port with --port or "
+            "server.port"
             if port
             else "choose another host with server.host"
         )
@@ -47,7 +48,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit of open files to the highest allowed: an environment takes four, a connection one."""
+    """Raise the limit of open files to the highest allowed value. An environment needs four, a connection one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
@@ -67,7 +68,7 @@ class Lock:
         self._fd = fd
 
     def is_held(self) -> bool:
-        """Whether the folder is still the locked one, that is, was not removed or replaced meanwhile."""
+        """Whether the folder was neither removed nor replaced since it was locked."""
         try:
             return os.path.samestat(self._path.stat(), os.fstat(self._fd))
         except OSError:
@@ -76,7 +77,7 @@ class Lock:
 
 @contextlib.contextmanager
 def lock(data: Path) -> Iterator[Lock]:
-    """Lock the data folder, because two servers on one folder would run every event twice.
+    """Lock the data folder. Two servers that used the same folder would run every event twice.
 
     Raises:
         StartError: the folder cannot be created or written, or another server has locked it.
@@ -107,13 +108,13 @@ def lock(data: Path) -> Iterator[Lock]:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opener for `open` that creates a file only its owner can read."""
+    """Open a file, as the argument `opener` of `open`. A new file is readable only by its owner."""
     return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager
 def announced(data: Path, address: tuple[str, int]) -> Iterator[None]:
-    """Inside the ``with`` block, a file in the data folder names the server's address."""
+    """Inside the ``with`` block, a file in the data folder contains the server's address."""
     file = data / _ADDRESS
     with open(file, "w", opener=_private) as written:
         written.write(json.dumps(address))
@@ -124,7 +125,7 @@ def announced(data: Path, address: tuple[str, int]) -> Iterator[None]:
 
 
 def address_in(data: Path) -> tuple[str, int] | None:
-    """Host and port of the server that runs on a data folder; None when no address is announced."""
+    """Host and port of the server that uses a data folder; None if no file contains its address."""
     try:
         host, port = json.loads((data / _ADDRESS).read_text())
         return str(host), int(port)

@@ -1,4 +1,4 @@
-"""Lines that `thawd up` prints once it serves: one for each function, bucket, route, queue, schedule, URL and table."""
+"""Lines that `thawd up` prints when it is ready: one for each function, bucket, route, queue, schedule, URL, table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def functions(
     Args:
         statuses: the dispatcher's status of each function.
         handlers: handler of each function.
-        declared: functions of the configuration; only these get a note when they are not active.
+        declared: functions of the configuration; only these get a note if they are not active.
     """
     for name, entry in statuses.items():
         is_expected = entry["state"] == "Active" or name not in declared
@@ -28,7 +28,7 @@ def functions(
 
 
 def resources(settings: Settings, urls: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """A line for each thing that invokes functions, and for each table.
+    """A line for each bucket, route, queue, schedule, function URL and table.
 
     Args:
         settings: the configuration.

@@ -1,4 +1,4 @@
-"""Puts a changed configuration into force while the server runs; a configuration with a mistake changes nothing."""
+"""Applies a changed configuration while the server runs. A configuration with a mistake changes nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from thawd.server.assembly.platform import Platform
 from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain, say
 
-# Settings that the open stores and the port depend on, with their names for users.
+# Settings that need a restart, because the open stores and the port depend on them, with their names in messages.
 _FIXED = {"server": "server", "buckets": "buckets", "remote_buckets": "remote buckets", "tables": "tables"}
 
 
 class Reloader:
-    """Reads the configuration again and puts it into force.
+    """Reads the configuration again and applies it.
 
     Args:
         platform: the subsystems of the server.
@@ -32,20 +32,20 @@ class Reloader:
         self._reports = SayOnce(complain)
 
     async def reload(self) -> None:
-        """Read the configuration again, publish what has changed, and print a line about it. Never raises."""
+        """Read the configuration again, publish what has changed, and print a line about that. Never raises."""
         self._reports.over()
         self._platform.execution.builder.distrust()
         if await self.catch_up(retry=True):
             say("configuration reloaded")
 
     async def catch_up(self, *, retry: bool = False) -> bool:
-        """Read the configuration again and publish what has changed, without repeating the last complaint.
+        """Read the configuration again and publish what has changed. The same complaint is not printed twice.
 
         Args:
             retry: also publish unchanged functions whose init or priming event failed last time.
 
         Returns:
-            Whether the configuration is in force.
+            Whether the configuration was applied.
         """
         try:
             settings = await asyncio.to_thread(config.load, self._platform.settings.path, environ=self._environ)
@@ -53,7 +53,7 @@ class Reloader:
         except ConfigurationError as error:
             self._reports.say(f"thawd: the configuration was not reloaded:\n{error}")
             return False
-        except Exception as error:  # a reload that fails must leave the server serving
+        except Exception as error:  # the server must continue to serve after a failed reload
             self._reports.say(f"thawd: the configuration was not reloaded: {error!r}")
             return False
         return True
@@ -62,7 +62,7 @@ class Reloader:
         in_force = {name: getattr(self._platform.settings, name) for name in _FIXED}
         changed = [words for name, words in _FIXED.items() if getattr(settings, name) != in_force[name]]
         if changed:
-            self._reports.say(f"thawd: changes of {', '.join(changed)} take effect at the next start")
+            self._reports.say(f"thawd: changes to {', '.join(changed)} take effect when thawd is restarted")
         self._platform.take_over(msgspec.structs.replace(settings, **in_force))
         await self._platform.control.publish(retry=retry)
         await self._platform.sources.declare()

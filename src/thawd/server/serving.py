@@ -1,9 +1,9 @@
-"""The life of a server: starts the platform, serves, drains and stops.
+"""Runs a server: starts the platform, serves requests, drains and stops.
 
-A start opens the stores first, so that a broken one is reported before anything runs, then the port, which may be in
-use. It publishes the functions, starts the sources, and prints that everything is served. A stop goes the other way:
-it accepts no new work, waits at most the grace period for invocations in flight, ends the environments, stores the
-outcomes that no destination has taken yet, and closes the stores.
+To start, it locks the data folder, opens the port and opens the stores, so that a conflict or a damaged store is
+reported before any function runs. Then it publishes the functions, starts the sources, and prints what it serves. To
+stop, it accepts no new work, waits at most the grace period for invocations in flight, ends the environments, stores
+the outcomes that no destination has accepted yet, and closes the stores.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from thawd.telemetry.console import complain, say
 
 _KILL_WAIT_S = 10.0
 _GUARD_S = 1.0
-# A stop waits this long for outcomes of events to reach their destinations once no invocation runs any more, and then
-# for the remaining outcomes to be stored: that takes one commit, unless the disk hangs.
+# When no invocation runs any more, a stop waits this long for outcomes to reach their destinations (`_SETTLE_S`), and
+# then for the remaining outcomes to be stored (`_KEEP_S`). Storing takes one commit, unless the disk hangs.
 _SETTLE_S = 2.0
 _KEEP_S = 10.0
-# The longest time that the loop keeps the store's threads waiting after each step of SQLite; Python's own 5 ms would
-# halve the rate of durable events.
+# Interval after which a thread that waits for the interpreter lock gets it. A store's thread waits for it after each
+# step of SQLite; with Python's default of 5 ms, only half as many events could be stored a second.
 _SWITCH_S = 0.0001
-# Source: malloc.h of glibc, and its own default.
+# Source: glibc's malloc.h. The value is glibc's initial one.
 _M_MMAP_THRESHOLD = -3
 _RETURNED_BYTES = 128 << 10
 # Source: <linux/prctl.h>.
@@ -58,12 +58,12 @@ Tasks = list[asyncio.Task[Any]]
 
 
 class Server:
-    """A running thawd.
+    """A running server.
 
     Args:
         settings: the configuration at the start.
         environ: the platform's environment variables.
-        aws: other AWS services for functions: ``none``, ``local`` (emulated) or ``real`` (the caller's account).
+        aws: which other AWS services functions use: ``none``, ``local`` (emulated) or ``real`` (the user's account).
     """
 
     def __init__(self, settings: Settings, *, environ: Mapping[str, str], aws: str = "none") -> None:
@@ -81,7 +81,7 @@ class Server:
 
         Args:
             watch: republish a function when a file of its code changes.
-            ready_file: receives a JSON document with ``url`` and ``pid`` once everything is served.
+            ready_file: a JSON document with ``url`` and ``pid`` is written to it when the server is ready.
 
         Raises:
             StartError: the server cannot start; the message says why.
@@ -96,7 +96,7 @@ class Server:
                 complain(f"thawd: {note}")
             left_over = kill_left_over(server.data / "packages")
             if left_over:
-                complain(f"thawd: ended {left_over} processes that functions of an earlier server left behind")
+                complain(f"thawd: {left_over} processes that functions of an earlier server left behind were ended")
             listener = bind(server.host, server.port)
             host, port = listener.getsockname()[:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -110,7 +110,7 @@ class Server:
                         closing=closing,
                     )
                     for saved in rescued(self._platform.stores.state.path):
-                        complain(f"thawd: {saved} holds the contents of a removed state file; {_way_back(saved)}")
+                        complain(f"thawd: {saved} contains the data of a removed state file; {_way_back(saved)}")
                     self._reloader = Reloader(self._platform, environ=self._environ)
                     await self._serve(tasks, listener, watch=watch, ready_file=ready_file)
 
@@ -137,7 +137,7 @@ class Server:
         platform.events.break_off()
         # This also ends the invocations that did not end within the grace period.
         await platform.execution.end(_KILL_WAIT_S)
-        await platform.stop_aws()  # only now, as functions may have called it until here
+        await platform.stop_aws()  # not earlier: until here, functions may call the emulator
         await platform.events.settled(_KEEP_S)
         await platform.events.close()
         for task in lasting:
@@ -145,7 +145,7 @@ class Server:
         await self._close(web, serving)
 
     async def _start_lasting(self, tasks: asyncio.TaskGroup) -> Tasks:
-        """Start the tasks that last until no invocation runs; returns once asynchronous events may be accepted."""
+        """Start the tasks that run until the last invocation has ended. Returns when events can be accepted."""
         platform = self._platform
         started = asyncio.Event()
         works = (platform.execution.watch_limits(), self._guard_data(), *platform.events.works(started))
@@ -156,11 +156,11 @@ class Server:
         return lasting
 
     async def _begin(self, tasks: asyncio.TaskGroup, feeding: Tasks, *, watch: bool, ready_file: Path | None) -> None:
-        """Publish everything, start sources and bucket watchers, and announce the server; a stop cancels this.
+        """Publish everything, start sources and bucket watchers, and announce the server. A stop cancels this.
 
         Args:
-            tasks: runs the tasks that bring work.
-            feeding: receives these tasks.
+            tasks: group that runs the tasks of sources and watchers.
+            feeding: list to which these tasks are appended.
             watch: republish functions when their code changes.
             ready_file: written at the end.
         """
@@ -180,14 +180,14 @@ class Server:
         grace_s = platform.settings.server.grace_s
         left = await platform.execution.dispatcher.drain(grace_s)
         if left:
-            complain(f"thawd: {left} invocations did not end within {grace_s} s and are ended")
+            complain(f"thawd: {left} invocations did not end within {grace_s} s; thawd ends them now")
         await asyncio.gather(platform.events.settled(_SETTLE_S), platform.sources.settled(_SETTLE_S))
 
     async def _close(self, web: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         """Close the connections that are still open, and end the server.
 
         Raises:
-            StartError: the server stopped because its data folder was removed.
+            StartError: the server stopped because its data folder or state file was removed.
         """
         web.force_exit = True
         await serving
@@ -199,7 +199,7 @@ class Server:
             raise StartError(f"the server stopped because {self._lost}")
 
     async def _guard_data(self) -> None:
-        """Stop when the data folder or the state file is removed, as nothing could be accepted from then on."""
+        """Stop the server when the data folder or the state file is removed, because events could not be stored."""
         state = self._platform.stores.state
         while (lost := self._missing()) is None:  # noqa: ASYNC110 - no event reports the removal of a file
             await asyncio.sleep(_GUARD_S)
@@ -208,13 +208,13 @@ class Server:
         try:
             if state.is_elsewhere and self._settings.server.data.is_dir():
                 saved = await rescue(state)
-                complain(f"thawd: the contents of the state file are saved in {saved}; {_way_back(saved)}")
+                complain(f"thawd: the data of the state file is saved in {saved}; {_way_back(saved)}")
         except StoreError as error:
-            complain(f"thawd: the contents of the state file cannot be saved: {error.message}")
+            complain(f"thawd: the data of the state file cannot be saved: {error.message}")
         self._stop.set()
 
     def _missing(self) -> str | None:
-        """What was removed or replaced, the data folder or the state file; None while both are in place."""
+        """Describe what was removed or replaced: the data folder or the state file. None while both are in place."""
         if not self._lock.is_held():
             return f"the data folder {self._settings.server.data} was removed or replaced"
         misplaced = self._platform.stores.state.misplaced()
@@ -266,19 +266,19 @@ class Server:
 
 
 def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_file: Path | None, aws: str) -> None:
-    """Serve until a signal; blocks.
+    """Serve until a signal stops the server.
 
     Args:
         settings: the configuration.
         environ: the platform's environment variables.
         watch: republish a function when its code changes.
-        ready_file: written once everything is served.
-        aws: other AWS services for functions: ``none``, ``local`` (emulated) or ``real`` (the caller's account).
+        ready_file: written when the server is ready.
+        aws: which other AWS services functions use: ``none``, ``local`` (emulated) or ``real`` (the user's account).
 
     Raises:
         ThawdError: the server could not start, or stopped for a reason outside of thawd.
-        ScarcityError: the same, because the machine has too little memory or too few threads.
-        OSError: the same, with the system's error.
+        ScarcityError: it could not start or stopped because the machine has too little memory or too few threads.
+        OSError: it could not start or stopped because of an error of the operating system.
     """
     if settings.server.user is not None:
         become(settings.server.user, data=settings.server.data)
@@ -298,14 +298,14 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
     except Exception as error:
         expected = _expected(error)
         if has_ended and isinstance(expected, NoThreadError):
-            return  # asyncio needs a thread to join the others; Python joins them without one when it exits
+            return  # asyncio starts a thread to join its worker threads; Python itself joins them at exit without one
         if expected is None:
             raise
         raise expected from error
 
 
 def _expected(error: Exception) -> Exception | None:
-    """The error to report if only expected errors ended the server; None if one of them is a bug of thawd."""
+    """The error to report if only expected errors ended the server; None if one of them is a bug in thawd."""
     if isinstance(error, ExceptionGroup):
         expected = [_expected(part) for part in error.exceptions]
         return None if None in expected else expected[0]
@@ -313,7 +313,7 @@ def _expected(error: Exception) -> Exception | None:
 
 
 def _way_back(saved: Path) -> str:
-    """Instructions for using a saved state file, or for going on without it."""
+    """Instructions for using a saved state file, or for continuing without it."""
     state = saved.with_name(saved.name.partition(RESCUED)[0])
     return (
         f"to use it, stop thawd, run `rm -f {state}-wal {state}-shm; mv {saved} {state}`, and start thawd; if you do "
@@ -322,12 +322,12 @@ def _way_back(saved: Path) -> str:
 
 
 def _threads() -> int:
-    """Number of threads for blocking calls: that of Python's own pool (`concurrent.futures`, ThreadPoolExecutor)."""
+    """Number of threads for blocking calls: the default of `concurrent.futures.ThreadPoolExecutor`."""
     return min(32, (os.cpu_count() or 1) + 4)
 
 
 async def _guarded(work: Coroutine[None, None, None]) -> None:
-    """Run one background task; a bug in it is logged and does not end the server."""
+    """Run one background task. A bug in it is reported, and does not end the server."""
     try:
         await work
     except Exception as error:
@@ -335,17 +335,17 @@ async def _guarded(work: Coroutine[None, None, None]) -> None:
 
 
 def _give_memory_back() -> None:
-    """Fix the block size from which glibc returns memory to the system as soon as it is freed.
+    """Fix the size from which glibc returns a block to the system as soon as it is freed.
 
-    By default glibc raises this size, up to 32 MiB, as such blocks are freed. The bodies of a hundred slow requests
-    would then stay in the server's memory for ever. Source: mallopt(3), M_MMAP_THRESHOLD.
+    By default glibc raises this size, up to 32 MiB, each time such a block is freed. The memory for the bodies of a
+    hundred slow requests would then never be returned. Source: mallopt(3), M_MMAP_THRESHOLD.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of processes that functions leave behind, so that they can be ended with their environment.
+    """Become the parent of processes that functions leave behind, so that thawd can end them with their environment.
 
     Source: prctl(2), PR_SET_CHILD_SUBREAPER, Linux 3.4.
     """
@@ -355,4 +355,7 @@ def _adopt_orphans() -> None:
         return  # not Linux
     if prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0:
         reason = os.strerror(ctypes.get_errno())
-        complain(f"thawd: prctl was refused ({reason}); processes that functions detach may outlive them")
+        complain(
+            f"thawd: prctl(PR_SET_CHILD_SUBREAPER) was refused ({reason}); processes that functions detach may "
+            "continue to run when their environments have ended"
+        )

@@ -1,7 +1,7 @@
-"""Switches a server that root starts to another user: `thawd up --user NAME`.
+"""Switches a server that was started as root to another user: `thawd up --user NAME`.
 
-The server gives its data folder to that user and then executes itself again, so that no open file and no memory of
-root's process remains. This happens only before a start.
+The server makes that user the owner of its data folder and then executes its program again, so that no open files and
+no memory of root's process remain. This happens before anything else is started.
 
 Source: credentials(7).
 """
@@ -21,11 +21,11 @@ _TRY_S = 60.0
 
 
 def become(name: str, *, data: Path) -> None:
-    """Continue as the user `name`; returns only where this process runs as that user already.
+    """Execute this program again as the user `name`. Returns only if the process runs as that user already.
 
     Args:
         name: name of the user.
-        data: the data folder, which becomes the user's.
+        data: the data folder; the user becomes its owner.
 
     Raises:
         StartError: the user does not exist or cannot run thawd, or this process is not root.
@@ -33,16 +33,18 @@ def become(name: str, *, data: Path) -> None:
     try:
         user = pwd.getpwnam(name)
     except KeyError:
-        raise StartError(f"there is no user {name}: add one (useradd --system {name}), or name another") from None
+        raise StartError(f"there is no user {name}: add it (useradd --system {name}), or name another") from None
     if os.geteuid() == user.pw_uid:
         return
     if os.geteuid() != 0:
-        raise StartError(f"only root can become {name}: leave --user and server.user out, or start thawd as root")
+        raise StartError(
+            f"only root can switch to the user {name}: leave out --user and server.user, or start thawd as root"
+        )
     _check(user)
     try:
         _give(data, user)
     except OSError as error:
-        raise StartError(f"the data folder {data} cannot be given to {name}: {error}") from error
+        raise StartError(f"the owner of the data folder {data} cannot be changed to {name}: {error}") from error
     environ = {**os.environ, "HOME": user.pw_dir, "USER": name, "LOGNAME": name}
     os.initgroups(name, user.pw_gid)
     os.setresgid(user.pw_gid, user.pw_gid, user.pw_gid)
@@ -69,7 +71,7 @@ def _check(user: pwd.struct_passwd) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise StartError(
             f"{user.pw_name} cannot run {sys.executable} ({error}): install thawd where that user can read it, and "
-            "start it from a folder that it may enter"
+            "start it from a folder that the user may enter"
         ) from error
     if tried.returncode:
         last = (tried.stderr.strip().splitlines() or [f"status {tried.returncode}"])[-1]
@@ -77,9 +79,9 @@ def _check(user: pwd.struct_passwd) -> None:
 
 
 def _give(data: Path, user: pwd.struct_passwd) -> None:
-    """Give root's files in the data folder to the user.
+    """Make the user the owner of root's files in the data folder.
 
-    The folder itself comes last: after an interrupted start it is still root's, and the next start continues.
+    The folder itself comes last: after an interruption it still belongs to root, so the next start continues.
 
     Raises:
         OSError: the owner of a file cannot be changed.

@@ -1,4 +1,4 @@
-"""uvicorn inside thawd's event loop: without signal handlers of its own, and with only thawd's failures in its log."""
+"""Runs uvicorn inside thawd's event loop. It installs no signal handlers, and logs only failures of thawd itself."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CUT_OFF = "ASGI callable returned without completing response."
 class _ToOperator(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.msg == _CUT_OFF:
-            return  # on purpose: a streamed answer whose function failed halfway
+            return  # thawd does this on purpose when a function fails while it streams its answer
         complain(f"thawd: {self.format(record)}")
 
 
 def quieten_uvicorn() -> None:
-    """Pass on uvicorn's errors about thawd's failures, without its lines about broken requests."""
+    """Print uvicorn's errors about failures of thawd, but not its lines about malformed requests."""
     logger = logging.getLogger("uvicorn.error")
     logger.setLevel(logging.ERROR)
     logger.propagate = False
@@ -46,11 +46,11 @@ def configured(
     *,
     complain: Callable[[str], None] = complain,
 ) -> Uvicorn:
-    """A server of `application` for sockets that are open already.
+    """Configure a uvicorn server that serves `application` on sockets that are already open.
 
     Args:
         application: the ASGI application.
-        limits: limits of connections; None: the default ones, with as many connections as descriptors allow.
+        limits: limits of connections; None: the default limits, with as many connections as file descriptors allow.
         complain: prints a line for the operator.
     """
     limits = ConnectionLimits(connections=most_connections()) if limits is None else limits

@@ -1,5 +1,5 @@
-"""Event sources: buckets, SQS queues, schedules.
+"""Event sources: buckets, SQS queues and schedules, which invoke functions with nobody waiting for the answer.
 
-Buckets and schedules store an event, and the asynchronous queue invokes the function afterwards. An SQS queue keeps its
-messages until a function has handled them, so `sqs` invokes the function itself.
+Buckets and schedules store an event, and the asynchronous queue invokes the function afterwards. An SQS queue itself
+keeps its messages until a function has handled them, so `sqs` invokes the function directly.
 """

@@ -1,7 +1,7 @@
-"""Provisioned concurrency by schedule: keeps as many environments initialised as each function's plan says.
+"""Scheduled provisioned concurrency: keeps as many environments initialised as each function's plan says.
 
-Nothing is stored: the number follows from the plan and the time. So a server that was down, a clock that was set or a
-machine that slept changes nothing once it is over.
+Nothing is stored, because the number depends only on the plan and the current time. So it is correct again after the
+server was down, the clock was changed or the machine was suspended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from thawd.sources.schedules import Clock, SystemClock, sleep_or
 from thawd.system.retry import time_left_s
 from thawd.telemetry.console import say
 
-# The clock may be set at any time: it is looked at again after this many seconds at the latest.
+# The system clock may be changed at any time, so read it again after this many seconds at the latest.
 _LONGEST_SLEEP_S = 30.0
 
 
@@ -25,7 +25,7 @@ class ProvisionedSchedules:
     Args:
         provision: sets how many environments of a function are kept initialised; None: as many as the function's own
             configuration says.
-        clock: the time; None: the machine's clock.
+        clock: tells the time; None: the machine's clock.
     """
 
     def __init__(self, provision: Callable[[str, int | None], None], *, clock: Clock | None = None) -> None:
@@ -36,7 +36,7 @@ class ProvisionedSchedules:
         self._changed = asyncio.Event()
 
     def declare(self, plans: Mapping[str, ProvisionedPlan]) -> None:
-        """Use these plans, by function, from now on; functions without one go back to their own configuration."""
+        """From now on, use these plans, by function. Functions without a plan return to their own configuration."""
         for name in set(self._plans) - set(plans):
             self._applied.pop(name, None)
             self._set(name, None)
@@ -45,13 +45,13 @@ class ProvisionedSchedules:
         self._changed.set()
 
     def apply(self) -> None:
-        """Set the numbers that the plans have for this moment."""
+        """Set the numbers that the plans require now."""
         now = self._clock.now()
         for name, plan in self._plans.items():
             count = plan.count(now)
             if self._applied.get(name) != count and self._set(name, count):
                 if name in self._applied:
-                    say(f"{name}: {count} provisioned environments from now on, by its schedule")
+                    say(f"{name}: its schedule now requires {count} provisioned environments")
                 self._applied[name] = count
 
     async def run(self) -> None:
@@ -65,7 +65,7 @@ class ProvisionedSchedules:
         try:
             self._provision(name, count)
         except ResourceNotFoundException:
-            return False  # removed meanwhile
+            return False  # the function was removed in the meantime
         return True
 
     async def _sleep(self) -> None:

@@ -1,8 +1,8 @@
-"""Runs schedules: queues the event of each time that comes due.
+"""Runs schedules: queues an event at each time of a schedule.
 
-Guarantee: each time of a schedule queues its event once, neither lost nor repeated by a crash or by a clock that is set
-back, as the event and the progress are stored in one transaction. Times that came due while no server ran, or while the
-machine slept, are handled as the schedule's ``missed`` says.
+Guarantee: each time of a schedule queues exactly one event. The event and the schedule's progress are stored in one
+transaction, so neither a crash nor setting the clock back loses or repeats an event. The schedule's ``missed`` option
+says what happens with times that passed while no server ran or the machine was suspended.
 
 Source: Amazon EventBridge user guide, "Scheduled events"; EventBridge Scheduler user guide, "Schedule types".
 """
@@ -29,16 +29,17 @@ from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.schedules import ScheduleState, ScheduleStore
 from thawd.system.retry import SayOnce, time_left_s
 
-# Source: EventBridge Scheduler: "invoke their targets with 60 second precision": a later run counts as missed.
+# A run that is later than this counts as missed.
+# Source: EventBridge Scheduler: "invoke their targets with 60 second precision".
 ON_TIME_S = 60.0
-# The clock may be set at any time: it is looked at again after this many seconds at the latest.
+# The system clock may be changed at any time, so read it again after this many seconds at the latest.
 _LONGEST_SLEEP_S = 30.0
 _STORE_RETRY_S = 2.0
-# Missed runs that are queued in one transaction.
+# Most missed runs that are queued in one transaction.
 _AT_ONCE = 500
-# Ends the definition of a schedule that is paused, in the state file.
+# Appended to the definition of a paused schedule in the state file.
 _RESTING = " resting"
-# A clock that is set back by less delays schedules until it has caught up, so that nothing runs twice.
+# If the clock is set back by less than this, schedules wait until it has caught up, so that nothing runs twice.
 _CLOCK_FAULT_S = 86_400.0
 
 
@@ -81,10 +82,10 @@ class Schedules:
     """Runs all schedules.
 
     Args:
-        store: stores how far each schedule has come.
-        wake: called with the functions that have new events in the queue.
+        store: stores each schedule's progress.
+        wake: called with the names of functions that have new events in the queue.
         report: takes a line for the operator.
-        clock: the time; None: the machine's clock.
+        clock: tells the time; None: the machine's clock.
     """
 
     def __init__(
@@ -108,12 +109,12 @@ class Schedules:
         self._loaded = False
 
     async def declare(self, schedules: Mapping[str, Declared], *, paused: frozenset[str]) -> None:
-        """Run these schedules from now on, except those that are `paused`.
+        """From now on, run these schedules, except those that are `paused`.
 
-        The times of a paused schedule do not count as missed: once resumed, it goes on with the first later one.
+        The times of a paused schedule do not count as missed. A resumed schedule continues with its next time.
 
         Raises:
-            StoreError: their progress cannot be read or stored; `run` tries again until it can.
+            StoreError: the schedules' progress cannot be read or stored; `run` tries again until it can.
         """
         async with self._lock:
             self._wanted = dict(schedules), paused
@@ -131,7 +132,7 @@ class Schedules:
         for name, schedule in schedules.items():
             state = self._states.get(name)
             definition = f"{schedule.schedule} {schedule.timezone}"
-            # Stored, so that a server that finds the schedule enabled again knows that it was paused.
+            # The pause is stored: a server that finds the schedule enabled again must know that it was paused.
             noted = definition + (_RESTING if name in pausing else "")
             if state is None or state.definition.removesuffix(_RESTING) != definition:
                 await self._advance(state, ScheduleState(name, noted, anchor=now, done_until=now))
@@ -147,7 +148,7 @@ class Schedules:
         self._wanted = None
 
     async def run(self) -> None:
-        """Queue the events of times that come due, until cancelled."""
+        """Queue events at the times of the schedules, until cancelled."""
         while True:
             self._changed.clear()
             try:
@@ -155,15 +156,15 @@ class Schedules:
                 wait_s = self._until_due_s()
                 self._reports.over()
             except StoreError as error:
-                self._reports.say(f"thawd: schedules wait: {error.message}")
+                self._reports.say(f"thawd: schedules cannot run yet: {error.message}")
                 wait_s = _STORE_RETRY_S
             await sleep_or(self._changed, wait_s, clock=self._clock)
 
     async def catch_up(self) -> None:
-        """Queue the events of all times that have come due by now.
+        """Queue the events for all times that have passed by now.
 
         Raises:
-            StoreError: they could not be stored; they are still due.
+            StoreError: the events could not be stored; the next call tries again.
         """
         async with self._lock:
             if self._wanted is not None:
@@ -174,28 +175,28 @@ class Schedules:
                         pass
 
     def next_run(self, name: str) -> float | None:
-        """When a schedule runs next, seconds since the epoch; None: it is paused, or never runs again."""
+        """Return when a schedule runs next, seconds since the epoch; None: it is paused, or never runs again."""
         state = self._states.get(name)
         if state is None or name not in self._declared or self._is_paused(name):
             return None
         return _parse(self._declared[name]).after(state.done_until, anchor=state.anchor)
 
     def state(self, name: str) -> ScheduleState | None:
-        """How far a schedule has come."""
+        """Return a schedule's progress; None: there is no such schedule."""
         return self._states.get(name)
 
     def _is_paused(self, name: str) -> bool:
         return not self._declared[name].enabled or name in self._paused
 
     async def _run_due(self, schedule: Declared) -> bool:
-        """Queue the events of a schedule's times that are due; whether more may be."""
+        """Queue the events for a schedule's times that have passed. Return whether there may be more such times."""
         state = self._states[schedule.name]
         now = self._clock.now()
         parsed = _parse(schedule)
         if state.done_until > now + _CLOCK_FAULT_S:
             self._reports.report(
-                f"thawd: schedule {schedule.name} ran until {utc_text(state.done_until)} by a clock that was "
-                "wrong; it goes on from now"
+                f"thawd: schedule {schedule.name} has already run up to {utc_text(state.done_until)}, more than a day "
+                "ahead of this machine's clock: the clock was wrong then. The schedule continues from now"
             )
             await self._advance(state, msgspec.structs.replace(state, done_until=now))
             return False
@@ -217,7 +218,7 @@ class Schedules:
         await self._advance(state, after, [_event(schedule, at) for at in wanted])
         if schedule.missed != "all" and first not in wanted:
             self._reports.report(
-                f"thawd: schedule {schedule.name}: runs missed since {utc_text(first)} are not made up for"
+                f"thawd: schedule {schedule.name}: runs were missed since {utc_text(first)} and will not run later"
             )
         if wanted:
             self._wake({schedule.function})
@@ -248,7 +249,7 @@ def _parse(schedule: Declared) -> schedule_expressions.ScheduleExpression:
 def _times(
     parsed: schedule_expressions.ScheduleExpression, state: ScheduleState, after: float, until: float
 ) -> list[float]:
-    """The first times of a schedule after `after` and up to `until`, at most as many as one transaction takes."""
+    """Return the first times of a schedule after `after` and up to `until`, at most enough for one transaction."""
     times: list[float] = []
     at = parsed.after(after, anchor=state.anchor)
     while at is not None and at <= until and len(times) < _AT_ONCE:
@@ -258,7 +259,7 @@ def _times(
 
 
 def _last(parsed: schedule_expressions.ScheduleExpression, state: ScheduleState, first: float, until: float) -> float:
-    """The last time of a schedule up to `until`, where `first` is the first one; found by bisection."""
+    """Find by bisection the last time of a schedule up to `until`; `first` must be one of its times."""
     found, high = first, until
     while high - found > 1.0:
         middle = (found + high) / 2
@@ -282,7 +283,7 @@ def _event(schedule: Declared, at: float) -> NewEvent:
 
 
 def _scheduled_event(schedule: Declared, at: float) -> bytes:
-    """EventBridge's event. Its ``id`` follows from schedule and time, so that repeated attempts have the same."""
+    """Return EventBridge's event. Its ``id`` depends only on schedule and time, so repeated attempts have the same."""
     return msgspec.json.encode(
         {
             "version": "0",

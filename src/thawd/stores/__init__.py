@@ -1,5 +1,5 @@
-"""Everything durable: `events/` (the asynchronous queue), `objects/` (buckets), `tables/`, code, the control plane.
+"""Stores all durable data: `events/` (the asynchronous queue), `objects/` (buckets), `tables/`, code, control plane.
 
-The only package that imports sqlite3, psycopg and obstore. Callers see structs, awaitables and
+Only this package imports sqlite3, psycopg and obstore. Its callers see structs, awaitables and
 `thawd.errors.StoreError`.
 """

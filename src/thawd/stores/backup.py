@@ -1,4 +1,4 @@
-"""Copies of SQLite files that are in use: consistent and checked, while other processes go on writing."""
+"""Makes consistent, checked copies of SQLite files that are in use; other processes may continue to write."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from thawd.system import folders
 
 _BUSY_TIMEOUT_S = 5.0
 RESCUED = ".rescued-"
-"""Stands between a database's name and the time of the rescue, in the name of a rescued copy."""
+"""The name of a rescued copy is the database's name, then this, then the time of the rescue."""
 _PAGES_A_STEP = 1024
 
 Progress = Callable[[int, int], None]
-"""Called with the number of pages copied so far, and of all pages."""
+"""Called with the number of pages copied so far, and the number of all pages."""
 
 
 def copy_database(
@@ -31,25 +31,26 @@ def copy_database(
     newest_version: int,
     progress: Progress = lambda done, all_: None,
 ) -> None:
-    """Copy a SQLite file as it is at this moment, with all that is committed; blocks.
+    """Copy a SQLite file as it is at this moment, with everything that is committed; blocks.
 
-    Writers of the file go on meanwhile. The copy is one file, durable, and has been read through.
+    Other processes can write to the file in the meantime. The copy is a single durable file, and has been read through.
 
     Args:
         source: the file; it may be in use.
-        target: path of the copy; there must be no file.
+        target: path of the copy; no file may exist there.
         application_id: the mark that the file must have.
         newest_version: newest schema version that this thawd knows.
         progress: called while the copy is made.
 
     Raises:
-        StoreError: the source is missing, damaged, of another program, newer, or one of them cannot be used.
+        StoreError: the source is missing, damaged, made by another program or a newer thawd, or one of the two files
+            cannot be used.
     """
     reading = sqlite_file.open_foreign(
         source, application_id=application_id, newest_version=newest_version, busy_timeout_s=_BUSY_TIMEOUT_S
     )
     try:
-        # A transaction of its own: without it, each commit of another connection would make the copy start again.
+        # Without this transaction, each commit of another connection would make the copy start again.
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         _copy(reading, target, progress)
@@ -60,10 +61,10 @@ def copy_database(
 
 
 async def rescue(database: Database) -> Path:
-    """Save the content of an open database whose file was moved or removed, in a file beside the database's path.
+    """Save the content of an open database whose file was moved or removed, in a file in the folder of its old path.
 
     Raises:
-        StoreError: the database cannot be read any more, or the copy cannot be written.
+        StoreError: the database can no longer be read, or the copy cannot be written.
     """
     target = database.path.with_name(f"{database.path.name}{RESCUED}{time.strftime('%Y%m%d-%H%M%S')}")
     try:
@@ -75,7 +76,7 @@ async def rescue(database: Database) -> Path:
 
 
 def rescued(path: Path) -> list[Path]:
-    """Rescued copies of databases that had this path, oldest first."""
+    """The rescued copies of databases that had this path, oldest first."""
     return sorted(path.parent.glob(f"{path.name}{RESCUED}*"))
 
 
@@ -104,7 +105,7 @@ def _copy(reading: sqlite3.Connection, target: Path, progress: Progress) -> None
 
 
 def require_sound(connection: sqlite3.Connection, path: Path) -> None:
-    """Read a whole database.
+    """Check a database by reading all of it.
 
     Raises:
         StoreError: one of its pages is damaged.
@@ -112,17 +113,17 @@ def require_sound(connection: sqlite3.Connection, path: Path) -> None:
     (first,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if first != "ok":
         raise StoreError(
-            f"{path}: is damaged ({first}); what can be read of the original is saved with `sqlite3 FILE .recover`"
+            f"{path} is damaged ({first}); to save what can still be read of the original, use `sqlite3 FILE .recover`"
         )
 
 
 def adopt_objects(path: Path, bucket: str, files: Iterable[tuple[bytes, os.stat_result]]) -> None:
-    """Record the copies of a bucket's objects in a state file, so that they do not count as new objects.
+    """Record the copied files of a bucket's objects in a state file, so that they do not count as new objects.
 
     Args:
         path: a state file that no process uses.
         bucket: name of the bucket.
-        files: keys, with the stats of the copies; a copy has the size and the mtime of its original.
+        files: keys, each with the stat of the copy; size and mtime of a copy are those of the original.
 
     Raises:
         StoreError: the file cannot be used.

@@ -1,4 +1,4 @@
-"""Documents of the control plane: functions, versions, aliases, layers and what belongs to them. Durable.
+"""Durable documents of the control plane: functions, versions, aliases, layers and their settings.
 
 All documents are small. They are read once, when the server starts; after that they are only written.
 """
@@ -36,7 +36,7 @@ class Catalog:
         """All documents.
 
         Raises:
-            StoreError: they cannot be read.
+            StoreError: the documents cannot be read.
         """
         rows = await self._db.read(
             lambda connection: connection.execute("SELECT kind, name, qualifier, document FROM catalog").fetchall()
@@ -44,7 +44,7 @@ class Catalog:
         return {Key(kind, name, qualifier): document for kind, name, qualifier, document in rows}
 
     async def change(self, *, put: Iterable[tuple[Key, bytes]] = (), remove: Iterable[Key] = ()) -> None:
-        """Write and remove documents, all or none; durable when it returns.
+        """Write and remove documents, all or none. The change is durable when this returns.
 
         Raises:
             StoreError: the change could not be stored.

@@ -1,14 +1,14 @@
-"""The time in state files: seconds since the epoch that never jump while this process lives.
+"""The clock for times in state files: seconds since the epoch that never jump while this process runs.
 
-The wall clock may be set while the server runs; a retry that is due in a minute is still due in a minute. So the wall
-clock is read once, and the time since then is that of a clock that cannot be set.
+Somebody may set the wall clock while the server runs, but a retry that is due in a minute must still be due in a
+minute. So the wall clock is read once, and the time since then is measured with a clock that cannot be set.
 """
 
 from __future__ import annotations
 
 import time
 
-# CLOCK_BOOTTIME goes on while the machine sleeps, as the wall clock does.
+# CLOCK_BOOTTIME continues while the machine sleeps, like the wall clock.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -20,5 +20,5 @@ _OFFSET = time.time() - _elapsed()
 
 
 def now() -> float:
-    """Seconds since the epoch, by the wall clock of this process's start."""
+    """Seconds since the epoch, according to the wall clock at this process's start."""
     return _OFFSET + _elapsed()

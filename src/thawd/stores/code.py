@@ -1,7 +1,7 @@
-"""Uploaded code: zip files as they were uploaded, and the packages unpacked from them, named by the zip file's SHA-256.
+"""Stores uploaded code: the zip files, and the packages unpacked from them, both named by the zip file's SHA-256.
 
-A zip file is untrusted data: names and links that lead out of the folder, and files that unpack to more than is
-allowed, are refused before anything stays on the disk.
+A zip file is untrusted data. Names and links that lead outside the folder are refused, and so are zip files that unpack
+to more than the allowed size; nothing of a refused zip file remains on the disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHUNK_BYTES = 1 << 20
 _UNFINISHED = ".new-"
 _DEEPEST_LINKS = 40
 _LONGEST_NAME, _LONGEST_PATH = 255, 2048
-# How long a package is kept that no function or layer names yet, seconds.
+# How long to keep a package that no function or layer uses yet, seconds.
 _RECENT_S = 600.0
 _MANY_FILES = 256
 _UNREADABLE = (
@@ -88,14 +88,14 @@ class CodeStore:
         return self._packages / name
 
     async def add(self, content: bytes) -> Code:
-        """Store a zip file and its package, unless they are there. One at a time, in the store's own thread.
+        """Store a zip file and its package, unless they exist. A single thread does this for one zip file at a time.
 
         Args:
             content: the zip file.
 
         Raises:
-            InvalidParameterValueException: it cannot be unpacked, or not safely, or is too large (400).
-            StoreError: it cannot be stored (500).
+            InvalidParameterValueException: the zip file cannot be unpacked, is unsafe or too large (400).
+            StoreError: the zip file or its package cannot be stored (500).
             StoreFullError: the disk is full (503).
         """
         if not content:
@@ -117,10 +117,10 @@ class CodeStore:
         return Code(base64.b64encode(digest.digest()).decode(), len(content), name, unzipped_bytes)
 
     def ensure(self, name: str) -> Path:
-        """The folder of a package, which is unpacked from its zip file again when it is missing. Blocking.
+        """The folder of a package. If it is missing, it is unpacked from the zip file again. Blocks.
 
         Raises:
-            StoreError: folder and zip file are missing, or the folder cannot be written (500).
+            StoreError: both the folder and the zip file are missing, or the folder cannot be written (500).
         """
         folder = self.package_path(name)
         if not folder.is_dir():
@@ -132,13 +132,13 @@ class CodeStore:
         return folder
 
     def recent(self) -> set[str]:
-        """Packages that were just added, which no function or layer may name yet."""
+        """Packages that were added so recently that a function or layer may not use them yet."""
         oldest = time.monotonic() - _RECENT_S
         self._recent = {name: at for name, at in self._recent.items() if at >= oldest}
         return set(self._recent)
 
     async def remove_except(self, keep: Callable[[], set[str]]) -> None:
-        """Remove the zip files of packages that are not in `keep`, which is called again for each.
+        """Remove the zip files of packages that are not in the result of `keep`, which is called for each zip file.
 
         Raises:
             StoreError: the folder cannot be read or written (500).
@@ -146,7 +146,7 @@ class CodeStore:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._remove_except, keep)
 
     def _remove_except(self, keep: Callable[[], set[str]]) -> None:
-        # In the thread that adds packages: no zip file is half written meanwhile.
+        # This runs in the thread that adds packages, so no zip file is half-written at this time.
         with storing(self._zips):
             for path in list(self._zips.iterdir()) if self._zips.exists() else []:
                 if path.stem not in keep():
@@ -179,7 +179,7 @@ class CodeStore:
                 try:
                     target.rename(self.package_path(name))
                 except OSError:
-                    if not self.package_path(name).is_dir():  # another process may have been faster
+                    if not self.package_path(name).is_dir():  # if it exists, another process was faster
                         raise
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -197,13 +197,14 @@ def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
     """Files and links of a zip file, each with its path in the package.
 
     Raises:
-        InvalidParameterValueException: one leads out of the folder, is encrypted, or lies inside a file (400).
+        InvalidParameterValueException: a name leads outside the folder or is too long, a file is encrypted, or another
+            file is named as its folder (400).
     """
     files: set[str] = set()
     for info in archive.infolist():
         path = PurePosixPath(info.filename.replace("\\", "/"))
         if path.is_absolute() or ".." in path.parts or "\0" in info.orig_filename:
-            raise _unsafe(info.filename, "leads out of the folder")
+            raise _unsafe(info.filename, "leads outside the folder")
         if info.flag_bits & 1:
             raise _unsafe(info.filename, "is encrypted")
         if any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts) or len(str(path)) > _LONGEST_PATH:
@@ -211,7 +212,7 @@ def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
         if info.is_dir() or not path.parts:
             continue
         if any(str(parent) in files for parent in path.parents):
-            raise _unsafe(info.filename, "lies in a file")
+            raise _unsafe(info.filename, "uses the name of a file as a folder")
         files.add(str(path))
         yield info, str(path)
 
@@ -228,10 +229,10 @@ def _extract_all(archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, 
             raise _unsafe(info.filename, "is a file and a folder")
         to.parent.mkdir(parents=True, exist_ok=True)
         left = _extract(archive, info, to, left)
-    # Last, so that nothing is ever written through one.
+    # Links are created last, so that no file is ever written through a link.
     for path, points_to in links.items():
         if not _stays_inside(path, points_to, links):
-            raise _unsafe(path, "is a link that leads out of the folder")
+            raise _unsafe(path, "is a link that leads outside the folder")
         to = target / path
         if to.is_dir():
             raise _unsafe(path, "is a link and a folder")
@@ -241,7 +242,10 @@ def _extract_all(archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, 
 
 
 def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, to: Path, left: int) -> int:
-    """Write one file; returns how many bytes may still be unpacked. The size that the zip file states may be wrong."""
+    """Write one file; returns how many bytes may still be unpacked.
+
+    The bytes are counted, because the size that the zip file states may be wrong.
+    """
     mode = (info.external_attr >> 16) & 0o777
     with archive.open(info) as source, to.open("wb") as file:
         while chunk := _read(source):
@@ -256,12 +260,12 @@ def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, to: Path, left: in
 def _read(source: IO[bytes]) -> bytes:
     try:
         return source.read(_CHUNK_BYTES)
-    except OSError as error:  # bzip2's word for damaged data
+    except OSError as error:  # bzip2 reports damaged data with this exception
         raise zipfile.BadZipFile(str(error)) from None
 
 
 def _stays_inside(link: str, points_to: str, links: dict[str, str]) -> bool:
-    """Whether a link leads to a path inside the folder, also through other links."""
+    """Whether a link leads to a path inside the folder, directly or through other links."""
     for _ in range(_DEEPEST_LINKS):
         if points_to.startswith("/") or "\0" in points_to or not points_to:
             return False
@@ -278,7 +282,7 @@ def _stays_inside(link: str, points_to: str, links: dict[str, str]) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    """Write the files of a folder and their names to the disk, before the folder gets its own name."""
+    """Sync the files of a folder and their names to the disk, before the folder gets its final name."""
     if sum(len(names) for _, _, names in os.walk(folder)) > _MANY_FILES:
         os.sync()  # one call is faster than one for each file
     else:

@@ -1,11 +1,13 @@
-"""One SQLite file with one writer: works that wait together are committed together, and then their callers go on.
+"""One SQLite file with one writer thread, which commits all waiting operations in one transaction.
 
-Guarantee: when `Database.write` returns, its work is on the disk (write-ahead log, synchronous=FULL: one fsync for
-the whole group), in the file that has the database's name: a file that was removed or replaced while it is open is
-noticed before any caller goes on. When it raises, nothing of its work is. Reads see a snapshot and never wait for
-writers.
+Guarantees:
+- When `Database.write` returns, its changes are on the disk (write-ahead log, synchronous=FULL: one fsync for the whole
+  group), and in the file that has the database's name. If that file was removed or replaced while it is open, the
+  writer notices before any `write` returns.
+- When `Database.write` raises an exception, none of its changes are stored.
+- Reads see a snapshot and never wait for writers.
 
-The writer and the reader are threads of their own; the event loop only queues works and is woken once per group.
+The writer and the reader are separate threads. The event loop only queues operations, and is woken once for each group.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ Work = Callable[[sqlite3.Connection], T]
 APPLICATION_ID = 0x74687764
 """Marks thawd's own state file: "thwd" in ASCII."""
 MAX_GROUP = 1000
-"""Most works in one transaction."""
+"""Most operations in one transaction."""
 _PAGES_BACK = 4096
 _FREE_SHARE = 0.5
 
 
 @dataclass(slots=True)
 class _Job:
-    """A queued work; `loop` is None when a thread waits for it instead of a coroutine."""
+    """A queued operation; `loop` is None when a thread waits for it instead of a coroutine."""
 
     work: Work[Any]
     future: asyncio.Future[Any] | concurrent.futures.Future[Any]
@@ -48,7 +50,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Outcome:
-    """The result or the error of a job."""
+    """The result or the exception of a job."""
 
     job: _Job
     value: Any = None
@@ -58,14 +60,14 @@ class _Outcome:
 class Database:
     """A SQLite file, its writer thread and its reader thread.
 
-    A work is a function of the connection. It must have no effect but on the connection, since it may be run a second
-    time (when its group could not be committed, every work is tried again alone), and must not begin or end
-    transactions. It may raise: its own changes are undone, those of the other works in the group are not. A caller that
-    is cancelled while it waits does not undo its work.
+    An operation (`work`) is a function that takes the connection. It must not begin or end transactions, and must have
+    no effect except on the connection, because it may run twice: when a group cannot be committed, each operation of
+    the group is tried again alone. If it raises an exception, its own changes are undone, but not those of other
+    operations in the group. Cancelling a caller that waits does not undo its operation.
 
     Attributes:
         path: the file.
-        gauged: the number that `gauge` read in the last transaction that was committed; 0 before the first.
+        gauged: the number that `gauge` read in the last committed transaction; 0 before the first.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Database:
         busy_timeout_s: float = 5.0,
         gauge: Work[int] | None = None,
     ) -> None:
-        """Open the file, making it when missing. Blocks for a few milliseconds.
+        """Open the file, and create it if it is missing. Blocks for a few milliseconds.
 
         Args:
             path: the file.
@@ -89,7 +91,7 @@ class Database:
         Raises:
             StoreError: the file cannot be used; the message says why and what to do.
             StoreFullError: the disk is full.
-            NoThreadError: the machine gives no thread.
+            NoThreadError: the operating system refused to start a thread.
         """
         self.path = path
         self.gauged = 0
@@ -104,7 +106,7 @@ class Database:
             raise
         try:
             self._whereabouts = Whereabouts(path)
-            self._misplaced = False  # at the last look
+            self._misplaced = False  # the result of the last check
             self._write = _Lane(f"{path.name}: writer", connection, self._run_writes, self._part_from_log)
         except (OSError, NoThreadError) as error:
             reader.close()
@@ -121,13 +123,13 @@ class Database:
         """Run `work` in a transaction and return its value once that is on the disk.
 
         Raises:
-            StoreError: the work could not be stored; nothing of it was.
-            StoreFullError: likewise, because the disk is full; the next write may succeed.
+            StoreError: the changes could not be stored; none of them was.
+            StoreFullError: the same, because the disk is full; the next write may succeed.
         """
         return await self._await(self._write, work)
 
     async def read(self, work: Work[T]) -> T:
-        """Run `work` on a snapshot of what is committed and return its value, which must not be a cursor.
+        """Run `work` on a snapshot of the committed data and return its value, which must not be a cursor.
 
         Raises:
             StoreError: the file could not be read.
@@ -135,7 +137,7 @@ class Database:
         return await self._await(self._read, work)
 
     def misplaced(self) -> str | None:
-        """Why the file is not where it was opened, so that nothing can be stored any more; None: it is there."""
+        """Why the file is no longer where it was opened, so that nothing can be stored; None: it is there."""
         try:
             self._whereabouts.require()
         except StoreError as error:
@@ -148,7 +150,7 @@ class Database:
         return self._whereabouts.is_elsewhere
 
     async def give_space_back(self) -> None:
-        """Give a part of the file's free pages back to the file system, when there are many; call it now and then.
+        """If the file has many free pages, return some of them to the file system. Call this now and then.
 
         Raises:
             StoreError: the file cannot be used.
@@ -157,16 +159,16 @@ class Database:
             await self.write(_give_pages_back)
 
     def write_now(self, work: Work[T]) -> T:
-        """`write`, for a thread without an event loop; it blocks. Never call it from inside a work."""
+        """`write`, for a thread without an event loop; it blocks. Never call it from inside an operation."""
         return self._block(self._write, work)
 
     def read_now(self, work: Work[T]) -> T:
-        """`read`, for a thread without an event loop; it blocks. Never call it from inside a work."""
+        """`read`, for a thread without an event loop; it blocks. Never call it from inside an operation."""
         return self._block(self._read, work)
 
     def close(self) -> None:
         """Finish what is queued, end the threads, close the file. Blocks; a second call does nothing."""
-        # The writer last: the last connection to close folds the log into the file.
+        # Close the writer last, because SQLite copies the log into the file when the last connection closes.
         self._read.close()
         self._write.close()
         self._whereabouts.close()
@@ -184,7 +186,7 @@ class Database:
 
     def _submit(self, lane: _Lane, job: _Job) -> None:
         if not lane.submit(job):
-            raise StoreError(f"{self.path}: is closed; thawd is shutting down")
+            raise StoreError(f"{self.path} is closed, because thawd is shutting down")
 
     def _run_writes(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
         try:
@@ -192,7 +194,7 @@ class Database:
                 self._whereabouts.require()
             outcomes = self._commit(connection, jobs)
             self._misplaced = True
-            self._whereabouts.require()  # before any caller goes on
+            self._whereabouts.require()  # before any caller gets its result
             self._misplaced = False
         except StoreError as error:
             outcomes = [_Outcome(job, error=StoreError(error.message)) for job in jobs]
@@ -211,9 +213,9 @@ class Database:
             if len(jobs) > 1 or outcomes[0].error is None:
                 gauged = self._read_gauge(connection)
                 connection.execute("COMMIT")
-                self.gauged = gauged  # before any caller goes on
+                self.gauged = gauged  # before any caller gets its result
         except BaseException as error:
-            # A full disk may undo the whole transaction, not only the work that met it. Source:
+            # A full disk may undo the whole transaction, not only the operation that failed. Source:
             # sqlite.org/lang_transaction.html, "Response To Errors Within A Transaction".
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -229,19 +231,19 @@ class Database:
             return 0
         try:
             return self._gauge(connection)
-        except sqlite3.Error:  # a damaged page that no work needed: the works must not fail for it
+        except sqlite3.Error:  # for example a damaged page that no operation needed; none may fail because of it
             return self.gauged
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
-        """Copy the log into the file, so that the log is written from its beginning again.
+        """Copy the log into the file, so that the log can be reused from its beginning.
 
-        On a full disk the log cannot grow, and even events that are done could not be deleted.
+        On a full disk the log cannot grow, and without this even finished events could not be deleted.
         """
         with contextlib.suppress(sqlite3.Error):
             connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
 
     def _only(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
-        """Run the only work of a transaction. The transaction ends when the work fails, so no savepoint is needed."""
+        """Run the only operation of a transaction. If it fails, the transaction ends, so no savepoint is needed."""
         try:
             return _Outcome(job, job.work(connection))
         except BaseException as error:
@@ -255,7 +257,7 @@ class Database:
         try:
             outcome = _Outcome(job, job.work(connection))
         except BaseException as error:
-            # The caller gets whatever a work raises; the thread has to go on.
+            # The caller gets any exception that an operation raises; the thread must continue.
             if not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO work")
@@ -264,9 +266,10 @@ class Database:
         return outcome
 
     def _part_from_log(self, connection: sqlite3.Connection) -> None:
-        """Copy the log into a file that was moved away, and remove the log from beside the file that may be there now.
+        """If the file was moved away, copy the log into it, and remove the log from the file's old folder.
 
-        SQLite does neither when it closes such a file: the next start would apply the log to the other file.
+        SQLite does neither when it closes such a file. The next start would then apply the log to any other file that
+        has the database's name by then.
         Source: sqlite3, pager.c, `sqlite3PagerClose` and `databaseIsUnmoved`.
         """
         if not self._whereabouts.is_elsewhere:
@@ -286,7 +289,7 @@ class Database:
                 outcome = _Outcome(job, error=self._explained(error))
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            # One by one: a quick read must not wait for a long one behind it.
+            # Deliver each result at once, because a quick read must not wait for a long one behind it.
             _deliver([outcome])
 
     def _explained(self, error: BaseException) -> Exception:
@@ -296,20 +299,20 @@ class Database:
             return error
         else:
             # A future cannot carry a StopIteration, and any other BaseException would end the caller's event loop.
-            explained = RuntimeError(f"a work raised {error!r}")
+            explained = RuntimeError(f"a database operation raised {error!r}")
         explained.__cause__ = error
         return explained
 
 
 def _free_share(connection: sqlite3.Connection) -> float:
-    """The share of free pages in the file; 0 where they are few, as they will be used again."""
+    """The share of free pages in the file; 0 if there are few, because SQLite will reuse them."""
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     return float(free / pages) if free > _PAGES_BACK else 0.0
 
 
 def _give_pages_back(connection: sqlite3.Connection) -> None:
-    # One page at a time: Python's module takes one step of a statement without columns, and a step is a page.
+    # One page at a time: Python's module runs one step of a statement without columns, and one step frees one page.
     for _ in range(_PAGES_BACK):
         connection.execute("PRAGMA incremental_vacuum(1)")
 
@@ -359,7 +362,7 @@ class _Lane:
         self._connection.close()
 
     def _take(self) -> tuple[list[_Job], bool]:
-        """Wait for a job, then take all jobs that wait; returns them, and whether the lane is closed."""
+        """Wait for a job, then take all waiting jobs; returns them, and whether the lane is closed."""
         jobs: list[_Job] = []
         job = self._queue.get()
         while job is not None:
@@ -374,7 +377,7 @@ class _Lane:
 
 
 def _deliver(outcomes: list[_Outcome]) -> None:
-    """Set the results: for waiting threads directly, for each event loop by one wake-up with all its outcomes."""
+    """Set the results of jobs: directly for waiting threads, and with a single wake-up for each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
     for outcome in outcomes:
         if outcome.job.loop is None:
@@ -385,7 +388,7 @@ def _deliver(outcomes: list[_Outcome]) -> None:
         try:
             loop.call_soon_threadsafe(_resolve, of_loop)
         except RuntimeError:
-            # The loop is closed: nothing waits there any more.
+            # The loop is closed, so nothing waits there any more.
             pass
 
 

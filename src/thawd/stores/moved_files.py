@@ -1,7 +1,7 @@
 """Checks that the files of an open SQLite database are still where they were opened.
 
-SQLite goes on writing to files that were removed, moved or replaced, and reports success. So the database checks them
-before it reports that something is stored. A check is a stat of each file, some 13 µs in all.
+SQLite continues to write to files that were removed, moved or replaced, and reports success. So the database checks
+its files before it reports that something is stored. A check is a stat of each file and takes about 13 µs.
 
 Source: sqlite.org/howtocorrupt.html, "Unlinking or renaming a database file while in use".
 """
@@ -17,7 +17,7 @@ from thawd.errors import StoreError
 
 _SUFFIXES = ("", "-wal", "-shm")
 LEFT = ".left-"
-"""Stands between a log's name and the time at which its database was moved away, in the name of a log set aside."""
+"""When a log is set aside, its new name is its old name, then this, then the time."""
 
 
 class Whereabouts:
@@ -35,7 +35,8 @@ class Whereabouts:
             now = _identity(file)
             if now is not None:
                 self._opened[file] = now
-        # By O_PATH: closing any other descriptor would release SQLite's locks on the file (fcntl(2), "Record locks").
+        # Opened with O_PATH, because closing another kind of descriptor would release SQLite's locks on the file
+        # (fcntl(2), "Record locks").
         flags = os.O_PATH | os.O_CLOEXEC if hasattr(os, "O_PATH") else None
         self._fd = -1 if flags is None else os.open(self._files[0], flags)
 
@@ -43,35 +44,35 @@ class Whereabouts:
         """Check that the files are where they were opened.
 
         Raises:
-            StoreError: a file is not.
+            StoreError: a file was removed, moved or replaced.
         """
         for file in self._files:
             try:
                 now = _identity(file)
-            except OSError:  # it cannot be checked, as in a folder that may not be searched any more
+            except OSError:  # the file cannot be checked, for example because its folder may no longer be searched
                 continue
             known = self._opened.get(file)
             if known is None and now is not None:
-                self._opened[file] = now  # SQLite makes the log and its index at their first use
+                self._opened[file] = now  # SQLite creates the log and its index at their first use
             elif known != now:
                 raise StoreError(
-                    f"{file} was removed, moved or replaced while thawd has it open: nothing is stored in it any more; "
-                    "put back the file that was there, or restart thawd to go on without it"
+                    f"{file} was removed, moved or replaced while thawd has it open, so thawd can no longer store "
+                    "anything in it; put the original file back, or restart thawd to continue without it"
                 )
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the database file was removed, moved or replaced, so that its name is another file's or none's."""
+        """Whether the database file was removed, moved or replaced. Its name may now belong to another file."""
         try:
             return _identity(self._files[0]) != self._opened.get(self._files[0])
-        except OSError:  # it cannot be checked
+        except OSError:  # the file cannot be checked
             return False
 
     def take_log_away(self, *, folded: bool) -> None:
-        """Remove the log and its index from beside another database, to which SQLite would apply them.
+        """Remove the log and its index, because SQLite would apply them to another database with the same name.
 
         Args:
-            folded: whether the database file has all that is in the log; else the log is renamed instead.
+            folded: whether the database file contains everything in the log. If not, the log is renamed, not removed.
         """
         for file in self._files[1:]:
             with contextlib.suppress(OSError):

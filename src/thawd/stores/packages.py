@@ -1,12 +1,12 @@
 """Deployment packages: immutable copies of code folders, each named by the digest of its content.
 
-A version runs from such a copy, so that it never sees half of an edit, and a folder that has not changed is not copied
-again. Knows nothing of functions, and never writes into the folder it copies.
+A version runs from such a copy, so that it never sees a half-finished edit. A folder that has not changed is not copied
+again. This module does not know about functions, and never writes into the folder that it copies.
 
 A package contains regular files and folders with their permissions, and links that point within the folder (as relative
-links). Left out are folders and links whose name begins with a dot, ``__pycache__``, ``*.pyc``, virtual environments,
-sockets, pipes and devices, and what the caller excludes. A link that leads nowhere, out of the folder or to something
-left out is an error: a copy without its target would fail later, and elsewhere.
+links). The following is left out: folders and links with a name that begins with a dot, ``__pycache__``, ``*.pyc``,
+virtual environments, sockets, pipes, devices, and what the caller excludes. A link to nothing, to something outside the
+folder or to something left out is an error, because a copy without the link's target would fail later.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _ABANDONED_AFTER_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A code folder as it was when published.
+    """A copy of a code folder, as the folder was when it was published.
 
     Attributes:
         sha256: digest of paths, permissions and contents, 64 hexadecimal digits.
-        path: the copy, absolute; it must not be written to.
+        path: absolute path of the copy, which must not be written to.
         size_bytes: sum of the sizes of its files.
     """
 
@@ -51,32 +51,32 @@ class PackageStore:
     """Packages in one folder. Several threads and processes may use it at the same time.
 
     Args:
-        root: folder of the packages; made at the first publishing when it is missing.
+        root: folder of the packages; if it is missing, the first `publish` creates it.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        # Digests of packages that this store has made or checked itself.
+        # Digests of packages that this object has made or checked itself.
         self._trusted: set[str] = set()
 
     def publish(self, code: Path, *, exclude: Collection[Path] = ()) -> Package:
-        """Copy `code`, unless a package of the same content is there already. Blocking: call it in a thread.
+        """Copy `code`, unless a package with the same content exists already. Blocks: call it in a thread.
 
-        The copy is read back. Where it differs from what the folder held before, the folder was written to meanwhile
-        and the copy may mix old and new files: it is deleted and made again.
+        The copy is read back. If it differs from the content that the folder had before, somebody wrote to the folder
+        in the meantime, and the copy may mix old and new files. It is then deleted and made again.
 
         Args:
             code: the folder.
-            exclude: files and folders within `code` that stay out, for example the data folder and buckets.
+            exclude: files and folders within `code` to leave out, for example the data folder and buckets.
 
         Raises:
-            StoreError: a file cannot be read, copied or written, or the folder changes all the time (HTTP 500).
+            StoreError: a file cannot be read, copied or written, or the folder keeps changing (HTTP 500).
             StoreFullError: the disk is full; nothing was stored (HTTP 503).
         """
         tree = Tree(code, exclude=[*exclude, self._root])
         changed = tree.root
         for attempt in range(_ATTEMPTS):
-            # Editors save by a few quick renames: the next look is likely to find the folder at rest.
+            # Editors save a file with a few quick renames, so after a pause the folder is likely to be unchanged.
             time.sleep(_PAUSE_S * attempt)
             try:
                 manifest = tree.scan()
@@ -93,18 +93,18 @@ class PackageStore:
             changed = tree.root / min(differing)
         raise StoreError(
             f"{changed} was written to during each of {_ATTEMPTS} attempts to copy {tree.root}; publish when nothing "
-            "writes there, and keep what a function writes out of its code folder, "
-            "or in a folder there whose name begins with a dot."
+            "writes there, and let functions write outside their code folder, or to a subfolder with a name that "
+            "begins with a dot."
         )
 
     def distrust(self) -> None:
-        """Check the contents of packages again when they are next published; a damaged one is replaced."""
+        """Check each package again when it is next published, and replace it if it is damaged."""
         self._trusted.clear()
 
     def remove_except(self, keep: Callable[[str], bool]) -> None:
-        """Remove the packages for whose names `keep` is false, and what publishers that died left behind.
+        """Remove each package with a name for which `keep` returns False, and unfinished copies of dead processes.
 
-        The caller makes sure that nothing runs from a package that is removed, and that none is just being published.
+        The caller must ensure that nothing runs from a package that is removed, and that no package is being published.
 
         Raises:
             StoreError: the folder of the packages cannot be read or written (HTTP 500).
@@ -123,8 +123,8 @@ class PackageStore:
     def _has(self, package: Package) -> bool:
         """Whether the package exists and is complete.
 
-        A power failure can leave a folder whose files were never written, and functions may write into it: the first
-        time, a store checks that a package's content matches its name.
+        A power failure can leave a folder with files that were never written, and functions may write into a package.
+        So each `PackageStore` checks once that a package's content matches its name.
         """
         if not package.path.is_dir():
             return False
@@ -142,7 +142,7 @@ class PackageStore:
         return False
 
     def _copy(self, tree: Tree, manifest: Manifest) -> Manifest:
-        """Copy what `manifest` lists; returns the copy's manifest. Where both are equal, the copy becomes a package."""
+        """Copy what `manifest` lists, and return the copy's manifest. If both are equal, the copy becomes a package."""
         with storing(self._root):
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
@@ -160,13 +160,13 @@ class PackageStore:
         try:
             copy.rename(self._root / digest)
         except OSError as error:
-            # Another process published the same content meanwhile: its package is used.
+            # Another process has published the same content in the meantime; its package is used.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         self._trusted.add(digest)
 
     def _discard(self, package: Path) -> None:
-        """Remove a package. It is renamed first, so that no process finds half of one."""
+        """Remove a package. It is renamed first, so that no process finds a half-removed package."""
         self._trusted.discard(package.name)
         aside = Path(tempfile.mkdtemp(prefix=_DISCARDED, dir=self._root))
         try:
@@ -180,7 +180,7 @@ def _digest(manifest: Manifest) -> str:
     digest = hashlib.sha256(b"thawd package 1\n")
     for path, entry in sorted((os.fsencode(path), entry) for path, entry in manifest.items()):
         for part in (path, b"%o" % entry.mode, entry.content):
-            # With its length before it, no part can be taken for two.
+            # Each part has its length in front, so that different parts never result in the same bytes.
             digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()
 
@@ -193,10 +193,10 @@ def _is_abandoned(unfinished: Path) -> bool:
 
 
 def _remove(tree: Path) -> None:
-    """Remove a folder, as far as that is possible; the next `PackageStore.remove_except` removes the rest."""
+    """Remove a folder, as far as possible; the next `PackageStore.remove_except` removes the rest."""
     for folder, _, _ in os.walk(tree):
         try:
-            # Copied permissions may forbid removing the files in a folder.
+            # The permissions that were copied may forbid removing the files in a folder.
             Path(folder).chmod(stat.S_IRWXU)
         except OSError:
             continue

@@ -1,4 +1,4 @@
-"""Stores how far each schedule has come, in the transaction that queues the events of its runs."""
+"""Stores the progress of each schedule, in the same transaction as the events of its runs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class ScheduleState(msgspec.Struct, frozen=True):
     Attributes:
         name: name of the schedule.
         definition: expression and time zone, and whether the schedule is paused, as text.
-        anchor: when the schedule was declared; rates count from here.
+        anchor: when the schedule was declared; the times of a rate are counted from here.
         done_until: all times up to this one have been handled.
-        last_run: the time of the last run; None: there was none.
-        last_late_s: how much later than its time the last run was queued, seconds.
+        last_run: the scheduled time of the last run; None: there was no run.
+        last_late_s: how long after its scheduled time the last run was queued, seconds.
         runs: number of runs.
     """
 
@@ -45,7 +45,7 @@ class ScheduleStore:
         """The progress of all schedules, by name.
 
         Raises:
-            StoreError: it cannot be read.
+            StoreError: the progress cannot be read.
         """
         rows = await self._db.read(
             lambda connection: connection.execute(f"SELECT {_COLUMNS} FROM schedules").fetchall()
@@ -55,7 +55,7 @@ class ScheduleStore:
     async def advance(
         self, before: ScheduleState | None, after: ScheduleState, events: Sequence[NewEvent] = ()
     ) -> bool:
-        """Store a schedule's progress and accept the events of its runs, both or none.
+        """Store a schedule's progress and accept the events of its runs, both or neither.
 
         Args:
             before: the progress that was loaded or stored last; None: the schedule is new.
@@ -63,10 +63,10 @@ class ScheduleStore:
             events: events of the runs between the two.
 
         Returns:
-            Whether it was stored; False when the stored progress is not `before`.
+            Whether the progress was stored; False when the stored progress is not `before`.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the progress could not be stored.
         """
 
         def work(connection: sqlite3.Connection) -> bool:
@@ -83,10 +83,10 @@ class ScheduleStore:
         return await self._db.write(work)
 
     async def forget(self, names: Iterable[str]) -> None:
-        """Delete the progress of schedules that do not exist any more.
+        """Delete the progress of schedules that no longer exist.
 
         Raises:
-            StoreError: it could not be deleted.
+            StoreError: the progress could not be deleted.
         """
         keys = [(name,) for name in names]
 

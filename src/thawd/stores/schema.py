@@ -1,7 +1,7 @@
 """The schema of thawd's own state file, ``thawd.db``: the event queue and the catalog of objects, in one file.
 
-They share a file so that "this object has been seen" and "these are its events" are one transaction. Append
-migrations, never change one that has been released.
+They share a file so that an object and the events that it causes can be stored in one transaction. Only append
+migrations; never change one that has been released.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 from thawd.stores.database import Database
 
 QUEUED, DEAD, DELIVERING = 0, 2, 3
-"""States of an event. QUEUED with ``available_at`` 0 is ready; with a time it waits for that time."""
+"""States of an event. A QUEUED event with ``available_at`` 0 is ready; with a time it waits until then."""
 
-# Payloads have a table of their own so that a change of state does not write up to 1 MiB again. Triggers count depths,
-# so that reading them costs the same with ten events as with ten million.
+# Payloads have their own table, so that a change of state does not rewrite up to 1 MiB. Triggers maintain the number of
+# events in each state, so that reading these numbers takes the same time with ten events as with ten million.
 _QUEUE = """
 CREATE TABLE events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -69,7 +69,7 @@ CREATE TABLE sequencer (last INTEGER NOT NULL) STRICT;
 INSERT INTO sequencer VALUES (0);
 """
 
-# Documents of the control plane, and the version or alias that an event invokes; NULL: $LATEST.
+# Adds the documents of the control plane, and the version or alias that an event invokes (NULL: $LATEST).
 _CATALOG = """
 CREATE TABLE catalog (
     kind TEXT NOT NULL,
@@ -81,8 +81,8 @@ CREATE TABLE catalog (
 ALTER TABLE events ADD COLUMN qualifier TEXT;
 """
 
-# From here on leases are in memory: state 1 stood for them. Rows are counted in batches when they are inserted, one by
-# one when they are deleted. An outcome that waits for its destination is stored beside its event.
+# From this migration on, leases exist only in memory; before, state 1 meant a lease. Inserted rows are counted in
+# batches, deleted rows one by one. An outcome that waits for its destination is stored together with its event.
 _OUTBOX = """
 UPDATE events SET state = 0, available_at = 0 WHERE state = 1;
 DROP TRIGGER events_inserted;
@@ -105,12 +105,12 @@ CREATE TRIGGER events_deleted AFTER DELETE ON events BEGIN
 END;
 """
 
-# How far the listings of remote buckets are; NULL: the first one is not complete.
+# The progress of the listings of remote buckets. `completed_at` is NULL until the first listing is complete.
 _LISTINGS = """
 CREATE TABLE listings (bucket TEXT PRIMARY KEY, begun_at REAL NOT NULL, completed_at REAL) STRICT, WITHOUT ROWID;
 """
 
-# How far each schedule has come: all its times up to `done_until` have been handled.
+# The progress of each schedule: all its times up to `done_until` have been handled.
 _SCHEDULES = """
 CREATE TABLE schedules (
     name TEXT PRIMARY KEY,
@@ -127,13 +127,13 @@ MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS)
 
 
 def count_waiting(connection: sqlite3.Connection) -> int:
-    """How many events there are, without dead letters. The cost grows with functions only."""
+    """How many events there are, without dead letters. The cost depends only on the number of functions."""
     (count,) = connection.execute("SELECT coalesce(sum(count), 0) FROM depths WHERE state <> ?", (DEAD,)).fetchone()
     return int(count)
 
 
 def open_state(path: Path) -> Database:
-    """Open ``thawd.db``, making it when missing; it gauges `count_waiting`.
+    """Open ``thawd.db``, and create it if it is missing. `Database.gauged` is the result of `count_waiting`.
 
     Raises:
         StoreError: the file cannot be used.

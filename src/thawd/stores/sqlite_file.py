@@ -1,7 +1,7 @@
-"""Opens SQLite files: checks that a file is one, was made by thawd and by no newer one; explains SQLite's errors.
+"""Opens SQLite files: checks that a file is one and was not made by another program or a newer thawd; explains errors.
 
-Owns every message that a user reads about a file that cannot be used. A file that thawd did not make is left untouched.
-Threads, transactions and group commit are `thawd.stores.database`'s.
+This module contains every message that a user reads about a file that cannot be used. It never changes a file that
+thawd did not make. `thawd.stores.database` adds threads, transactions and group commit.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ _WAL_KEPT_BYTES = 64 * 1024 * 1024
 def open_writer(
     path: Path, *, migrations: Sequence[str], application_id: int, busy_timeout_s: float
 ) -> sqlite3.Connection:
-    """Open `path` for reading and writing, making it and its folder when missing, and bring its schema up to date.
+    """Open `path` for reading and writing. Creates it and its folder if missing, and brings its schema up to date.
 
     Args:
         path: the file.
-        migrations: SQL scripts; the schema version of a file is how many of them have run on it.
+        migrations: SQL scripts; the schema version of a file is the number of scripts that have run on it.
         application_id: marks the kind of file; a file with another mark belongs to another program.
         busy_timeout_s: how long to wait for a lock that another process holds, seconds.
 
     Returns:
-        A connection in autocommit mode that any one thread at a time may use.
+        A connection in autocommit mode. Any thread may use it, but only one at a time.
 
     Raises:
-        StoreError: the file is no database, damaged, of another program, newer than this thawd, locked or not writable.
+        StoreError: the file is not a database, damaged, made by another program or a newer thawd, locked or not
+            writable.
         StoreFullError: the disk is full.
     """
     try:
@@ -51,7 +52,7 @@ def open_writer(
     connection = _connect(path, mode="rwc", busy_timeout_s=busy_timeout_s)
     try:
         _require_ours(connection, path, application_id=application_id, newest=len(migrations))
-        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # affects a new file only; an existing one keeps its mode
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # affects only a new file; an existing file keeps its mode
         _require_log(connection, path)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={_WAL_KEPT_BYTES}")
@@ -69,7 +70,7 @@ def open_reader(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
     """Open a second connection, for reading only, in the process that already has `path` open for writing.
 
     Raises:
-        StoreError: the file is gone or cannot be opened a second time.
+        StoreError: the file no longer exists or cannot be opened a second time.
     """
     connection = _connect(path, mode="rw", busy_timeout_s=busy_timeout_s)
     try:
@@ -82,23 +83,23 @@ def open_reader(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def open_foreign(path: Path, *, application_id: int, newest_version: int, busy_timeout_s: float) -> sqlite3.Connection:
-    """Open a file that another process may be writing, read-only, without making or changing anything.
+    """Open a file read-only, without creating or changing anything. Another process may be writing to it.
 
     Raises:
-        NothingStored: the file is missing, or another process is just making it.
-        StoreError: the file is no database, of another program, newer than this thawd, or cannot be read.
+        NothingStored: the file is missing, or another process is just creating it.
+        StoreError: the file is not a database, made by another program or a newer thawd, or cannot be read.
     """
     try:
         if not path.exists():
-            raise NothingStored(f"{path}: there is no such file; it is made when something is first stored")
+            raise NothingStored(f"{path} does not exist yet; it is created when something is first stored")
         _require_header(path)
     except OSError as error:
         raise unusable(path, error) from error
     try:
         return _open_checked(path, "ro", application_id=application_id, newest=newest_version, busy_s=busy_timeout_s)
     except sqlite3.OperationalError as error:
-        # In a folder that cannot be written SQLite cannot make the index of the write-ahead log. Without a log the
-        # file is complete by itself and may be read as it is. Source: sqlite.org/wal.html, "Read-Only Databases".
+        # In a folder that is not writable, SQLite cannot create the index of the write-ahead log. If there is no log,
+        # the file alone is complete and may be read without one. Source: sqlite.org/wal.html, "Read-Only Databases".
         log = Path(f"{path}-wal")
         if log.exists() and log.stat().st_size > 0:
             raise explain(path, error) from error
@@ -124,18 +125,20 @@ def _open_checked(path: Path, mode: str, *, application_id: int, newest: int, bu
 
 
 def explain(path: Path, error: sqlite3.Error) -> StoreError:
-    """The error to show for SQLite's error about `path`: what happened, then what to do."""
+    """The error to show for an error that SQLite raised about `path`: what happened, then what to do."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _disk_is_full(path)):
-        return StoreFullError(f"{path}: the disk is full ({error}), nothing was stored; free some space and try again")
+        return StoreFullError(
+            f"{path}: the disk is full ({error}), so nothing was stored; free some space and try again"
+        )
     if code == sqlite3.SQLITE_IOERR:
         return StoreError(
-            f"{path}: the disk failed ({error}), nothing was stored; the kernel's log (`dmesg`) may say why"
+            f"{path}: the disk failed ({error}), so nothing was stored; the kernel's log (`dmesg`) may say why"
         )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(
             f"{path}: another process holds it locked ({error}); "
-            "stop that process (is thawd running twice on it?) and try again"
+            "stop that process (does a second thawd use this file?) and try again"
         )
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return StoreError(
@@ -143,8 +146,8 @@ def explain(path: Path, error: sqlite3.Error) -> StoreError:
         )
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return StoreError(
-            f"{path}: is damaged ({error}) and was left as it is; restore it from a backup, "
-            f"or save what can be read with `sqlite3 '{path}' .recover`, then move it away and start again"
+            f"{path} is damaged ({error}) and was not changed; restore it from a backup, or save what can still be "
+            f"read with `sqlite3 '{path}' .recover`, then move it away and start again"
         )
     return StoreError(f"{path}: {error}")
 
@@ -153,7 +156,7 @@ def unusable(path: Path, error: OSError) -> StoreError:
     """The error to show when the operating system refuses `path` or its folder."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFullError(f"{path}: the disk is full ({error}); free some space and try again")
-    return StoreError(f"{path}: cannot be used ({error}); give a path in a folder that this user may read and write")
+    return StoreError(f"{path} cannot be used ({error}); give a path in a folder that this user may read and write")
 
 
 def _disk_is_full(path: Path) -> bool:
@@ -165,7 +168,7 @@ def _disk_is_full(path: Path) -> bool:
 
 
 def _connect(path: Path, *, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
-    # isolation_level None: transactions begin where this package begins them, not where the sqlite3 module guesses.
+    # isolation_level None: only this package begins transactions, never the sqlite3 module by itself.
     try:
         return sqlite3.connect(
             f"file:{quote(os.fsencode(path))}?mode={mode}",
@@ -180,33 +183,33 @@ def _connect(path: Path, *, mode: str, busy_timeout_s: float) -> sqlite3.Connect
 
 
 def _make(path: Path) -> None:
-    """Make the file when it is missing, for its owner only: SQLite gives the files beside it the same permissions.
+    """Create the file if it is missing, for its owner only. SQLite gives its log and index the same permissions.
 
     Source: sqlite3, os_unix.c, findCreateFileMode.
     """
-    with contextlib.suppress(FileExistsError, PermissionError):  # SQLite reports a missing permission
+    with contextlib.suppress(FileExistsError, PermissionError):  # SQLite will report a missing permission
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with contextlib.suppress(PermissionError):
             folders.sync(path.parent)
 
 
 def _require_header(path: Path) -> None:
-    """Refuse what SQLite would overwrite or misread; an empty file counts as a new one."""
+    """Refuse a file that SQLite would overwrite or misread. An empty file counts as a new one."""
     if not path.exists():
         return
     if not path.is_file():
-        raise StoreError(f"{path}: is not a file; give the path of a file, or of one to be made")
+        raise StoreError(f"{path} is not a file; give the path of an existing file, or of one to create")
     with path.open("rb") as file:
         start = file.read(len(_MAGIC))
     if start and start != _MAGIC:
         raise StoreError(
-            f"{path}: is no SQLite database (it begins with {start!r}) and was left as it is; "
-            "move it away and start again, or give another path"
+            f"{path} is not a SQLite database (it begins with {start!r}) and was not changed; move it away and start "
+            "again, or give another path"
         )
 
 
 def _require_ours(connection: sqlite3.Connection, path: Path, *, application_id: int, newest: int) -> None:
-    # In one statement, and so of one moment: another process may be making the file.
+    # One statement reads all three at the same moment, because another process may be creating the file.
     query = (
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
         "FROM pragma_application_id, pragma_user_version"
@@ -216,33 +219,33 @@ def _require_ours(connection: sqlite3.Connection, path: Path, *, application_id:
         return
     if mark != application_id:
         raise StoreError(
-            f"{path}: is a database of another program, or another kind of thawd file "
-            f"(application id {mark:#x}, expected {application_id:#x}) and was left as it is; give another path"
+            f"{path} is a database of another program, or another kind of thawd file (its application id is {mark:#x}, "
+            f"expected {application_id:#x}), and was not changed; give another path"
         )
     if version > newest:
         raise StoreError(
-            f"{path}: was written by a newer thawd (schema version {version}, this one knows up to {newest}); "
-            "use that version, or give another path"
+            f"{path} was written by a newer thawd (schema version {version}, but this thawd knows only versions up to "
+            f"{newest}); use the newer thawd, or give another path"
         )
 
 
 def _require_content(connection: sqlite3.Connection, path: Path) -> None:
     if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-        raise NothingStored(f"{path}: holds no table yet; it is made when something is first stored")
+        raise NothingStored(f"{path} contains no table yet; the table is created when something is first stored")
 
 
 def _require_log(connection: sqlite3.Connection, path: Path) -> None:
     journal = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if journal != "wal":
         raise StoreError(
-            f"{path}: this file system allows no write-ahead log (journal mode stayed {journal!r}); "
-            "put the data folder on a local disk"
+            f"{path}: this file system does not support a write-ahead log (the journal mode remains {journal!r}); put "
+            "the data folder on a local disk"
         )
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, *, migrations: Sequence[str], application_id: int) -> None:
-    # The write lock is taken even without a migration to run: a file that cannot be written is found now, not at the
-    # first event. The version is read under the lock, as another process may have been faster.
+    # The write lock is taken even if there is no migration to run, so that a file that cannot be written is noticed now
+    # and not at the first event. The version is read under the lock, because another process may have been faster.
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -260,7 +263,7 @@ def _migrate(connection: sqlite3.Connection, path: Path, *, migrations: Sequence
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Cut a script at the semicolons that end statements; `executescript` would commit before it begins."""
+    """Split a script into statements. `executescript` is not used, because it commits before it begins."""
     statement = ""
     for part in script.split(";"):
         statement += part + ";"

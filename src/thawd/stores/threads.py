@@ -1,8 +1,8 @@
-"""Threads for stores whose clients block: a bounded number for each store, so that the event loop never waits.
+"""Threads for stores with blocking clients: a limited number for each store, so that the event loop never waits.
 
-An operation goes on when its caller is cancelled. A client that waits for an answer cannot be interrupted: at the end
-of the server it is waited for a little, and then left behind. Python would wait for its thread before it exits, so the
-code that ends the process asks `are_left`.
+An operation continues when its caller is cancelled. A client that waits for an answer cannot be interrupted. When the
+server stops, it waits a short time for running operations and then abandons the rest. Python would wait for their
+threads before it exits, so the code that ends the process calls `are_left`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thawd.system import threads
 T = TypeVar("T")
 
 PATIENCE_S = 2.0
-"""How long running operations are waited for when a store is closed, unless the caller says otherwise, seconds."""
+"""How long closing a store waits for running operations by default, seconds."""
 _left: set[Future[Any]] = set()
 
 
@@ -27,11 +27,11 @@ class StoreThreads:
     """The threads of one store.
 
     Args:
-        most: operations that run at the same time; others wait their turn.
+        most: how many operations may run at the same time; others wait.
         store: the store's name in messages, for example ``table labels``.
 
     Raises:
-        NoThreadError: the machine gives too few threads (HTTP 503).
+        NoThreadError: the operating system refused to start a thread (HTTP 503).
     """
 
     def __init__(self, most: int, *, store: str) -> None:
@@ -40,7 +40,7 @@ class StoreThreads:
         self._under_way: set[Future[Any]] = set()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread, and return or raise what it does.
+        """Run `work` in a thread; return its result or raise its exception.
 
         Raises:
             StoreError: the store has been closed.
@@ -48,19 +48,19 @@ class StoreThreads:
         try:
             future = self._threads.submit(work)
         except RuntimeError:
-            raise StoreError(f"{self._store}: is closed; thawd is shutting down") from None
+            raise StoreError(f"{self._store} is closed, because thawd is shutting down") from None
         self._under_way.add(future)
         future.add_done_callback(self._under_way.discard)
         return await asyncio.wrap_future(future)
 
     def close(self, *, until: float) -> bool:
-        """Begin no more operations, and wait for those that run. Blocks.
+        """Start no more operations, and wait for the running ones. Blocks.
 
         Args:
             until: when to stop waiting, ``time.monotonic()`` seconds.
 
         Returns:
-            Whether all have ended. The others count as left behind; a further call waits for them again.
+            Whether all have ended. `are_left` reports the others; a further call waits for them again.
         """
         self._threads.shutdown(wait=False, cancel_futures=True)
         left = set(self._under_way)
@@ -75,5 +75,5 @@ def are_left() -> bool:
 
 
 def patience_over() -> float:
-    """When to stop waiting for operations that run now, ``time.monotonic()`` seconds."""
+    """When to stop waiting for the operations that are running now, ``time.monotonic()`` seconds."""
     return time.monotonic() + PATIENCE_S

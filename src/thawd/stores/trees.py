@@ -1,7 +1,7 @@
-"""Code folders as trees of files, folders and links: reads one into a manifest, copies what a manifest lists.
+"""Code folders as trees of files, folders and links: lists a folder in a manifest, and copies what a manifest lists.
 
-Serves `thawd.stores.packages`, whose module documentation says what belongs to a tree and what is left out. Every error
-of the operating system becomes one that names the path and what to do.
+`thawd.stores.packages` uses this module; its documentation defines what belongs to a tree and what is left out. Every
+error of the operating system is turned into an error that names the path and says what to do.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import BinaryIO
 
 from thawd.errors import StoreError, StoreFullError
 
-# Source: <linux/fs.h>, FICLONE = _IOW(0x94, 9, int): the new file shares the blocks of the old until one is written.
+# Source: <linux/fs.h>, FICLONE = _IOW(0x94, 9, int): the new file shares the old file's blocks until either is written.
 _FICLONE = 0x40049409
 _CHUNK_BYTES = 1 << 20
-# Setuid, setgid and sticky bits have no business in a copy.
+# A copy must not have setuid, setgid and sticky bits.
 _PERMISSIONS = 0o777
 _ROOT_PERMISSIONS = 0o755
-# Errors of a file that was removed, or replaced by a folder or a link, since it was listed.
+# Errors that mean: since the file was listed, it was removed, or replaced with a folder or a link.
 _REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 class VanishedError(Exception):
-    """A file, folder or link was removed or replaced during a scan or copy: the tree is being changed.
+    """A file, folder or link was removed or replaced during a scan or copy, so somebody is changing the tree.
 
     Attributes:
-        path: its path.
+        path: path of the file, folder or link.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,7 +48,7 @@ class Entry:
     Attributes:
         mode: type and permissions, as in ``st_mode``.
         content: SHA-256 of a file's bytes, target of a link, empty for a folder.
-        size_bytes: size of a file, else 0.
+        size_bytes: size of a file; 0 for a folder or link.
     """
 
     mode: int
@@ -57,25 +57,25 @@ class Entry:
 
 
 Manifest = dict[str, Entry]
-"""Entries by path relative to the root, which has no entry; a folder comes before its contents."""
+"""Entries by path relative to the root. The root has no entry; a folder comes before its contents."""
 
 
 class Tree:
-    """A folder without what is left out of packages.
+    """A code folder, without the files and folders that are left out of packages.
 
     Args:
         root: the folder; links in its path are followed.
         exclude: further files and folders to leave out.
 
     Raises:
-        StoreError: `root` is no folder (HTTP 500).
+        StoreError: `root` is not a folder (HTTP 500).
     """
 
     def __init__(self, root: Path, *, exclude: Collection[Path] = ()) -> None:
         with _reading(root):
             is_folder = root.is_dir()
         if not is_folder:
-            raise StoreError(f"{_shown(root)} is not a folder; the code of a function must be one.")
+            raise StoreError(f"{_shown(root)} is not a folder; the code of a function must be a folder.")
         self.root = root.resolve()
         self._excluded = {path.resolve() for path in exclude}
 
@@ -84,7 +84,7 @@ class Tree:
 
         Raises:
             StoreError: a file cannot be read, or a link cannot be copied (HTTP 500).
-            VanishedError: a file was removed or replaced meanwhile.
+            VanishedError: a file was removed or replaced during the scan.
         """
         manifest: Manifest = {}
         folders = [self.root]
@@ -103,12 +103,12 @@ class Tree:
         return manifest
 
     def copy(self, manifest: Manifest, *, target: Path) -> None:
-        """Make `target`, a folder that is not there yet, from what `manifest` lists, with contents as they are now.
+        """Create the new folder `target`, and copy everything in `manifest` into it, with the current contents.
 
         Raises:
             StoreError: a file cannot be read or written (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
-            VanishedError: a file was removed or replaced meanwhile.
+            VanishedError: a file was removed or replaced during the copy.
         """
         folders = [(target, _ROOT_PERMISSIONS)]
         with storing(target):
@@ -125,7 +125,7 @@ class Tree:
                     folders.append((copy, entry.mode & _PERMISSIONS))
                 else:
                     copy.symlink_to(os.fsdecode(entry.content))
-        # Last, and the innermost first: in a folder that may not be written to or entered, nothing can be made.
+        # Set permissions last, innermost folders first: nothing can be created in a folder without write permission.
         for folder, permissions in reversed(folders):
             with storing(folder):
                 folder.chmod(permissions)
@@ -138,11 +138,11 @@ class Tree:
         path = Path(child.path)
         if child.name.endswith(".pyc") or path in self._excluded:
             return True
-        # Links that begin with a dot, too: some editors mark an open file by a link that leads nowhere.
+        # This includes links that begin with a dot: some editors mark an open file with a link to nothing.
         if child.name.startswith(".") and not child.is_file(follow_symlinks=False):
             return True
-        # A link is left out where its folder would be, so that a linked virtual environment is no error.
-        # Path's is_dir, because an entry's is_dir raises an error for a circle of links.
+        # A link to a folder is left out if the folder itself would be, so that a linked virtual environment causes no
+        # error. `Path.is_dir` is used, because `DirEntry.is_dir` raises an error for a circle of links.
         if not path.is_dir():
             return False
         if child.name == "__pycache__" or (path / "pyvenv.cfg").exists():
@@ -160,7 +160,7 @@ class Tree:
         digest = hashlib.sha256()
         size_bytes = 0
         with _open_regular(path) as file:
-            # Not the mode read above: the file may have been replaced since.
+            # Read the mode again, because the file may have been replaced since the mode above was read.
             mode = os.fstat(file.fileno()).st_mode
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
@@ -169,19 +169,19 @@ class Tree:
 
     def _link_target(self, link: Path) -> str:
         """The target of a link, relative to the link's folder, so that the copied link points into the copy."""
-        # Python 3.13 raises OSError for a circle of links, older ones RuntimeError.
+        # For a circle of links, Python 3.13 raises OSError, and older versions raise RuntimeError.
         try:
             target = link.resolve(strict=True)
         except FileNotFoundError:
             raise self._bad_link(link, "which does not exist") from None
         except RuntimeError:
-            raise self._bad_link(link, "and so round in a circle") from None
+            raise self._bad_link(link, "which leads round in a circle") from None
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
-            raise self._bad_link(link, "and so round in a circle") from None
+            raise self._bad_link(link, "which leads round in a circle") from None
         if not target.is_relative_to(self.root):
-            raise self._bad_link(link, f"out of {_shown(self.root)}")
+            raise self._bad_link(link, f"which is outside {_shown(self.root)}")
         return os.path.relpath(target, link.parent)
 
     def _check_link(self, relative: str, entry: Entry, manifest: Manifest) -> None:
@@ -192,13 +192,13 @@ class Tree:
     def _bad_link(self, link: Path, why: str) -> StoreError:
         return StoreError(
             f"{_shown(link)} is a link to {_shown(link.readlink())}, {why}; put the file itself there or remove the "
-            "link (a large file may stay where it is: tell the function its path by an environment variable)."
+            "link (a large file can stay where it is: pass its path to the function in an environment variable)."
         )
 
 
 @contextmanager
 def _open_regular(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file for reading without blocking: it may have been replaced by a pipe or a link."""
+    """Open a regular file for reading. This does not block even if the file has been replaced with a pipe or a link."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -215,7 +215,7 @@ def _copy_file(source: BinaryIO, copy: Path) -> None:
         try:
             fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
         except OSError:
-            # The filesystem cannot share blocks, or these are two filesystems.
+            # The file system cannot share blocks, or the two files are on different file systems.
             while chunk := _read(source, copy):
                 target.write(chunk)
         os.fchmod(target.fileno(), permissions)
@@ -230,7 +230,7 @@ def _read(source: BinaryIO, copy: Path) -> bytes:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn errors of reading `path` into thawd's."""
+    """Turn operating system errors of reading `path` into thawd's errors."""
     try:
         yield
     except OSError as error:
@@ -241,11 +241,11 @@ def _reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Turn errors of writing `path` into thawd's.
+    """Turn operating system errors of writing `path` into thawd's errors.
 
     Raises:
-        StoreError: it cannot be written (HTTP 500).
-        StoreFullError: the disk is full, or the user's share of it (HTTP 503).
+        StoreError: `path` cannot be written (HTTP 500).
+        StoreFullError: the disk is full, or the user's disk quota is used up (HTTP 503).
     """
     try:
         yield
@@ -257,7 +257,7 @@ def storing(path: Path) -> Iterator[None]:
             raise StoreFullError(message) from error
         raise StoreError(
             f"{_shown(path)} cannot be written: {error.strerror}; thawd must be allowed to write to its data folder: "
-            "change that folder's permissions, or name another one (`data` in thawd.toml, or THAWD_DATA)."
+            "change that folder's permissions, or set another data folder (`data` in thawd.toml, or THAWD_DATA)."
         ) from error
 
 
@@ -269,5 +269,5 @@ def _unreadable(path: Path, error: OSError) -> StoreError:
 
 
 def _shown(path: Path) -> str:
-    """A path for messages: a name that is not UTF-8 would otherwise make the message unprintable."""
+    """A path as text for messages. Bytes that are not UTF-8 are replaced, because they could not be printed."""
     return os.fsencode(path).decode("utf-8", errors="replace")

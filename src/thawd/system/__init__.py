@@ -1,3 +1,5 @@
-"""Below every other room: `threads` (pools that start all threads first), `folders` (files and folders that survive a
-crash), `retry` (back-off, timed waits, a lasting trouble reported once).
+"""Helpers that all other packages may use, and that use none of them.
+
+`threads` (pools that start all their threads immediately), `folders` (files and folders that survive a crash), `retry`
+(back-off, waits with a time limit, reporting a lasting problem only once).
 """

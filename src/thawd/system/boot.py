@@ -1,4 +1,4 @@
-"""Which boot of the machine this is."""
+"""Identifies the current boot of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @functools.cache
 def boot_id() -> str:
-    """The id of the kernel's current boot, 36 characters; "" on systems that have none.
+    """Return the id of the kernel's current boot, 36 characters; "" if the system has none.
 
     Source: random(4), /proc/sys/kernel/random/boot_id.
     """

@@ -1,4 +1,4 @@
-"""Writes files and folders durably, with their names: syncing a file alone does not sync its name in its folder."""
+"""Writes files and folders durably, including their names: syncing a file does not sync its name in its folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def make(folder: Path, *, mode: int = 0o777) -> None:
     """Create a folder and its missing parents, durably.
 
     Args:
-        folder: the folder; an existing one is left as it is.
+        folder: the folder; an existing one is not changed.
         mode: mode of the folder itself, before the umask.
 
     Raises:
@@ -30,15 +30,16 @@ def make(folder: Path, *, mode: int = 0o777) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that replaces `path` atomically at the end of the ``with`` block; after an exception it is removed.
+    """Yield a new file that atomically replaces `path` at the end of the ``with`` block.
 
-    After the block the file and its name are on the disk. Until then it is named ``.thawd-…``, which no object is.
+    After the block, the file and its name are on the disk. Until then its name is ``.thawd-…``, which bucket objects
+    cannot have. If the block raises an exception, the file is removed.
 
     Raises:
         OSError: the file cannot be written.
     """
     staged = path.with_name(f".thawd-{secrets.token_hex(16)}")
-    # Not with `tempfile`, whose files only their owner can read: this file has the permissions of any new file.
+    # `tempfile` is not used, because only the owner can read its files. This file gets the usual permissions.
     fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -53,7 +54,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def sync_all(path: Path) -> None:
-    """Sync a file, or a folder with all files and names in it; of links only the names.
+    """Sync a file, or a folder with all files and names in it. Links are not followed: only their names are synced.
 
     Raises:
         OSError: a file cannot be read, or the disk failed.
@@ -72,7 +73,7 @@ def sync(path: Path | bytes) -> None:
     """Sync the contents of a file, or the names in a folder.
 
     Raises:
-        OSError: it cannot be read, or the disk failed.
+        OSError: the file or folder cannot be read, or the disk failed.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

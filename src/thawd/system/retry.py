@@ -1,7 +1,7 @@
-"""Trying again: how long to wait after a failure, waits with a time limit, and a lasting trouble reported once.
+"""Retries: how long to wait after a failure, waits with a time limit, and reporting a lasting problem only once.
 
-Owns no task, thread or clock. Whatever depends on the time takes it as a parameter, ``time.monotonic()`` seconds unless
-it says otherwise, so that a wall clock which is set neither shortens nor lengthens a wait. Every room above uses it.
+This module starts no task or thread and reads no clock: functions that depend on the time take it as a parameter. It is
+in ``time.monotonic()`` seconds unless documented otherwise, so that changing the system clock affects no wait.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ import math
 import threading
 from collections.abc import Callable, Hashable
 
-# A longer series of doublings overflows a float; every limit is reached long before.
+# More doublings would overflow a float. Every limit is reached long before.
 _MOST_DOUBLINGS = 64
 # The event loop's timers count whole milliseconds and may fire that much early.
 _TIMER_S = 0.002
 
 
 def backoff_s(failures: int, *, first_s: float, longest_s: float = math.inf) -> float:
-    """The wait after a number of failures in a row, seconds: doubles with each, up to `longest_s`.
+    """Return how long to wait after a number of failures in a row, seconds. The wait doubles with each failure.
 
     Args:
-        failures: how many, 1 or more; 0: there is nothing to wait for.
-        first_s: the wait after the first one, seconds.
-        longest_s: no wait is longer, seconds.
+        failures: number of failures in a row; 0: no wait.
+        first_s: the wait after the first failure, seconds.
+        longest_s: the longest wait, seconds.
     """
     return min(longest_s, first_s * 2.0 ** min(failures - 1, _MOST_DOUBLINGS)) if failures > 0 else 0.0
 
 
 class Backoff:
-    """The waits between attempts that fail: each is twice as long as the one before, up to a limit.
+    """Computes the waits between failing attempts: each wait is twice as long as the one before, up to a limit.
 
-    Several attempts may be made side by side: failures that come before a wait is over count as the one that began it.
+    Attempts may run in parallel: failures during a wait do not lengthen it.
 
     Args:
         first_s: the first wait, seconds.
-        longest_s: no wait is longer, seconds.
+        longest_s: the longest wait, seconds.
 
     Attributes:
-        wait_s: length of the present wait, seconds; 0 once an attempt has succeeded.
+        wait_s: length of the current wait, seconds; 0 once an attempt has succeeded.
     """
 
     def __init__(self, *, first_s: float, longest_s: float = math.inf) -> None:
@@ -49,11 +49,11 @@ class Backoff:
         self.wait_s = 0.0
 
     def failed(self, now_s: float, *, longest_s: float | None = None) -> float:
-        """Count a failure; how long to wait from now on before the next attempt, seconds.
+        """Count a failure. Return how long to wait before the next attempt, seconds.
 
         Args:
-            now_s: the time, ``time.monotonic()`` seconds.
-            longest_s: limit for this wait, seconds; None: the back-off's own.
+            now_s: the current time, ``time.monotonic()`` seconds.
+            longest_s: limit for this wait, seconds; None: the back-off's own limit.
         """
         if now_s >= self._until_s - _TIMER_S:
             longest_s = self._longest_s if longest_s is None else longest_s
@@ -62,28 +62,28 @@ class Backoff:
         return min(self.wait_s, max(0.0, self._until_s - now_s))
 
     def succeeded(self) -> None:
-        """An attempt has succeeded: the next failure waits for `first_s` again."""
+        """Record that an attempt has succeeded. The wait after the next failure is `first_s` again."""
         self.wait_s, self._until_s = 0.0, -math.inf
 
 
 def time_left_s(due: float | None, now: float, *, shortest_s: float = 0.0, longest_s: float) -> float:
-    """How long to sleep until `due`, seconds, within two limits.
+    """Return how long to sleep until `due`, seconds, within two limits.
 
     Args:
-        due: when there is something to do; None: the time is unknown, and `longest_s` is the answer.
-        now: the time by the same clock.
-        shortest_s: at least so long, as a timer that fires early would spin.
-        longest_s: at most so long, as a clock may be set and a wake-up be lost.
+        due: when there is something to do; None: the time is unknown, and `longest_s` is returned.
+        now: the current time of the same clock.
+        shortest_s: shortest sleep. With a timer that fires early, a shorter one would be repeated without pause.
+        longest_s: longest sleep, because the clock may be changed and a wake-up may be lost.
     """
     return longest_s if due is None else min(longest_s, max(shortest_s, due - now))
 
 
 async def is_set_within(event: asyncio.Event, timeout_s: float | None) -> bool:
-    """Wait until `event` is set; whether it is.
+    """Wait until `event` is set. Return whether it is set.
 
     Args:
-        event: what is waited for.
-        timeout_s: at most so long, seconds; None: without a limit.
+        event: the event.
+        timeout_s: longest wait, seconds; None: no limit.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
@@ -92,14 +92,16 @@ async def is_set_within(event: asyncio.Event, timeout_s: float | None) -> bool:
 
 
 class SayOnce:
-    """Reports a trouble that lasts once, not at every attempt. May be used from several threads.
+    """Reports a lasting problem once, instead of at every attempt. May be used from several threads.
 
-    A trouble belongs to a topic, such as a destination or a file. It is reported when its topic has none yet or another
-    one, and `over` ends it.
+    Each problem belongs to a topic, such as a destination or a file. It is reported if its topic has no problem yet or
+    a different one. `over` ends the topic's problem.
 
     Args:
-        report: takes a line for the operator. An `OSError` of it is dropped: the operator's terminal may be gone.
-        most_topics: most topics in trouble at the same time; further ones are not reported. None: any number.
+        report: takes a line for the operator. If it raises `OSError`, the line is dropped: the operator's terminal may
+            be closed.
+        most_topics: most topics that have problems at the same time; problems of further topics are not reported.
+            None: no limit.
     """
 
     def __init__(self, report: Callable[[str], object], *, most_topics: int | None = None) -> None:
@@ -109,12 +111,12 @@ class SayOnce:
         self._causes: dict[Hashable, Hashable] = {}
 
     def say(self, line: str, *, topic: Hashable = "", cause: Hashable = None) -> None:
-        """Report `line`, unless this trouble of `topic` has been reported.
+        """Report `line`, unless this problem of `topic` has already been reported.
 
         Args:
-            line: what an operator should know.
-            topic: what is in trouble.
-            cause: tells one trouble of the topic from another; None: the line does.
+            line: the line for the operator.
+            topic: what has the problem.
+            cause: identifies the problem among those of the topic; None: `line` identifies it.
         """
         cause = line if cause is None else cause
         with self._lock:
@@ -127,13 +129,13 @@ class SayOnce:
             self.report(line)
 
     def over(self, line: str | None = None, *, topic: Hashable = "") -> None:
-        """The trouble of `topic` is over; `line` is reported if there was one."""
+        """End the problem of `topic`. If it had one, report `line`."""
         with self._lock:
             was_in_trouble = self._causes.pop(topic, None) is not None
         if was_in_trouble and line is not None:
             self.report(line)
 
     def report(self, line: str) -> None:
-        """Report `line` in any case: it says what happened, not what lasts."""
+        """Report `line` in any case, because it is about a single occurrence, not a lasting problem."""
         with contextlib.suppress(OSError):
             self._report(line)

@@ -1,8 +1,8 @@
-"""Thread pools that start all threads at once, so that a running server never needs another thread.
+"""Thread pools that start all their threads when they are made, so that a running server never needs another thread.
 
 The kernel refuses a thread when a limit on processes, address space or memory is reached (pthread_create(3), EAGAIN).
-Python's own pool starts threads when they are first needed, which would be in the middle of a request. By then it has
-queued the work, and another thread may do it later although the caller got an error.
+Python's own pool starts a thread when it is first needed, in the middle of a request. If that fails, the pool has
+already queued the work, and another thread may do it later although the caller got an error.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from thawd.errors import NoThreadError, ScarcityError
 # malloc.h
 _M_ARENA_MAX = -8
 _REFUSED = "can't start new thread"
-# dlopen(3)'s message about an extension module for which there is no address space.
+# dlopen(3)'s message if there is not enough address space for an extension module.
 _UNLOADABLE = "failed to map segment from shared object"
 
 
 def pool(count: int, *, name: str) -> ThreadPoolExecutor:
-    """A pool with `count` threads, all running.
+    """Return a pool with `count` running threads.
 
     Args:
         count: number of threads, 1 or more; the pool never has more.
         name: prefix of the threads' names.
 
     Raises:
-        NoThreadError: the machine has too few threads (HTTP 503).
+        NoThreadError: not all threads could be started (HTTP 503).
     """
     executor = ThreadPoolExecutor(count, thread_name_prefix=name)
     go = threading.Event()
@@ -48,7 +48,7 @@ def start(thread: threading.Thread) -> None:
     """Start a thread.
 
     Raises:
-        NoThreadError: the machine has no thread left (HTTP 503).
+        NoThreadError: the thread could not be started (HTTP 503).
     """
     try:
         thread.start()
@@ -59,7 +59,7 @@ def start(thread: threading.Thread) -> None:
 
 
 def scarcity(error: BaseException) -> ScarcityError | None:
-    """The error to report if `error` is Python's for too few threads or too little memory; None for other errors."""
+    """Return the error to report if `error` means too few threads or too little memory; None for other errors."""
     if isinstance(error, RuntimeError) and _REFUSED in str(error):
         return NoThreadError(f"thawd cannot run: {error}")
     if isinstance(error, MemoryError) or (isinstance(error, ImportError) and _UNLOADABLE in str(error)):
@@ -68,9 +68,9 @@ def scarcity(error: BaseException) -> ScarcityError | None:
 
 
 def spare_address_space() -> None:
-    """Where address space is limited, let all threads share one malloc arena, as each arena reserves 64 MiB.
+    """If address space is limited, let all threads share one malloc arena, because each arena reserves 64 MiB.
 
-    Source: mallopt(3), M_ARENA_MAX; without glibc nothing happens.
+    Without glibc, it does nothing. Source: mallopt(3), M_ARENA_MAX.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         with contextlib.suppress(OSError, AttributeError, ImportError):

@@ -17,10 +17,10 @@ def complain(text: str) -> None:
 
 
 def _write(stream: TextIO | None, text: str) -> None:
-    if stream is None:  # a process without standard streams
+    if stream is None:  # the process was started without standard streams
         return
     try:
-        stream.write(f"{text}\n")  # one call, so that lines of several threads do not mix
+        stream.write(f"{text}\n")  # in one call, so that lines of several threads do not mix
         stream.flush()
     except (OSError, ValueError):
         return

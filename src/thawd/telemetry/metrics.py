@@ -1,6 +1,7 @@
-"""Every metric of the platform: name, unit, help. Numbers arrive in result frames; environments export nothing.
+"""All metrics of the platform, with their names, units and help texts.
 
-One set of counters per function feeds both ``/metrics`` (Prometheus) and ``/_thawd/status``.
+The same counters of each function are shown in ``/metrics`` (Prometheus) and in ``/_thawd/status``. Environments export
+no metrics: they send their measurements to the platform in result frames.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SMALLEST_MS = 0.001
 
 
 class Distribution:
-    """Durations in logarithmic buckets 2 % wide: any quantile to 1 %, a few hundred integers at most.
+    """Counts durations in logarithmic buckets 2 % wide. It uses a few hundred integers; quantiles are exact to 1 %.
 
     Attributes:
         count: number of recorded durations.
@@ -49,7 +50,7 @@ class Distribution:
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
     def quantile_ms(self, fraction: float) -> float:
-        """The duration below which `fraction` (0-1) of all durations lie, milliseconds; 0 when there are none."""
+        """Return the duration below which `fraction` (0-1) of all durations lie, milliseconds; 0: there are none."""
         rank = fraction * self.count
         seen = 0
         for bucket in sorted(self._buckets):
@@ -59,7 +60,7 @@ class Distribution:
         return 0.0
 
     def summary(self) -> dict[str, float]:
-        """Count, median, 99th percentile and maximum, for ``/_thawd/status``."""
+        """Return count, median, 99th percentile and maximum, for ``/_thawd/status``."""
         return {
             "count": self.count,
             "p50_ms": round(self.quantile_ms(0.5), 3),
@@ -69,7 +70,7 @@ class Distribution:
 
 
 class Fallback(enum.StrEnum):
-    """Why an environment was not started in the fastest way."""
+    """The reason why an environment was not started in the fastest way."""
 
     SNAPSHOT_REFUSED = "snapshot_refused"
     """The function could not be frozen, or its image failed the self-test."""
@@ -87,7 +88,7 @@ class DeliveryOutcome(enum.StrEnum):
     DELIVERED = "delivered"
     """The destination accepted the record."""
     UNAVAILABLE = "unavailable"
-    """The destination did not accept the record; the delivery is tried again."""
+    """The destination did not accept the record now; the delivery is tried again."""
     REFUSED = "refused"
     """The destination refuses this record; the delivery is not tried again."""
 
@@ -101,7 +102,7 @@ class FunctionMetrics:
         errors: invocations that ended in a function error.
         timeouts: function errors of invocations that reached the time limit.
         exits: function errors of invocations whose environment ended during the invocation.
-        throttles: requests refused by a concurrency limit or a full queue.
+        throttles: requests refused because of a concurrency limit or a full queue.
         init_failures: starts that ended in an init error.
         destination_failures: failed attempts to deliver a record to a destination.
         dead_letter_errors: failed attempts to send a payload to the function's dead-letter queue.
@@ -142,7 +143,7 @@ class FunctionMetrics:
         self.deliveries: collections.Counter[tuple[str, DeliveryOutcome]] = collections.Counter()
 
     def summary(self) -> dict[str, Any]:
-        """The function's part of ``/_thawd/status``."""
+        """Return the function's part of ``/_thawd/status``."""
         return {
             "starts": {kind.value: d.summary() for kind, d in self.starts.items() if d.count},
             "invocations": {kind.value: d.summary() for kind, d in self.invocations.items() if d.count},
@@ -153,19 +154,19 @@ class FunctionMetrics:
         }
 
     def _deliveries(self) -> dict[str, dict[str, int]]:
-        """Counts by kind of destination, then by outcome."""
+        """Return the counts by kind of destination, then by outcome."""
         counts: dict[str, dict[str, int]] = {}
         for (kind, outcome), count in self.deliveries.items():
             counts.setdefault(kind, {})[outcome.value] = count
         return counts
 
 
-# Name of the attribute -> help of the metric; the metric is thawd_<name>_total.
+# Attribute of `FunctionMetrics` -> help text of its metric, thawd_<attribute>_total.
 COUNTERS: Mapping[str, str] = {
     "errors": "Invocations that ended in a function error.",
     "timeouts": "Invocations that reached the function's time limit.",
     "exits": "Invocations whose execution environment ended during the invocation.",
-    "throttles": "Requests refused by a concurrency limit or a full queue.",
+    "throttles": "Requests refused because of a concurrency limit or a full queue.",
     "init_failures": "Starts of an execution environment that ended in an init error.",
     "destination_failures": "Failed attempts to deliver a record to a destination; AWS's DestinationDeliveryFailures.",
     "dead_letter_errors": "Failed attempts to send a payload to a dead-letter queue; AWS's DeadLetterErrors.",
@@ -178,34 +179,35 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "starts": "Time from spawning an execution environment until it is ready, by start kind, in seconds.",
     "invocations": "Time from the request for an execution environment to the answer, by start kind, in seconds.",
 }
-# Labels of these are the source and its function; see `SourceSubsystem.measure`.
+# These metrics have the labels `source` and `function`; `SourceSubsystem.measure` sets them.
 SOURCE_COUNTERS: Mapping[str, str] = {
     "source_events": "Messages received from a queue, runs of a schedule, or events of a remote bucket.",
-    "source_filtered": "Messages that matched no filter and were deleted.",
+    "source_filtered": "Messages that matched no filter pattern and were deleted.",
     "source_failed": "Messages whose handling failed.",
 }
 SOURCE_GAUGES: Mapping[str, str] = {
     "source_enabled": "1 while the source is enabled, 0 while it is paused.",
     "source_waiting": "Approximate number of messages that wait in the queue.",
     "source_age_seconds": (
-        "Age of the oldest message received last, or of the last listing, or the delay of the last run, in seconds."
+        "For a queue, the age of the oldest message in the last reception; for a remote bucket, the age of the last "
+        "listing; for a schedule, the delay of the last run; in seconds."
     ),
 }
-# Asynchronous events; see `EventSubsystem.measure`. Counted from the creation of the state file.
+# Metrics of asynchronous events, which `EventSubsystem.measure` sets. Counted since the state file was created.
 EVENT_COUNTERS: Mapping[str, str] = {
     "events_accepted": "Asynchronous events stored.",
     "events_done": "Asynchronous events completed.",
-    "events_retried": "Failed attempts of asynchronous events that are tried again.",
+    "events_retried": "Failed attempts to run asynchronous events that are tried again.",
     "events_given_up": "Asynchronous events that became dead letters.",
 }
 EVENT_GAUGES: Mapping[str, str] = {
     "queued": "Asynchronous events that wait to run.",
-    "events_running": "Asynchronous events that run, or are about to.",
+    "events_running": "Asynchronous events that run or are about to run.",
     "outcomes_waiting": "Outcomes of asynchronous events that wait for their destination.",
-    "dead_letters": "Dead letters that are kept.",
+    "dead_letters": "Dead letters in the state file.",
     "oldest_event_age_seconds": "Age of the oldest queued asynchronous event, in seconds.",
 }
-# The exposition yields to other tasks after this number of functions: some ten milliseconds.
+# `Metrics.exposition` yields to other tasks after this many functions, which take about ten milliseconds.
 _AT_A_TIME = 25
 _FAMILY = "# HELP "
 GAUGES: Mapping[str, str] = {
@@ -224,7 +226,7 @@ class Metrics:
         self.sources: dict[tuple[str, str], dict[str, float]] = {}
 
     def function(self, name: str) -> FunctionMetrics:
-        """The counters of the function `name`, created at the first call."""
+        """Return the counters of the function `name`. They are created at the first call."""
         if name not in self.functions:
             self.functions[name] = FunctionMetrics()
         return self.functions[name]
@@ -234,7 +236,7 @@ class Metrics:
         self.gauges.setdefault(name, {})[function, state] = value
 
     async def exposition(self) -> bytes:
-        """The metrics in Prometheus' text format. Yields to other tasks between groups of functions."""
+        """Return the metrics in Prometheus' text format. Yields to other tasks between groups of functions."""
         named = dict.fromkeys([*self.functions, *self.events, *(function for _, function in self.sources)])
         named |= dict.fromkeys(function for values in self.gauges.values() for function, _ in values)
         names = list(named)
@@ -263,13 +265,13 @@ class _Selection(Collector):
         }
 
     def text(self) -> str:
-        """The metrics in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry).decode()
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the Prometheus client at each scrape."""
+        """Yield the metrics; the Prometheus client calls it at each scrape."""
         for name, text in COUNTERS.items():
             counter = CounterMetricFamily(f"thawd_{name}", text, labels=["function"])
             for function, metrics in self._functions.items():

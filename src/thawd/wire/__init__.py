@@ -1,4 +1,4 @@
-"""Data between the platform and an execution environment: frames, and the parts of streamed answers.
+"""The data exchanged between the platform and an execution environment: frames, and the parts of streamed answers.
 
-Standard library only. The runtime imports `frames`, which therefore runs on Python 3.9.
+Only the standard library is used. The runtime imports `frames`, which therefore must run on Python 3.9.
 """

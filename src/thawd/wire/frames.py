@@ -1,20 +1,20 @@
-"""Frames between the platform and the runtime, over a socketpair. Standard library only; runs on Python 3.9.
+"""Frames between the platform and the runtime, over a socketpair. Uses only the standard library; runs on Python 3.9.
 
-A frame is a 9-byte header (``<IIB``: length of the head, length of the body, kind), the head (JSON, small: ids,
-deadline, measurements) and the body (the event or the answer, opaque bytes). Each side accepts lengths only up to
-`MAX_HEAD_BYTES` and `MAX_BODY_BYTES`: user code can write to the descriptor, so a broken frame must end the
-environment, never the platform.
+A frame consists of a 9-byte header (``<IIB``: length of the head, length of the body, kind), the head (a small JSON
+document: ids, deadline, measurements) and the body (the event or the answer, opaque bytes). Each side accepts lengths
+only up to `MAX_HEAD_BYTES` and `MAX_BODY_BYTES`. User code can write to the descriptor, so a broken frame must end only
+the environment, never the platform.
 
 The protocol: the platform sends INVOKE or FORK. The runtime sends READY once (or INIT_ERROR), then a RESULT for each
 INVOKE. A template sends FORKED for each FORK, and EXITED when a child has ended.
 
-Freezing: the process gets FREEZE after its READY, reports its progress with STAGE frames, and answers FROZEN. Then it
-answers INVOKE frames until GO_ON makes it a template, which it reports with a last STAGE.
+Freezing: the platform sends FREEZE after READY. The process reports its progress with STAGE frames and answers FROZEN.
+Then it answers INVOKE frames until GO_ON makes it a template, which it reports with a last STAGE.
 
-Streaming: if INVOKE asks for the answer in parts, the runtime sends a PART for each of them before the RESULT, whose
-body is then empty.
+Streaming: if INVOKE asks for the answer in parts, the runtime sends a PART for each part before the RESULT, and the
+RESULT's body is empty.
 
-On the second socketpair the runtime sends CALL and the platform answers REPLY.
+On the second socketpair, the runtime sends CALL and the platform answers with REPLY.
 """
 
 import json
@@ -22,13 +22,13 @@ import struct
 from typing import Any, NamedTuple, Optional
 
 DESCRIPTORS = (3, 4, 5)
-"""Numbers of the control, services and lifeline descriptors in a frozen process, and so in all its copies."""
+"""Numbers of the control, services and lifeline file descriptors in a frozen process, and so in all its copies."""
 
 PRIMING_FAILED = "the priming event failed"
-"""First words of the reason for not freezing a process when its priming event failed; a republish tries again."""
+"""First words of the reason why a process was not frozen, if its priming event failed. Republishing tries again."""
 
 PER_ENVIRONMENT = ("AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_INITIALIZATION_TYPE", "THAWD_ENVIRONMENT", "TMPDIR")
-"""The environment variables in which the processes of one version differ."""
+"""The environment variables that have a different value in each process of a version."""
 
 HEADER = struct.Struct("<IIB")
 MAX_HEAD_BYTES = 1 << 20
@@ -63,25 +63,25 @@ class WireError(Exception):
 
 
 def encode(kind: int, head: Any, body: bytes = b"") -> bytes:
-    """The bytes of a frame; `head` is anything JSON can hold."""
+    """Return the bytes of a frame. `head` is any value that JSON can represent."""
     text = json.dumps(head, separators=(",", ":")).encode()
     return HEADER.pack(len(text), len(body), kind) + text + body
 
 
 def sizes(header: bytes) -> "tuple[int, int, int]":
-    """Head length, body length and kind from the first `HEADER.size` bytes.
+    """Return the head length, the body length and the kind from a frame's first `HEADER.size` bytes.
 
     Raises:
         WireError: a length exceeds its limit.
     """
     head_bytes, body_bytes, kind = HEADER.unpack_from(header)
     if head_bytes > MAX_HEAD_BYTES or body_bytes > MAX_BODY_BYTES:
-        raise WireError("frame of %d + %d bytes is over the limit; the stream is broken" % (head_bytes, body_bytes))
+        raise WireError("a frame of %d + %d bytes exceeds the limit; the stream is broken" % (head_bytes, body_bytes))
     return head_bytes, body_bytes, kind
 
 
 def decode_head(text: bytes) -> Any:
-    """The head from its JSON text.
+    """Return the head from its JSON text.
 
     Raises:
         WireError: the text is not JSON.
@@ -89,7 +89,7 @@ def decode_head(text: bytes) -> Any:
     try:
         return json.loads(text) if text else None
     except (ValueError, RecursionError) as error:
-        raise WireError("frame head is not JSON: %s" % error) from None
+        raise WireError("the head of a frame is not JSON: %s" % error) from None
 
 
 class Decoder:
@@ -105,7 +105,7 @@ class Decoder:
         self._buffer += data
 
     def take(self) -> Optional[Frame]:
-        """The next complete frame, or None.
+        """Return the next complete frame; None: more bytes are needed.
 
         Raises:
             WireError: the stream is broken.

@@ -1,7 +1,8 @@
 """A bounded queue of the parts of one streamed answer, between an execution environment and a client.
 
-The environment puts parts and the client takes them, in order. With more than `HIGH_BYTES` waiting, the environment's
-channel is not read until the client has caught up, so the handler's next write blocks. One event loop, no locks.
+The environment's channel puts parts and the client takes them, in order. If more than `HIGH_BYTES` wait, the channel is
+not read until the client has caught up, so the handler's next write blocks. Everything runs in one event loop, without
+locks.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Protocol
 MAX_STREAMED_BYTES = 200 << 20
 HIGH_BYTES = 256 << 10
 CONTENT_TYPE = r"^[ -~]{1,256}$"
-"""Pattern of a content type, which becomes a header."""
+"""Pattern for a content type. It is strict because the content type is sent as a header."""
 
 
 class PausableSource(Protocol):
-    """Source of the parts."""
+    """The source of an answer's parts."""
 
     def pause(self) -> None:
         """Put no more parts until `resume`."""
@@ -28,14 +29,14 @@ class PausableSource(Protocol):
 
 
 class ResponseStream:
-    """Parts of one answer.
+    """The parts of one answer.
 
     Attributes:
         limit_bytes: limit of the answer's size, bytes.
-        content_type: content type of the answer, known with its first part.
-        executed_version: the version that answers, known once the answer has begun.
-        waiting_bytes: bytes put and not yet taken.
-        total_bytes: bytes put so far.
+        content_type: content type of the answer; empty until its first part was put.
+        executed_version: the version that answers; empty until the answer has begun.
+        waiting_bytes: number of bytes put and not yet taken.
+        total_bytes: number of bytes put so far.
     """
 
     def __init__(self, *, limit_bytes: int = MAX_STREAMED_BYTES) -> None:
@@ -52,11 +53,11 @@ class ResponseStream:
         self._paused = False
 
     def attach(self, source: PausableSource) -> None:
-        """Let `source` be paused and resumed from now on."""
+        """From now on, pause and resume `source` when needed."""
         self._source = source
 
     def put(self, content_type: str, data: bytes) -> bool:
-        """Add a part; returns False, without adding it, when the answer would exceed its size limit.
+        """Add a part. Return whether it was added: False if the answer would exceed its size limit.
 
         Raises:
             ValueError: the content type is not valid.
@@ -66,7 +67,7 @@ class ResponseStream:
             return False
         if not self._begun:
             if not re.match(CONTENT_TYPE, content_type):
-                raise ValueError("a content type of other characters than printable ASCII")
+                raise ValueError("the content type must be 1 to 256 printable ASCII characters")
             self._begun = True
             self.content_type = content_type
         if data:
@@ -79,23 +80,23 @@ class ResponseStream:
         return True
 
     def detach(self) -> None:
-        """Let go of the source, which has no further part of this answer."""
+        """Stop controlling the source, because it has no further part of this answer."""
         self._resume()
         self._source = None
 
     def end(self) -> None:
-        """Note that no part follows."""
+        """Record that no further part follows."""
         self._ended = True
         self._wake()
 
     async def begun(self) -> bool:
-        """Wait until the answer has begun; returns False if it ended without a part."""
+        """Wait until the answer has begun. Return False if it ended without a part."""
         while not self._begun and not self._ended:
             await self._change()
         return self._begun
 
     async def take(self) -> bytes | None:
-        """Wait for parts and return all that arrived, joined; None at the end of the answer."""
+        """Wait for parts and return all that have arrived, joined; None: the answer has ended."""
         while not self._parts:
             if self._ended:
                 return None

@@ -1,7 +1,7 @@
-"""All options of ``thawd.toml``, a module a section: key, allowed values, default, meaning.
+"""All options of ``thawd.toml``, with one module for each group of sections: key, allowed values, default, meaning.
 
-Reading, error messages and the documentation are made from these; there is no other option. Defaults come from the
-structs that hold the values (`thawd.config.settings`, `thawd.resources`), so that each default is written once.
+The reader, the error messages and the documentation all use these. Defaults come from the structs that contain the
+values (`thawd.config.settings`, `thawd.resources`), so that each default is written only once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OptionDescription:
     """One option as the documentation shows it.
 
     Attributes:
-        key: its key path, for example ``functions.NAME.memory_mb``.
+        key: the key path, for example ``functions.NAME.memory_mb``.
         allowed: the allowed values, in words.
         default: the default, in TOML or in words; ``required`` for an option without one.
         meaning: what the option does, with the unit.
@@ -54,7 +54,7 @@ class OptionDescription:
 
 
 def describe_options() -> tuple[OptionDescription, ...]:
-    """Every option, section by section, for the documentation and its test."""
+    """Return all options, section by section, for the documentation and its test."""
     sections: tuple[tuple[str, type[msgspec.Struct], tuple[Option, ...]], ...] = (
         ("server", ServerSettings, SERVER),
         ("functions.NAME", Function, FUNCTION),

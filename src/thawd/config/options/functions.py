@@ -40,7 +40,8 @@ FUNCTION = (
     Option(
         "runtime",
         RUNTIME_NAME,
-        "Lambda's runtime identifier: Python, Node, or a `provided` one, whose code is a program named `bootstrap`.",
+        "Lambda's runtime identifier: Python, Node or `provided`. With `provided`, the code contains a program named "
+        "`bootstrap`.",
         "thawd's Python runtime",
     ),
     Option(
@@ -52,65 +53,69 @@ FUNCTION = (
     Option(
         "requirements",
         kinds.file(),
-        "Requirements file; its packages are installed once, for this function alone.",
+        "Requirements file. Its packages are installed once, in a virtual environment that the function uses.",
         "none",
     ),
     Option("memory_mb", kinds.whole(128, 10_240), "Memory limit of one execution environment, in MiB."),
     Option(
         "timeout_s",
         kinds.whole(1, 900),
-        "Time limit of one invocation, in seconds; at the limit its environment is killed.",
+        "Time limit of one invocation, in seconds. At the limit, the invocation's environment is killed.",
     ),
-    Option("init_timeout_s", kinds.whole(1, 900), "Time limit of the init phase (loading the module), in seconds."),
+    Option("init_timeout_s", kinds.whole(1, 900), "Time limit of the init phase (importing the module), in seconds."),
     Option(
         "environment",
-        kinds.table("a table of texts, at most 4096 bytes in all, without the names that Lambda reserves"),
+        kinds.table("a table of texts, at most 4096 bytes in all, without names that Lambda reserves"),
         "Environment variables of the handler.",
         "{}",
     ),
     Option(
         "reserved_concurrency",
         kinds.whole(0, 10_000),
-        "Limit of environments of this function at once, which other functions cannot use; 0 throttles every request.",
-        "none: shared",
+        "Most environments of this function at the same time. They are set aside for it. 0 throttles every request.",
+        "none: shared with other functions",
     ),
     Option(
         "provisioned_concurrency",
         kinds.whole(0, 10_000),
-        "Number of environments kept initialised; at most `reserved_concurrency` where that is set.",
+        "Number of environments to keep initialised; at most `reserved_concurrency`, if that is set.",
     ),
-    Option("snapshot", kinds.flag(), "Start environments from the initialised function instead of initialising each."),
+    Option(
+        "snapshot",
+        kinds.flag(),
+        "Start environments from a copy of the initialised function instead of initialising each one.",
+    ),
     Option(
         "snapshot_connections",
         kinds.choice("drop", "refuse"),
-        'Connections that init opened. "drop": they are closed in a thawed environment, which connects again; '
-        '"refuse": such a function gets no snapshot.',
+        'What to do with connections that the init phase opened. "drop": a thawed environment starts with them closed '
+        'and connects again; "refuse": no snapshot is taken of such a function.',
     ),
     Option(
         "snapshot_listeners",
         kinds.choice("refuse", "close"),
-        'Sockets on which init listens, on a port of its choice. "refuse": such a function gets no snapshot; "close": '
-        "they accept no connections in a thawed environment.",
+        'What to do with sockets on which the init phase listens, on a port of its choice. "refuse": no snapshot is '
+        'taken of such a function; "close": they accept no connections in a thawed environment.',
     ),
     Option(
         "prime",
         kinds.event(),
-        "Event that is run twice before the function is frozen, so that the snapshot holds everything that a first run "
-        "loads.",
+        "Priming event: it runs twice before the function is frozen, so that the snapshot contains everything that the "
+        "first invocation loads.",
         "none",
     ),
     Option("idle_timeout_s", kinds.number(0, 86_400), "Idle time after which an environment is stopped, in seconds."),
     Option(
         "keep_alive",
         kinds.choice("fixed", "histogram"),
-        '"fixed": idle environments are kept for `idle_timeout_s`; "histogram": they are kept for a time learnt from '
-        "arrivals, and one is started ahead of the next request.",
+        'How long idle environments are kept. "fixed": for `idle_timeout_s`; "histogram": for a time learnt from '
+        "earlier idle times, and one environment is prewarmed before the next request is expected.",
     ),
-    Option("maximum_retry_attempts", kinds.whole(0, 2), "Retries of a failed asynchronous event."),
+    Option("maximum_retry_attempts", kinds.whole(0, 2), "Most retries of a failed asynchronous event."),
     Option(
         "maximum_event_age_s",
         kinds.whole(60, 21_600),
-        "Age from which an asynchronous event is not tried again, in seconds.",
+        "Age above which an asynchronous event is not tried again, in seconds.",
     ),
     Option("on_success", _DESTINATION, "Destination of the results of asynchronous events.", "none"),
     Option("on_failure", _DESTINATION, "Destination of the records of dead-lettered asynchronous events.", "none"),
@@ -118,24 +123,24 @@ FUNCTION = (
     Option(
         "ephemeral_storage_mb",
         kinds.whole(512, 10_240),
-        "Capacity of an environment's `/tmp`, in MiB; an environment that exceeds it is killed.",
+        "Capacity of an environment's `/tmp`, in MiB. An environment that exceeds it is killed.",
     ),
-    Option("freeze_idle", kinds.flag(), "Stop an environment's processes between invocations, as Lambda does."),
-    Option("log_format", kinds.choice("Text", "JSON"), "Form of the platform's lines and of `logging` records."),
+    Option("freeze_idle", kinds.flag(), "Pause an environment's processes between invocations, as Lambda does."),
+    Option("log_format", kinds.choice("Text", "JSON"), "Format of the platform's log lines and of `logging` records."),
     Option(
         "application_log_level",
         kinds.choice("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"),
-        "Lowest level of `logging` records that are kept; only with the format JSON.",
+        "Lowest level of `logging` records that are kept; only with `log_format` JSON.",
         '"INFO" with the format JSON',
     ),
     Option(
         "system_log_level",
         kinds.choice("DEBUG", "INFO", "WARN"),
-        "Lowest level of the platform's lines that are kept; only with the format JSON.",
+        "Lowest level of the platform's log lines that are kept; only with `log_format` JSON.",
         '"INFO" with the format JSON',
     ),
     Option("log_group", LOG_GROUP, "Name of the log group; functions may share one.", "/aws/lambda/NAME"),
-    Option("url", kinds.table("a table, `[functions.NAME.url]`"), "Function URL: an HTTP endpoint of its own.", "none"),
+    Option("url", kinds.table("a table, `[functions.NAME.url]`"), "Function URL: its own HTTP endpoint.", "none"),
     Option(
         "provisioned_schedule",
         kinds.list_of("a list of tables, each as `[[functions.NAME.provisioned_schedule]]`"),
@@ -153,6 +158,6 @@ FUNCTION = (
 RUNTIME = Option(
     '"RUNTIME"',
     kinds.text("a path of an interpreter, or a command on PATH", len),
-    "Interpreter, Python or Node, that runs functions of that runtime; `provided` ones bring their own program.",
-    "searched for",
+    "Interpreter (Python or Node) for functions of this runtime. `provided` runtimes have their own program.",
+    "thawd searches for one",
 )

@@ -19,7 +19,7 @@ ROUTE = Option(
 )
 
 ROUTE_TABLE = (
-    Option("function", kinds.text("the name of a function of this file"), "Function that answers.", REQUIRED),
+    Option("function", kinds.text("the name of a function of this file"), "Function that answers requests.", REQUIRED),
     Option("payload_format", kinds.choice("1.0", "2.0"), "Payload format version of the event and the answer."),
     Option("asynchronous", kinds.flag(), "Store each request durably, answer 202 immediately, and run it afterwards."),
 )
@@ -28,14 +28,14 @@ HTTP = (
     Option(
         "stage_variables",
         kinds.table("a table of texts"),
-        "Variables that events carry as `stageVariables`.",
+        "Variables that events contain as `stageVariables`.",
         "{}",
     ),
     Option(
         "cors",
         kinds.table("a table of the options below"),
-        "CORS: which pages of other origins may call.",
-        "none: handlers answer CORS themselves",
+        "CORS: which web pages of other origins may send requests.",
+        "none: handlers answer CORS requests themselves",
     ),
 )
 
@@ -47,14 +47,14 @@ CORS = (
     Option(
         "allow_origins",
         kinds.list_of('a list of origins such as "https://example.com", or "https://*", "http://*", "*"'),
-        "Origins whose pages may call.",
+        "Origins of the web pages that may send requests.",
         "[]",
     ),
     Option("allow_methods", kinds.list_of('a list of methods, or "*"'), "Methods that these pages may use.", "[]"),
     Option(
         "allow_headers",
         kinds.list_of('a list of names of headers, or "*"'),
-        "Headers that their requests may carry.",
+        "Headers that their requests may have.",
         "[]",
     ),
     Option(
@@ -66,24 +66,28 @@ CORS = (
     Option(
         "max_age_s",
         kinds.whole(0, 86_400),
-        "How long a browser may cache these rules, in seconds; 0: answers say nothing about it.",
+        "How long a browser may cache these rules, in seconds; 0: answers do not say how long.",
     ),
-    Option("allow_credentials", kinds.flag(), "Whether requests may carry cookies and authorization."),
+    Option("allow_credentials", kinds.flag(), "Whether requests may contain cookies and authorization."),
 )
 
 URL = (
     Option(
         "auth_type",
         kinds.choice("NONE", "AWS_IAM"),
-        '"NONE": anybody who reaches the port may call; "AWS_IAM": requests must be signed with one of `access_keys`.',
+        '"NONE": anyone who can reach the port may send requests; "AWS_IAM": requests must be signed with one of '
+        "`access_keys`.",
         REQUIRED,
     ),
     Option(
         "invoke_mode",
         kinds.choice("BUFFERED", "RESPONSE_STREAM"),
-        '"BUFFERED": the answer is sent when it is complete; "RESPONSE_STREAM": part by part.',
+        '"BUFFERED": the answer is sent when it is complete; "RESPONSE_STREAM": it is sent part by part.',
     ),
     Option(
-        "cors", kinds.table("a table of the options of `[http.cors]`"), "Which pages of other origins may call.", "none"
+        "cors",
+        kinds.table("a table of the options of `[http.cors]`"),
+        "CORS: which web pages of other origins may send requests.",
+        "none",
     ),
 )

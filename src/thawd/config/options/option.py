@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from thawd.config.kinds import Kind
 
 REQUIRED = "required"
-"""Default of an option that has none: users must set it."""
+"""Value of `Option.default` if there is no default and users must set the option."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Option:
         name: key of the option in its table.
         kind: the values that are allowed.
         meaning: one or two sentences for the user, with the unit.
-        default: the default in words, where the struct's value would not explain itself; empty: the struct's value.
+        default: the default in words; empty: the struct's value is shown.
     """
 
     name: str

@@ -16,8 +16,8 @@ SECRET_ACCESS_KEY = kinds.text(
 )
 
 SERVER = (
-    Option("host", kinds.host(), "Address to listen on. One that other machines can reach needs a `key`."),
-    Option("port", kinds.whole(0, 65535), "TCP port to listen on; 0 takes any free one."),
+    Option("host", kinds.host(), "Address to listen on. If other machines can reach it, a `key` is required."),
+    Option("port", kinds.whole(0, 65535), "TCP port to listen on; 0: any free port."),
     Option(
         "key",
         kinds.text(
@@ -25,26 +25,26 @@ SERVER = (
             re.compile(r"[!-~]{8,256}").fullmatch,
             secret=True,
         ),
-        "Secret that callers must send. Better kept out of the file, in `THAWD_KEY`.",
+        "Secret that callers must send. It is safer in the environment variable `THAWD_KEY` than in this file.",
         "none",
     ),
     Option(
         "names",
         kinds.list_of('a list of host names, such as "build-box.example"'),
-        "Further host names under which the server answers while it has no `key`, such as a proxy's or a tunnel's; "
-        "those of this machine always work. Requests for other hosts are refused.",
+        "Further host names under which the server answers while it has no `key`, such as a proxy's or a tunnel's. "
+        "The names of this machine are always accepted; requests for other hosts are refused.",
         "[]",
     ),
-    Option("data", kinds.folder(), "Folder for everything that thawd stores; created when missing.", '".thawd"'),
+    Option("data", kinds.folder(), "Folder for everything that thawd stores; created if missing.", '".thawd"'),
     Option(
         "grace_s",
         kinds.number(0, 3600),
-        "How long a stopping server waits for invocations in flight, in seconds.",
+        "How long a stopping server waits for unfinished invocations, in seconds.",
     ),
     Option(
         "max_environments",
         kinds.whole(1, 10_000),
-        "Limit of execution environments at once, for all functions together.",
+        "Most execution environments of all functions at the same time.",
         "from the machine",
     ),
     Option(
@@ -57,29 +57,29 @@ SERVER = (
     Option(
         "memory_mb",
         kinds.whole(128, 16_777_216),
-        "Memory budget of all execution environments together, in MiB.",
+        "Limit for the sum of the memory limits of all execution environments, in MiB.",
         "from the machine",
     ),
     Option(
         "max_waiting",
         kinds.whole(1, 100_000),
-        "Limit of requests that wait for an environment of one function; further requests are answered 429.",
+        "Most requests that wait for an environment of one function; further requests are answered with 429.",
     ),
     Option(
         "queue_timeout_s",
         kinds.number(0, 900),
-        "How long a synchronous request may wait for an environment, in seconds; then it is answered 429.",
+        "How long a synchronous request may wait for an environment, in seconds; then it is answered with 429.",
     ),
     Option(
         "retry_wait_s",
         kinds.number(0, 3600),
-        "Wait before the first retry of an asynchronous event, in seconds; the wait before the second is twice that.",
+        "Wait before the first retry of an asynchronous event, in seconds; the second wait is twice as long.",
     ),
     Option(
         "max_queued",
         kinds.whole(1, 1_000_000_000),
-        "Limit of asynchronous events that wait. At the limit, further ones are answered 429, and events of buckets "
-        "wait.",
+        "Most asynchronous events that wait. At the limit, further events are answered with 429, and changes in "
+        "buckets are recorded later.",
     ),
     Option(
         "dead_letter_retention_s",
@@ -89,40 +89,41 @@ SERVER = (
     Option(
         "private_tmp",
         kinds.flag(),
-        "Whether each environment has its own `/tmp` and cannot write to its code, where the kernel allows that.",
+        "Whether each environment has its own `/tmp` and cannot write to its code, if the kernel allows that.",
     ),
     Option(
         "capabilities",
         kinds.flag(),
-        "Whether functions keep the capabilities of the thawd process, such as root's; without, they have none.",
+        "Whether functions keep the capabilities of the thawd process, such as root's. If not, they have none.",
     ),
     Option(
         "user",
         kinds.text("the name of a user", re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}").fullmatch),
-        "User to which a server started by root switches, with its functions; also `thawd up --user`.",
+        "User to which a server that root started switches, together with its functions; also `thawd up --user`.",
         "none",
     ),
     Option(
         "cpu_limits",
         kinds.flag(),
-        "Limit each environment to the CPU share that belongs to its memory: 1,769 MB are one CPU. Needs a cgroup.",
+        "Limit each environment to the CPU share that corresponds to its memory: one CPU for 1,769 MB. Needs a cgroup.",
     ),
     Option("log_max_mb", kinds.whole(1, 1024), "Size at which log files are rotated, in MiB."),
     Option(
         "snapshots",
         kinds.choice("auto", "off"),
-        '"auto": functions are frozen once and thawed from then on; "off": environments are forked or start cold.',
+        '"auto": a function is frozen once, and its environments are thawed; "off": environments are forked or start '
+        "cold.",
     ),
     Option(
         "snapshots_max_mb",
         kinds.whole(0, 16_777_216),
-        "Disk space for snapshots, in MiB; snapshots in use are kept even above it.",
+        "Disk space for snapshots, in MiB. Snapshots in use are kept even above this limit.",
     ),
     Option(
         "access_keys",
         kinds.table('a table of access key ids and secrets, such as { AKIALOCAL = "a-long-secret" }', secret=True),
-        "Keys for signed requests. Once there is one, the Lambda API accepts only requests signed with one of them or "
-        "sent with `key`. Better kept out of the file, in `THAWD_ACCESS_KEYS`.",
+        "Keys for signed requests. If there are any, the Lambda API accepts only requests that are signed with one of "
+        "them or sent with `key`. They are safer in the environment variable `THAWD_ACCESS_KEYS` than in this file.",
         "{}",
     ),
     Option(
@@ -132,20 +133,20 @@ SERVER = (
             re.compile(r"[!-~]{8,256}").fullmatch,
             secret=True,
         ),
-        "Secret with which requests to webhook destinations are signed. Better kept out of the file, in "
-        "`THAWD_WEBHOOK_SECRET`.",
+        "Secret with which requests to webhook destinations are signed. It is safer in the environment variable "
+        "`THAWD_WEBHOOK_SECRET` than in this file.",
         "none",
     ),
     Option(
         "webhooks_plain_http",
         kinds.flag(),
-        "Whether webhook destinations on other machines may have http:// addresses. Anybody on the network between "
-        "can read what is sent there.",
+        "Whether webhook destinations on other machines may have http:// URLs. Anyone on the network between the "
+        "machines can read the requests.",
     ),
     Option(
         "snapshots_max_age_s",
         kinds.number(0, 31_536_000),
-        "Age without use after which a snapshot is removed, in seconds.",
+        "A snapshot that was not used for this long is removed, in seconds.",
     ),
 )
 
@@ -159,4 +160,4 @@ ENVIRONMENT_VARIABLES = {
     "THAWD_ACCESS_KEYS": "access_keys",
     "THAWD_WEBHOOK_SECRET": "webhook_secret",
 }
-"""Environment variables that override an option of ``[server]``; an empty one counts as unset."""
+"""Environment variables that override an option of ``[server]``. An empty variable counts as not set."""

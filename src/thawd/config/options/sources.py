@@ -1,4 +1,4 @@
-"""Options of what invokes functions besides callers: queues and schedules; and of provisioned schedules."""
+"""Options of event sources (queues and schedules), and of schedules of provisioned concurrency."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ SOURCE = (
     Option(
         "batch_size",
         kinds.whole(1, 10_000),
-        "Limit of messages in one invocation; over 10 needs a `window_s`, a FIFO queue allows at most 10.",
+        "Most messages in one invocation. More than 10 require a `window_s`; a FIFO queue allows at most 10.",
     ),
     Option(
         "window_s",
         kinds.whole(0, 300),
-        "How long a batch gathers messages, in seconds; 0: a batch is sent as soon as it has a message.",
+        "How long to gather messages for a batch, in seconds; 0: a batch is sent as soon as it has a message.",
     ),
     Option(
         "maximum_concurrency",
         kinds.whole(2, 1000),
-        "Limit of batches in flight.",
-        "as many as the function has environments",
+        "Most batches that run at the same time.",
+        "as many as the function may have environments",
     ),
     Option(
         "filters",
         kinds.list_of("a list of 1 to 5 event patterns, as tables or as JSON texts", least=1),
-        "Messages that match none of them are deleted.",
-        "none: every message is passed on",
+        "Event patterns. Messages that match none of them are deleted.",
+        "none: every message is passed to the function",
     ),
     Option(
         "report_batch_item_failures",
@@ -41,13 +41,13 @@ PROVISIONED_SCHEDULE = (
     Option(
         "schedule",
         kinds.text('"cron(…)" or "at(…)"'),
-        "When, as in `[schedules]`; a rate is not allowed, because it names no time.",
+        "Times at which `count` takes effect, as in `[schedules]`. A rate is not allowed, because it names no time.",
         REQUIRED,
     ),
     Option(
         "count",
         kinds.whole(0, 10_000),
-        "Number of environments kept initialised from then on, until the next time of any entry.",
+        "Number of environments to keep initialised from that time until the next time of any entry.",
         REQUIRED,
     ),
     Option("timezone", kinds.time_zone(), "Time zone of `schedule`."),
@@ -62,15 +62,16 @@ SCHEDULE = (
     Option(
         "schedule",
         kinds.text('"rate(…)", "cron(…)" or "at(…)"'),
-        "When, in EventBridge's terms, such as `rate(5 minutes)`, `cron(0 12 * * ? *)`, `at(2026-12-01T09:00:00)`.",
+        "Times to run at, in EventBridge's form: `rate(5 minutes)`, `cron(0 12 * * ? *)`, `at(2026-12-01T09:00:00)`.",
         REQUIRED,
     ),
     Option("timezone", kinds.time_zone(), "Time zone of `cron` and `at`."),
-    Option("input", kinds.event(), "The event.", 'EventBridge\'s "Scheduled Event"'),
+    Option("input", kinds.event(), "Event that the function gets.", 'EventBridge\'s "Scheduled Event"'),
     Option("enabled", kinds.flag(), "Whether the schedule runs."),
     Option(
         "missed",
         kinds.choice("skip", "once", "all"),
-        'Runs that came due while thawd was down. "skip": none is made up for; "once": the last one; "all": each.',
+        'What to do with runs whose time passed while thawd was down. "skip": do not run them; "once": run only the '
+        'last one; "all": run each.',
     ),
 )

@@ -31,7 +31,7 @@ BUCKET = (
     Option(
         "path",
         kinds.folder(),
-        "Folder of the bucket; created when missing. It may not lie in another bucket's folder.",
+        "Folder of the bucket; created if missing. It must not be inside another bucket's folder.",
         "the bucket's name",
     ),
     Option(
@@ -48,19 +48,19 @@ REMOTE_BUCKET = (
         kinds.text(
             'a URL such as "s3://bucket/prefix", "gs://bucket" or "az://container?account=NAME"', len, secret=True
         ),
-        "URL of a bucket elsewhere, instead of a folder: S3 or a compatible store, Google Cloud Storage, Azure.",
-        "none: a folder",
+        "URL of a remote bucket, instead of a folder: in S3 or a compatible store, Google Cloud Storage or Azure.",
+        "none: the bucket is a folder",
     ),
-    Option("poll_s", kinds.number(1, 86_400), "With a URL: time between two listings that find changes, in seconds."),
+    Option("poll_s", kinds.number(1, 86_400), "With a URL: time between two listings, which find changes, in seconds."),
     Option(
         "existing",
         kinds.choice("notify", "skip"),
-        'With a URL: "notify": objects of the first listing make events; "skip": only objects that appear later do.',
+        'With a URL: "notify": objects in the first listing cause events; "skip": only objects created later do.',
     ),
     Option(
         "notifications",
         kinds.queue(),
-        "With a URL of S3: the SQS queue that gets the bucket's own notifications; the bucket is then not listed.",
+        "With a URL of S3: the SQS queue that receives S3's notifications of this bucket, which is then not listed.",
         "none: the bucket is listed",
     ),
 )
@@ -73,7 +73,7 @@ NOTIFICATION = (
             f"a list of one or more of {', '.join(EVENT_TYPES)}",
             least=1,
         ),
-        "S3 event types that invoke it.",
+        "S3 event types that invoke the function.",
         '["s3:ObjectCreated:*"]',
     ),
     Option("prefix", _NO_LEADING_SLASH, "Only objects whose key begins with this.", '""'),
@@ -81,14 +81,13 @@ NOTIFICATION = (
 )
 
 TABLE = (
-    Option("path", kinds.file(), "SQLite file of the table; created when missing.", "tables/NAME.db in `data`"),
+    Option("path", kinds.file(), "SQLite file of the table; created if missing.", "tables/NAME.db in `data`"),
     Option(
         "url",
         kinds.text(
             'a URL such as "postgresql://user@host/db" or "dynamodb://TABLE?region=eu-west-1"', len, secret=True
         ),
-        "URL of a table elsewhere, instead of a file: PostgreSQL or DynamoDB. `${NAME}` stands for an environment "
-        "variable.",
-        "none: a SQLite file",
+        "URL of a table in PostgreSQL or DynamoDB, instead of a file. `${NAME}` inserts an environment variable.",
+        "none: the table is a SQLite file",
     ),
 )

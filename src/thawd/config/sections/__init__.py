@@ -1,5 +1,5 @@
-"""From the tables of a parsed document to structs, a module for each group of sections.
+"""Turns the tables of a parsed document into structs, with one module for each group of sections.
 
-A mistake is noted and reading goes on with the default in place of the wrong value, so that one run reports every
-mistake. Mistakes between tables are found afterwards, by `thawd.config.cross_checks`.
+After a mistake, reading continues with the default instead of the wrong value, so that all mistakes are reported
+together. `thawd.config.cross_checks` then finds mistakes that involve several tables.
 """

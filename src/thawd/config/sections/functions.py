@@ -1,4 +1,4 @@
-"""Reads the ``[functions.NAME]`` tables, but for their URLs and sources, and the ``[runtimes]`` table."""
+"""Reads the ``[functions.NAME]`` tables, except their URLs, sources and schedules, and the ``[runtimes]`` table."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from thawd.resources import MAX_ENVIRONMENT_BYTES, PROVIDED_RUNTIMES, RUNTIMES, 
 
 
 def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, Function]:
-    """The ``[functions.*]`` tables."""
+    """Read the ``[functions.*]`` tables."""
     functions = {}
     for name, table in reader.named(document, "functions", names=options.FUNCTION_NAME):
         path = ("functions", name)
         values = reader.table(table, path=path, known=options.FUNCTION)
-        # A version does not change with its URL, its sources or its schedules, so other modules read these.
+        # URLs, sources and schedules are not part of a version, so other functions read them.
         for separate in ("url", "sources", "provisioned_schedule"):
             values.pop(separate, None)
         values["code"] = reader.absolute(values.get("code", "."))
@@ -38,7 +38,7 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
 
 
 def read_event(written: object, reader: Reader, *, path: KeyPath) -> bytes | None:
-    """An event as JSON text, from a table in the file or from the JSON file that a text names."""
+    """Return an event as JSON text, from a table in the file or from the JSON file that a text names."""
     allowed = f"JSON of at most {MAX_PAYLOAD_BYTES} bytes"
     if isinstance(written, str):
         file = reader.absolute(written)
@@ -88,7 +88,7 @@ def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> 
 
 
 def read_runtimes(document: Mapping[str, object], reader: Reader) -> dict[str, str]:
-    """The ``[runtimes]`` table."""
+    """Read the ``[runtimes]`` table."""
     allowed = 'a table of runtimes and interpreters, such as "nodejs20.x" = "/opt/node/bin/node"'
     runtimes = {}
     for name, text in reader.mapping(document.get("runtimes", {}), path=("runtimes",), allowed=allowed).items():

@@ -1,4 +1,4 @@
-"""Reads the HTTP tables: ``[routes]``, ``[http]``, CORS, and function URLs."""
+"""Reads the tables about HTTP: ``[routes]``, ``[http]``, CORS, and function URLs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LISTS = {"allow_origins": _ORIGIN, "allow_methods": _METHOD, "allow_headers": _
 
 
 def read_routes(document: Mapping[str, object], reader: Reader) -> tuple[Route, ...]:
-    """The ``[routes]`` table; its keys are checked by `thawd.config.cross_checks`."""
+    """Read the ``[routes]`` table. `thawd.config.cross_checks` checks its keys."""
     allowed = 'a table of route keys and functions, such as "POST /classify" = "classify"'
     table = reader.mapping(document.get("routes", {}), path=("routes",), allowed=allowed)
     return tuple(_route(key, value, reader) for key, value in table.items())
@@ -36,7 +36,7 @@ def _route(key: str, value: object, reader: Reader) -> Route:
 
 
 def read_http(document: Mapping[str, object], reader: Reader) -> HttpApi:
-    """The ``[http]`` table."""
+    """Read the ``[http]`` table."""
     values = reader.table(document.get("http", {}), path=("http",), known=options.HTTP)
     if "stage_variables" in values:
         values["stage_variables"] = _stage_variables(values["stage_variables"], reader)
@@ -58,7 +58,7 @@ def _stage_variables(table: dict[str, object], reader: Reader) -> dict[str, str]
 
 
 def read_urls(document: Mapping[str, object], reader: Reader) -> dict[str, FunctionUrl]:
-    """The ``[functions.NAME.url]`` tables; `thawd.config.sections.functions` reads the rest of a function."""
+    """Read the ``[functions.NAME.url]`` tables. `thawd.config.sections.functions` reads the rest of a function."""
     functions = document.get("functions", {})
     urls = {}
     for name, function in functions.items() if isinstance(functions, dict) else ():
@@ -72,7 +72,7 @@ def read_urls(document: Mapping[str, object], reader: Reader) -> dict[str, Funct
 
 
 def read_cors(table: object, reader: Reader, *, path: KeyPath) -> Cors:
-    """A table of CORS options at `path`."""
+    """Read a table of CORS options at `path`."""
     values: dict[str, Any] = reader.table(table, path=path, known=options.CORS)
     for name, kind in _LISTS.items():
         if name in values:
@@ -80,7 +80,7 @@ def read_cors(table: object, reader: Reader, *, path: KeyPath) -> Cors:
     cors = Cors(**values)
     if cors.allow_credentials and "*" in cors.allow_origins:
         # Source: Fetch standard, "CORS protocol and credentials": browsers refuse "*" with credentials.
-        allowed = 'origins by name, "https://*" or "http://*" where allow_credentials is true'
+        allowed = 'with allow_credentials = true, named origins, "https://*" or "http://*"'
         reader.findings.add((*path, "allow_origins"), found='"*"', allowed=allowed)
     return cors
 

@@ -1,4 +1,4 @@
-"""Reads any table of a document against its options and notes the mistakes."""
+"""Reads a table of a document according to its options, and reports mistakes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Reader:
     """Reads tables of one document.
 
     Attributes:
-        folder: folder of the file; relative paths start here.
-        home: path that replaces ``~``; None where ``HOME`` is not set.
+        folder: folder of the file, where relative paths begin.
+        home: path that replaces ``~``; None: ``HOME`` is not set, and ``~`` is not replaced.
         findings: collects the mistakes.
     """
 
@@ -28,29 +28,29 @@ class Reader:
     findings: Findings
 
     def absolute(self, text: str) -> Path:
-        """`text` as an absolute path, with ``~`` replaced."""
+        """Return `text` as an absolute path, with ``~`` replaced."""
         if self.home and (text == "~" or text.startswith("~/")):
             text = self.home + text[1:]
         return self.folder / text
 
     def accepts(self, kind: Kind, value: object, *, path: KeyPath) -> bool:
-        """Whether `value` is allowed; a mistake is noted."""
+        """Return whether `value` is allowed, and report it if not."""
         if kind.accepts(value):
             return True
         self.findings.add(path, found=kind.describe(value), allowed=kind.allowed)
         return False
 
     def mapping(self, value: object, *, path: KeyPath, allowed: str) -> dict[str, object]:
-        """`value` if it is a table; otherwise notes a mistake and returns an empty table."""
+        """Return `value` if it is a table. If not, report it and return an empty table."""
         if isinstance(value, dict):
             return value
         self.findings.add(path, found=kinds.table(allowed).describe(value), allowed=allowed)
         return {}
 
     def table(self, value: object, *, path: KeyPath, known: tuple[Option, ...]) -> dict[str, Any]:
-        """The allowed values of a table, by option. Wrong values and unknown keys are noted.
+        """Return the valid values of a table, by option. Wrong values and unknown keys are reported.
 
-        A required option that is missing or wrong is returned as an empty text.
+        If a required option is missing or wrong, its value is an empty text.
         """
         by_name = {option.name: option for option in known}
         values: dict[str, Any] = {option.name: "" for option in known if option.required}
@@ -68,7 +68,7 @@ class Reader:
         return values
 
     def named(self, document: Mapping[str, object], section: str, *, names: Kind) -> Iterator[tuple[str, object]]:
-        """The tables of a section, such as ``functions``, by name. A name that is not allowed is noted."""
+        """Yield the names and tables of a section, such as ``functions``. Names that are not allowed are reported."""
         allowed = f"tables, each as [{section}.NAME]"
         for name, value in self.mapping(document.get(section, {}), path=(section,), allowed=allowed).items():
             if not names.accepts(name):

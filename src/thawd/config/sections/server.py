@@ -12,7 +12,7 @@ from thawd.config.settings import ServerSettings
 
 
 def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]) -> ServerSettings:
-    """The ``[server]`` table, overridden by environment variables."""
+    """Read the ``[server]`` table, overridden by environment variables."""
     values = reader.table(document.get("server", {}), path=("server",), known=options.SERVER)
     kind_of = {option.name: option.kind for option in options.SERVER}
     for variable, name in options.ENVIRONMENT_VARIABLES.items():
@@ -45,7 +45,7 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
 
 
 def _from_environment(name: str, text: str) -> object:
-    """The value of an option as its environment variable writes it; the text itself where it cannot be converted."""
+    """Convert the text of an environment variable to its option's value. If that is not possible, return the text."""
     if name == "port" and re.fullmatch(r"[0-9]{1,9}", text):
         return int(text)
     pairs = [pair.partition(":") for pair in text.split()]
@@ -59,7 +59,7 @@ def _access_keys(table: dict[str, object], reader: Reader) -> dict[str, str]:
     for name, secret in table.items():
         path = ("server", "access_keys", name)
         if not options.ACCESS_KEY_ID.accepts(name):
-            # The name may be the secret, put in the wrong place, so it is not shown.
+            # The user may have exchanged name and secret, so the name is not shown.
             found = "an access key id (not shown)"
             reader.findings.add(("server", "access_keys"), found=found, allowed=options.ACCESS_KEY_ID.allowed)
         elif reader.accepts(options.SECRET_ACCESS_KEY, secret, path=path):

@@ -22,7 +22,7 @@ _FIFO_BATCH = 10
 
 
 def read_sources(document: Mapping[str, object], reader: Reader) -> dict[str, tuple[SqsSource, ...]]:
-    """The ``[[functions.NAME.sources]]`` tables; `thawd.config.sections.functions` reads the rest of a function."""
+    """Read the ``[[functions.NAME.sources]]`` tables; `thawd.config.sections.functions` reads their other options."""
     functions = document.get("functions", {})
     sources = {}
     for name, function in functions.items() if isinstance(functions, dict) else ():
@@ -64,13 +64,13 @@ def _patterns(listed: list[object], reader: Reader, *, path: KeyPath) -> Iterato
             event_patterns.Pattern(text)
         except (TypeError, ValueError) as error:
             allowed = 'an event pattern such as { body = { kind = ["order"] } }'
-            reader.findings.add((*path, index), found=f"no event pattern: {error}", allowed=allowed)
+            reader.findings.add((*path, index), found=f"a text that is not an event pattern: {error}", allowed=allowed)
         else:
             yield text
 
 
 def read_schedules(document: Mapping[str, object], reader: Reader) -> dict[str, Schedule]:
-    """The ``[schedules.*]`` tables."""
+    """Read the ``[schedules.*]`` tables."""
     schedules = {}
     for name, table in reader.named(document, "schedules", names=options.SCHEDULE_NAME):
         path = ("schedules", name)
@@ -86,7 +86,7 @@ def read_schedules(document: Mapping[str, object], reader: Reader) -> dict[str, 
 
 
 def check_schedules(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
-    """Note schedules whose function is not in the file or whose expression does not parse."""
+    """Report schedules with a function that is not in the file or a text that is not a schedule expression."""
     functions = document.get("functions")
     names = list(functions) if isinstance(functions, dict) else []
     for name, schedule in settings.schedules.items():
@@ -105,7 +105,7 @@ def check_schedules(settings: Settings, findings: Findings, *, document: Mapping
 def read_provisioned_schedules(
     document: Mapping[str, object], reader: Reader
 ) -> dict[str, tuple[ProvisionedSchedule, ...]]:
-    """The ``[[functions.NAME.provisioned_schedule]]`` tables, by name of the function."""
+    """Read the ``[[functions.NAME.provisioned_schedule]]`` tables, by function name."""
     functions = document.get("functions", {})
     read = {}
     for name, function in functions.items() if isinstance(functions, dict) else ():
@@ -120,7 +120,7 @@ def read_provisioned_schedules(
 def _provisioned(table: object, reader: Reader, *, path: KeyPath) -> ProvisionedSchedule | None:
     values: dict[str, Any] = reader.table(table, path=path, known=options.PROVISIONED_SCHEDULE)
     if not (values["schedule"] and isinstance(values["count"], int)):
-        return None  # the mistake has been noted
+        return None  # the mistake has been reported
     entry = ProvisionedSchedule(**values)
     if entry.schedule.startswith("rate("):
         reader.findings.add((*path, "schedule"), found=spell(entry.schedule), allowed="cron(…) or at(…), not a rate")

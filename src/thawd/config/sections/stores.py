@@ -15,14 +15,14 @@ from thawd.config.sections.reader import Reader
 from thawd.config.store_urls import read_bucket_url, read_table_url
 from thawd.resources import Bucket, Notification, RemoteBucket, Table
 
-# SQLite puts "-journal" behind the name of the file, and Linux allows names of 255 bytes.
+# SQLite appends "-journal" to the file's name, and Linux allows names of 255 bytes.
 _LONGEST_TABLE_FILE = 255 - len("-journal")
 
 
 def read_buckets(
     document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]
 ) -> tuple[dict[str, Bucket], dict[str, RemoteBucket]]:
-    """The ``[buckets.*]`` tables: buckets that are folders, and remote buckets."""
+    """Read the ``[buckets.*]`` tables: buckets that are folders, and remote buckets."""
     buckets = {}
     remote = {}
     for name, table in reader.named(document, "buckets", names=options.BUCKET_NAME):
@@ -50,7 +50,7 @@ def _remote_bucket(
 ) -> RemoteBucket | None:
     path = ("buckets", name)
     if "path" in values:
-        reader.findings.add((*path, "path"), found="a path beside a URL", allowed="one of path and url")
+        reader.findings.add((*path, "path"), found="both path and url", allowed="either path or url")
     place = read_bucket_url(values["url"], reader.findings, path=(*path, "url"), environ=environ)
     if place is None:
         return None
@@ -80,14 +80,14 @@ def _notification(table: object, reader: Reader, *, path: KeyPath) -> Notificati
 def read_tables(
     document: Mapping[str, object], reader: Reader, *, data: Path, environ: Mapping[str, str]
 ) -> dict[str, Table]:
-    """The ``[tables.*]`` tables; those without path and URL are files in the folder `data`."""
+    """Read the ``[tables.*]`` tables. Those without a path or URL become files in the folder `data`."""
     tables = {}
     for name, table in reader.named(document, "tables", names=options.TABLE_NAME):
         path = ("tables", name)
         values = reader.table(table, path=path, known=options.TABLE)
         if "url" in values:
             if "path" in values:
-                reader.findings.add((*path, "path"), found="a path beside a URL", allowed="one of path and url")
+                reader.findings.add((*path, "path"), found="both path and url", allowed="either path or url")
             url = read_table_url(values["url"], reader.findings, path=(*path, "url"), table=name, environ=environ)
             if url is not None:
                 tables[name] = Table(name=name, url=url)

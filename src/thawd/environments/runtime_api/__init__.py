@@ -1,1 +1,1 @@
-"""The Runtime API and the Extensions API of AWS Lambda, for programs that are not thawd's own runtime."""
+"""AWS Lambda's Runtime API and Extensions API, for programs other than thawd's own runtime."""

@@ -1,13 +1,13 @@
 """AWS Lambda's Runtime API: the platform's end of an environment whose program is not thawd's own runtime.
 
-Each environment has its own endpoint, ``http://127.0.0.1:PORT``, which the variable ``AWS_LAMBDA_RUNTIME_API`` names.
-`Environment` uses it like the control channel of thawd's own runtime: requests and answers of the program become the
-frames READY and INIT_ERROR and results, and an INVOKE frame becomes the answer to the program's ``next``.
+Each environment has its own endpoint, ``http://127.0.0.1:PORT``; the variable ``AWS_LAMBDA_RUNTIME_API`` contains its
+address. `Environment` uses the endpoint like the control channel of thawd's own runtime. The program's requests become
+READY and INIT_ERROR frames and results, and an INVOKE frame becomes the answer to the program's ``next`` request.
 
 Guarantees:
-- the program gets an invocation only when it, and every extension, has asked for the next;
-- a result is passed on when the program asks for the next invocation, or has ended: the next invocation never gets an
-  environment that is still busy, or about to end;
+- the program gets an invocation only when it, and every extension, has asked for the next one;
+- a result is passed on when the program asks for the next invocation or has ended, so the next invocation never gets
+  an environment that is still busy or about to end;
 - each request is checked against the state of the program; a request out of order is refused and changes nothing.
 
 Source: AWS Lambda developer guide, "Using the Lambda runtime API for custom runtimes". Error types, states and their
@@ -38,7 +38,7 @@ _INVOCATION = "/2018-06-01/runtime/invocation/"
 _EXTENSION = "/2020-01-01/extension/"
 _TELEMETRY = ("/2020-08-15/logs", "/2022-07-01/telemetry")
 _OK = b'{"status":"OK"}\n'
-# How long a program that has reported why it cannot start may take to end, so that its last output is in the log.
+# A program that has reported an init error has this long to end by itself, so that its last output gets into the log.
 _INIT_ERROR_S = 0.3
 _decode = msgspec.json.Decoder().decode
 
@@ -46,14 +46,14 @@ Answer = Callable[[dict[str, Any], bytes], None]
 
 
 class ProgramState(enum.StrEnum):
-    """The state of the program, by AWS's names."""
+    """The state of the program; the names are AWS's."""
 
     STARTED = "Started"
     INIT_ERROR = "InitError"
     RESTORING = "Restoring"
     RESTORE_ERROR = "RestoreError"
     READY = "Ready"
-    """It has asked for the next invocation; the state stays when it gets one."""
+    """The program has asked for the next invocation. The state remains READY while it runs the invocation."""
     RESPONDING = "InvocationResponse"
     RESPONSE_SENT = "ResponseSent"
 
@@ -67,8 +67,8 @@ class RuntimeApi:
     Attributes:
         extensions: the Extensions API of the environment.
         connections: open connections.
-        pid: of the program; None before it has been started.
-        address: host and port, once `open` has returned.
+        pid: process id of the program; None before it has been started.
+        address: host and port; empty before `open` has returned.
     """
 
     def __init__(self, extensions: ExtensionsApi, *, snap_start: bool) -> None:
@@ -79,7 +79,7 @@ class RuntimeApi:
         self._snap_start = snap_start
         self._state = ProgramState.STARTED
         self._parked: Request | None = None
-        self._streaming: Request | None = None  # the response whose parts are passed on
+        self._streaming: Request | None = None  # the response that is being passed on in parts
         self._current: Current | None = None
         self._last_id = ""
         self._result: tuple[dict[str, Any], bytes] | None = None
@@ -95,7 +95,7 @@ class RuntimeApi:
         self.address = ""
 
     async def open(self) -> None:
-        """Listen; `address` is known then.
+        """Listen on a free port, and set `address`.
 
         Raises:
             OSError: no descriptors or ports left.
@@ -114,35 +114,35 @@ class RuntimeApi:
     def attach(
         self, on_frame: Callable[[int, Any, bytes], None], *, on_answer: Answer, on_lost: Callable[[], None]
     ) -> None:
-        """Report to the environment from now on.
+        """Set the callbacks through which the endpoint reports to the environment.
 
         Args:
-            on_frame: gets READY, INIT_ERROR and PART as if they had come as frames.
+            on_frame: gets READY, INIT_ERROR and PART as if they had arrived as frames.
             on_answer: gets the head of a RESULT and the payload, which may be any bytes.
-            on_lost: called once when nothing more can come.
+            on_lost: called once when nothing more can arrive.
         """
         self._on_frame = on_frame
         self._on_answer = on_answer
         self._on_lost = on_lost
 
     def send(self, kind: int, head: bytes, body: bytes = b"") -> None:
-        """Take an invocation for the program; `head` is that of an INVOKE frame."""
+        """Accept an invocation for the program; `head` is the head of an INVOKE frame."""
         assert kind == frames.INVOKE
         self._current = event_of(_decode(head), body)
         self._deliver()
 
     def pause(self) -> None:
-        """Leave the rest of a streamed response unread; the program waits when it writes more."""
+        """Stop reading a streamed response; the program then blocks when it writes more."""
         if self._streaming is not None:
             self._streaming.pause()
 
     def resume(self) -> None:
-        """Read on after `pause`."""
+        """Continue to read after `pause`."""
         if self._streaming is not None:
             self._streaming.resume()
 
     def close(self) -> None:
-        """End all connections and listen no more. May be called twice."""
+        """Stop listening and end all connections. May be called twice."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -150,18 +150,18 @@ class RuntimeApi:
             connection.abort()
 
     def runtime_ended(self) -> None:
-        """The program has ended: its last answer counts, and no more will come."""
+        """The program has ended: its last complete answer is valid, and no more will arrive."""
         self._has_ended = True
         if self._is_truncated:
-            self._result = None  # the end of the program explains more
+            self._result = None  # the exit status of the program explains more than a truncated response
         self._pass_on()
         self._report_init_error()
         self._check_lost()
 
-    # What connections call.
+    # Methods that connections call.
 
     def begin(self, request: Request) -> None:
-        """See `Handler`. Where the caller wants a stream, parts of the response are passed on as they come."""
+        """See `Handler`. If the caller wants a stream, each part of the response is passed on when it arrives."""
         current = self._current
         if request.method != "POST" or b"origin" in request.headers:
             return
@@ -184,7 +184,7 @@ class RuntimeApi:
             self._on_frame(frames.PART, {"type": type_of(request)}, data)
 
     def _truncated(self) -> None:
-        """The connection was lost in the middle of a streamed response: what was passed on cannot be taken back."""
+        """The connection was lost during a streamed response; the parts that were passed on cannot be withdrawn."""
         if self._current is not None and self._streaming is not None and not self._has_ended:
             message = "The connection was lost in the middle of the response"
             self._answered(error_document("Runtime.TruncatedResponse", message), failed=True)
@@ -194,14 +194,14 @@ class RuntimeApi:
         """See `Handler`."""
         path = request.path
         if b"origin" in request.headers:
-            # A page in a browser of this machine, which must not get at a function's events.
+            # Only web pages send this header. A page in a browser on this machine must not read a function's events.
             refuse(request, 403, "Runtime.ForeignOrigin", "The Runtime API answers the function's own programs only")
         elif path.startswith(_INVOCATION):
             self._invocation(request, path[len(_INVOCATION) :])
         elif path.startswith(_EXTENSION):
             self.extensions.handle(request, path[len(_EXTENSION) :])
         elif path in _TELEMETRY:
-            # AWS's emulator answers 202 where the API is absent, so that extensions go on without it.
+            # AWS's emulator answers 202 where it does not offer this API, so that extensions continue without it.
             name = "Logs" if path == _TELEMETRY[0] else "Telemetry"
             refuse(request, 202, f"{name}.NotSupported", f"{name} API is not supported")
         elif path.startswith(_RUNTIME):
@@ -270,7 +270,7 @@ class RuntimeApi:
             self._parked = None
 
     def _check_ready(self) -> None:
-        """The program or an extension waits: the environment may be ready, or an invocation may begin."""
+        """The program or an extension now waits: the environment may be ready, or an invocation may begin."""
         if not self._is_ready and self._parked is not None and self.extensions.all_waiting():
             self._is_ready = True
             self.extensions.close_registration()
@@ -287,7 +287,7 @@ class RuntimeApi:
             current.begun = True
             self._last_id = current.identifier
             self.extensions.invoke(current.extension_event)
-        # The invocation is kept until it is answered: a program that loses the connection asks again and gets it again.
+        # The invocation is kept until it is answered, so that a program that loses the connection can ask for it again.
         self._parked = None
         parked.answer(200, current.event, headers=current.headers)
 
@@ -303,12 +303,12 @@ class RuntimeApi:
             message = f"Exceeded maximum allowed payload size ({limit_bytes} bytes)."
             refuse(request, 413, "RequestEntityTooLarge", message)
             return
-        # Source: the guide's page: trailers of a streamed response say that it failed in the middle.
+        # Source: the page named above: trailers of a streamed response report that it failed in the middle.
         error_type = request.header(b"lambda-runtime-function-error-type") if mode == "streaming" else ""
         if error_type:
             self._answered(broken_off(request, error_type), failed=True)
         else:
-            # Other modes answer JSON, whatever their header says.
+            # In other modes the response is JSON, whatever its Content-Type header says.
             content_type = type_of(request) if mode == "streaming" else None
             self._answered(bytes(request.body), failed=False, content_type=content_type)
         request.answer(202, _OK)
@@ -319,7 +319,7 @@ class RuntimeApi:
 
     def _answered(self, payload: bytes, *, failed: bool, content_type: str | None = None) -> None:
         current, self._current = self._current, None
-        self.resume()  # the response is complete; the program's next request is to be read
+        self.resume()  # the response is complete; the program's next request must be read
         self._streaming = None
         assert current is not None
         if self._peak is None and self.pid is not None:
@@ -335,7 +335,7 @@ class RuntimeApi:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Pass the result on: from then on the environment may be used again, or has ended."""
+        """Pass the result on. After that the environment may be used again, unless it has ended."""
         result, self._result = self._result, None
         if result is not None:
             self._on_answer(*result)
@@ -344,7 +344,7 @@ class RuntimeApi:
         if not self._snap_start or self._state is not ProgramState.STARTED:
             self._refuse_transition(request, ProgramState.RESTORING)
             return
-        # Nothing is frozen between the hooks: one environment runs both kinds.
+        # No freeze happens between the before-snapshot and after-restore hooks: the same environment runs both.
         self._state = ProgramState.RESTORING
         request.answer(200)
 
@@ -367,9 +367,9 @@ class RuntimeApi:
             self._on_frame(frames.INIT_ERROR, {"message": reported[0]}, reported[1])
 
     def _check_lost(self) -> None:
-        # Extensions have connections of their own, which last longer than the program.
+        # Extensions have their own connections, which stay open longer than the program's.
         if all(connection in self.extensions.connections for connection in self.connections):
-            # In the next turn of the loop: input of this turn is handled first.
+            # In the next iteration of the event loop, so that input of this iteration is handled first.
             asyncio.get_running_loop().call_soon(self._on_lost)
 
     def _refuse_transition(self, request: Request, wanted: ProgramState) -> None:

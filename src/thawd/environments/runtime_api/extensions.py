@@ -1,7 +1,7 @@
-"""AWS Lambda's Extensions API: programs that run beside a function's own and get its invocations and its end as events.
+"""AWS Lambda's Extensions API: extensions get an event when an invocation begins and when the environment ends.
 
-An external extension is an executable in ``extensions/`` of the code, started by `environments.extensions`; an internal
-one is part of the function's own process. Both register here, then ask for one event after the other.
+An external extension is an executable in ``extensions/`` of the code; `environments.extensions` starts it. An internal
+extension is part of the function's own process. Both register here, then ask for one event after another.
 
 Source: AWS Lambda developer guide, "Using the Lambda Extensions API to create extensions".
 """
@@ -26,7 +26,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ExtensionState(enum.StrEnum):
-    """What an extension is doing, by AWS's names."""
+    """The state of an extension; the names are AWS's."""
 
     STARTED = "Started"
     REGISTERED = "Registered"
@@ -43,12 +43,12 @@ class Extension:
     """One extension.
 
     Attributes:
-        name: of its file, or as it registered.
-        external: whether it is a process of its own.
+        name: the name of its file (external), or the one that it registered with (internal).
+        external: whether it has its own process.
         identifier: sent with each of its requests.
         state: its state.
         events: the kinds of events that it gets.
-        parked: its request for the next event; None while it has none open.
+        parked: its unanswered request for the next event; None when there is none.
         queue: events that it has not got yet.
     """
 
@@ -65,16 +65,16 @@ class Extension:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has handled all its events and waits for the next."""
+        """Whether it has handled all its events and waits for the next one."""
         return self.state is ExtensionState.READY and not self.queue
 
     def send(self, event: bytes) -> None:
-        """Send it an event, now or when it asks next."""
+        """Send it an event, now or when it next asks for one."""
         self.queue.append(event)
         self.hand_out()
 
     def hand_out(self) -> None:
-        """Answer its request for the next event, if there is a request and an event."""
+        """If it has asked for the next event and there is one, answer with that event."""
         if self.parked is not None and self.queue:
             parked, self.parked = self.parked, None
             self.state = ExtensionState.RUNNING
@@ -88,7 +88,7 @@ class ExtensionsApi:
     Attributes:
         on_change: called when an extension waits for its next event.
         on_registered: called when an extension has registered.
-        on_fault: called with error type and message when an extension reports that it cannot go on.
+        on_fault: called with error type and message when an extension reports that it cannot continue.
         connections: the connections of extensions.
     """
 
@@ -170,7 +170,8 @@ class ExtensionsApi:
         allowed = _EVENTS if external else _EVENTS[:1]
         for event in events:
             if event not in allowed:
-                why = f"{event}: only {' and '.join(allowed)} can be registered for by such an extension"
+                kind_name = "external" if external else "internal"
+                why = f"{event}: an {kind_name} extension can register only for {' and '.join(allowed)}"
                 refuse(request, 403, "Extension.InvalidEventType", why)
                 return
         if extension is None:
@@ -245,7 +246,7 @@ class ExtensionsApi:
         self.on_fault(error_type, f"the extension {extension.name} reported an error")
 
     def _known(self, request: Request) -> Extension | None:
-        """The extension that sent the request; None after answering 403 when its identifier is missing or wrong."""
+        """The extension that sent the request. If its identifier is missing or wrong: answers 403, returns None."""
         identifier = request.header(b"lambda-extension-identifier")
         if not identifier:
             why = "Missing Lambda-Extension-Identifier header"
@@ -279,5 +280,5 @@ def _unpark(extension: Extension, request: Request) -> None:
 
 
 def refuse(request: Request, status: int, error_type: str, message: str) -> None:
-    """Answer `request` with an error document as the Runtime API writes it."""
+    """Answer `request` with an error document in the Runtime API's format."""
     request.answer(status, _encode({"errorMessage": message, "errorType": error_type}) + b"\n")

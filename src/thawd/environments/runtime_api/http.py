@@ -1,7 +1,7 @@
-"""HTTP/1.1 between the platform and the programs inside one environment: requests in, answers out, one write each.
+"""An HTTP/1.1 server for the programs inside one environment. It parses requests and sends each answer in one write.
 
-Knows nothing of Lambda's paths; those are in `endpoint` and `extensions`. User code writes to these connections, so
-every size is bounded, and input that is not HTTP ends the connection and nothing else.
+Lambda's paths are not known here; `endpoint` and `extensions` handle them. User code writes to these connections, so
+every size is limited, and input that is not HTTP has no effect but the end of the connection.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import httptools
 from thawd.telemetry.console import complain
 
 MAX_HEAD_BYTES = 2 << 20
-"""Of a request line with all headers: awslambdaric sends up to 1 MiB of X-Ray cause in one header."""
+"""Largest request line with all headers; awslambdaric sends up to 1 MiB of X-Ray data in one header."""
 MAX_CONNECTIONS = 64
-"""Most open connections of one environment; a runtime and ten extensions need a dozen."""
+"""Most open connections of one environment; a runtime with ten extensions needs about a dozen."""
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -27,17 +27,17 @@ _JSON = b"Content-Type: application/json\r\n"
 
 
 class Request:
-    """One request, which `answer` answers.
+    """One request. Call `answer` to answer it.
 
     Attributes:
-        connection: over which it came.
+        connection: the connection that it arrived on.
         method: for example ``GET``.
-        path: without the query.
-        headers: by lower-case name; of several with one name the last. Trailers of a chunked body are among them.
+        path: the path of the URL, without the query.
+        headers: by lower-case name; the last one if a name is repeated. They include the trailers of a chunked body.
         body: the body, up to `limit_bytes`; empty with a `sink`.
-        size_bytes: of the whole body.
+        size_bytes: size of the whole body.
         limit_bytes: the largest body that is kept.
-        sink: takes the body piece by piece as it comes; None: the pieces are joined in `body`.
+        sink: gets each piece of the body when it arrives; None: the pieces are joined in `body`.
         on_lost: called when the connection is lost before the answer.
     """
 
@@ -60,25 +60,25 @@ class Request:
         return self.size_bytes > self.limit_bytes
 
     def header(self, name: bytes) -> str:
-        """The value of a header, empty when it was not sent; `name` in lower case."""
+        """The value of the header `name` (in lower case); empty when it was not sent."""
         return self.headers.get(name, b"").decode("latin-1")
 
     def answer(self, status: int, body: bytes = b"", *, headers: bytes = _JSON) -> None:
-        """Answer the request, once.
+        """Answer the request. Further calls do nothing.
 
         Args:
             status: HTTP status.
-            body: of the answer.
-            headers: lines, each ending in CR LF, without ``Content-Length``.
+            body: body of the answer.
+            headers: header lines, each ending in CR LF, without ``Content-Length``.
         """
         self.connection.answer(self, status, headers, body)
 
     def pause(self) -> None:
-        """Read no more of the body for now: its reader is slower than the sender."""
+        """Stop reading the body for now, because its reader is slower than the sender."""
         self.connection.pause()
 
     def resume(self) -> None:
-        """Go on reading."""
+        """Continue to read the body."""
         self.connection.resume()
 
 
@@ -88,7 +88,7 @@ class Handler(Protocol):
     connections: set[HttpConnection]
 
     def begin(self, request: Request) -> None:
-        """The headers of `request` have come; its sink may be set now."""
+        """The headers of `request` have arrived; its sink may be set now."""
 
     def handle(self, request: Request) -> None:
         """`request` is complete; answer it now or later."""
@@ -105,10 +105,10 @@ class HttpConnection(asyncio.Protocol):
         self._limit_bytes = limit_bytes
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
-        self._request: Request | None = None  # the one that is being received
+        self._request: Request | None = None  # the request that is being received
         self._in_head = True
         self._head_bytes = 0
-        self._current: Request | None = None  # the one that is being answered
+        self._current: Request | None = None  # the request that is being answered
         self._waiting: deque[tuple[Request, bool]] = deque()
         self._keep_alive = True
         self._is_paused = False
@@ -138,7 +138,7 @@ class HttpConnection(asyncio.Protocol):
             try:
                 self._parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:
-                # The request stands, we stay with HTTP/1.1. Source: RFC 9110, section 7.8.
+                # Handle the request as usual and ignore the upgrade, as RFC 9110, section 7.8 permits.
                 rest = rest[upgrade.args[0] :]
             else:
                 break
@@ -152,7 +152,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def eof_received(self) -> None:
-        """Called by asyncio; a client that has closed its end waits for no answer."""
+        """Called by asyncio. A client that has closed its end does not wait for an answer."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio."""
@@ -166,7 +166,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiting.clear()
         self._handler.closed(self)
 
-    # What httptools calls.
+    # Methods that httptools calls.
 
     def on_message_begin(self) -> None:
         self._request = Request(self, limit_bytes=self._limit_bytes)
@@ -205,7 +205,7 @@ class HttpConnection(asyncio.Protocol):
         self._in_head = True
         keep_alive = self._parser.should_keep_alive()
         if self._current is not None:
-            # Pipelined: nothing more is read until the requests before it are answered.
+            # A pipelined request: read nothing more until the requests before it are answered.
             self._waiting.append((request, keep_alive))
             self.pause()
             return
@@ -216,7 +216,7 @@ class HttpConnection(asyncio.Protocol):
         self._keep_alive = keep_alive
         self._handler.handle(request)
 
-    # What requests call.
+    # Methods that requests call.
 
     def answer(self, request: Request, status: int, headers: bytes, body: bytes) -> None:
         """See `Request.answer`."""
@@ -230,7 +230,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._keep_alive:
             self._transport.close()
         elif self._waiting:
-            # In the next turn of the loop: a thousand pipelined requests would be a thousand calls deep.
+            # In the next iteration of the event loop: direct calls would nest once for each pipelined request.
             asyncio.get_running_loop().call_soon(self._take_next)
 
     def _take_next(self) -> None:
@@ -248,7 +248,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """See `Request.pause`."""
+        """See `Request.resume`."""
         if self._transport is not None and self._is_paused:
             self._is_paused = False
             self._transport.resume_reading()

@@ -1,5 +1,6 @@
-"""What travels over the Runtime API: an invocation as headers and event, and what programs report, as documents. Pure
-but for the clock.
+"""Messages of the Runtime API: an invocation as headers and event, and the error documents that programs report.
+
+The functions here have no side effects; some read the clock.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ class Current:
 
     Attributes:
         identifier: its request id.
-        headers: of the answer to ``next``, lines that end in CR LF.
-        event: the body of that answer.
+        headers: the headers of the answer to ``next``, as lines that end in CR LF.
+        event: the body of the answer to ``next``.
         extension_event: the event that extensions get.
         sent_s: when the endpoint got it, ``time.monotonic()`` seconds.
-        limit_bytes: largest streamed response whose parts are passed on as they come; None: it is passed on whole.
-        begun: whether the program has got it.
+        limit_bytes: size limit of a response that is passed on in parts as they arrive; None: it is passed on whole.
+        begun: whether the program has got the invocation.
     """
 
     identifier: str
@@ -47,7 +48,7 @@ class Current:
 
 
 def event_of(head: dict[str, Any], payload: bytes) -> Current:
-    """The current invocation, from the head and the body of its INVOKE frame."""
+    """The invocation in an INVOKE frame, from the frame's head and body."""
     deadline_ms = int(time.time() * 1000 + head["left_ms"])
     lines = [
         ("Content-Type", "application/json"),
@@ -72,7 +73,7 @@ def event_of(head: dict[str, Any], payload: bytes) -> Current:
 
 
 def _one_line(text: str) -> str:
-    """JSON text of the caller's as one line of ASCII, which a header can hold."""
+    """The caller's JSON text as one line of ASCII, so that it fits into a header."""
     try:
         return json.dumps(json.loads(text), separators=(",", ":"))
     except (ValueError, RecursionError):
@@ -80,12 +81,12 @@ def _one_line(text: str) -> str:
 
 
 def _printable(value: str) -> str:
-    """`value` without line ends, by which a caller could add headers."""
+    """`value` without line breaks, with which a caller could add headers."""
     return value.replace("\r", " ").replace("\n", " ").replace("\0", " ")
 
 
 def document_of(request: Request) -> bytes:
-    """The error document that a program has sent; one made from its header where it sent none, or too much."""
+    """The error document that a program sent. If it sent none or a too large one: a document made from its header."""
     error_type = request.header(b"lambda-runtime-function-error-type") or "Runtime.Unknown"
     if request.is_too_large:
         message = f"The error document has {request.size_bytes} bytes, more than {MAX_PAYLOAD_BYTES}"
@@ -94,7 +95,7 @@ def document_of(request: Request) -> bytes:
 
 
 def message_of(document: bytes) -> str:
-    """Type and message of an error document, for people."""
+    """Type and message of an error document, as text for people."""
     try:
         decoded = _decode(document)
         return f"{decoded['errorType']}: {decoded['errorMessage']}"
@@ -103,7 +104,7 @@ def message_of(document: bytes) -> str:
 
 
 def type_of(request: Request) -> str:
-    """The content type of a streamed response, which becomes a header of the answer."""
+    """The content type of a streamed response; it becomes a header of the answer to the caller."""
     given = request.header(b"content-type")
     return given if re.match(CONTENT_TYPE, given) else BYTES
 

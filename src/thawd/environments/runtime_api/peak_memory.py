@@ -9,7 +9,7 @@ _READ_EVERY_S = 0.1
 
 
 class PeakMemory:
-    """Peak resident memory of a process, read at most every 100 ms: the kernel takes 15 us to format it."""
+    """Peak resident memory of a process. It is read at most every 100 ms, because a read takes the kernel 15 us."""
 
     def __init__(self, pid: int) -> None:
         self._status = Path(f"/proc/{pid}/status")
@@ -17,7 +17,7 @@ class PeakMemory:
         self._read_at_s = 0.0
 
     def kib(self) -> int:
-        """Peak resident memory in KiB; the last figure of a process that has ended, 0 where none can be read."""
+        """Peak resident memory in KiB. After the process has ended: the last value read; 0 if none could be read."""
         now_s = time.monotonic()
         if self._kib and now_s - self._read_at_s < _READ_EVERY_S:
             return self._kib

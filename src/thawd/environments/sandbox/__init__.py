@@ -1,1 +1,1 @@
-"""What an environment's process may use: memory, processors, processes, storage, capabilities."""
+"""Limits what an environment's process may use: memory, CPU time, processes, storage, capabilities."""

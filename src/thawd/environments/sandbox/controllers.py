@@ -1,4 +1,4 @@
-"""Controllers of cgroup version 1 besides memory: each has a hierarchy of its own, and an environment a group in each.
+"""Controllers of cgroup version 1 other than memory. Each has its own hierarchy, with a group for each environment.
 
 Source: Linux Documentation/admin-guide/cgroup-v1/cgroups.rst.
 """
@@ -16,14 +16,14 @@ _HIERARCHIES = Path("/sys/fs/cgroup")
 
 
 class AddedController(MemoryLimiter):
-    """Limits memory as another limiter does, and another resource by one controller of version 1.
+    """Limits memory with another limiter, and a second resource with one controller of version 1.
 
     Args:
-        memory: the other limiter.
+        memory: the limiter for memory.
         parent: the group that contains the groups of environments.
         controller: name of the controller.
         files: returns the values to write into a group, by file, for a memory limit in MiB.
-        words: what is limited, for the operator.
+        words: name of the second resource, shown to the operator.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class AddedController(MemoryLimiter):
         self._thread.shutdown()
 
     def make(self, group: Path, limit_mib: int) -> None:
-        """Make a group with a limit.
+        """Create a group with a limit.
 
         Raises:
-            OSError: it cannot be made or limited.
+            OSError: the group cannot be created or limited.
         """
         group.mkdir(exist_ok=True)
         for name, text in self._files(limit_mib).items():
@@ -72,7 +72,7 @@ class AddedController(MemoryLimiter):
 
 
 class _Both(MemoryLimit):
-    """The memory limit, and a callback for the end of the environment."""
+    """The memory limit, with a callback that runs when the environment has ended."""
 
     def __init__(self, memory: MemoryLimit, *, on_close: Callable[[], object]) -> None:
         self._memory = memory
@@ -91,7 +91,7 @@ class _Both(MemoryLimit):
 def with_controller(
     memory: MemoryLimiter, controller: str, *, files: Callable[[int], dict[str, str]], words: str
 ) -> AddedController | None:
-    """A limiter that also uses `controller`; None where no group of it can be written. See `AddedController`."""
+    """A limiter that also uses `controller`; None if thawd cannot write to its groups. See `AddedController`."""
     own = own_group(controller)
     if own is None or not (_HIERARCHIES / controller / own).is_dir():
         return None

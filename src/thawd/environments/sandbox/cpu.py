@@ -1,7 +1,9 @@
-"""CPU in proportion to memory, if the operator asks for it: 1,769 MB are one vCPU, as on Lambda. By a cgroup.
+"""Limits CPU time in proportion to memory, with a cgroup, if the operator asks for it.
 
-Environments are held to their share when they enter their memory limit. The process that runs init for a snapshot or
-for forks is not, as its forks would start in its group.
+As on Lambda, 1,769 MB of memory correspond to one vCPU.
+
+The limit begins together with the environment's memory limit. The process that runs init for a snapshot or for forks
+has no CPU limit, because its forks would start in its group.
 
 Source: AWS Lambda developer guide, "Configure Lambda function memory"; Linux Documentation/scheduler/sched-bwc.rst.
 """
@@ -13,18 +15,18 @@ from thawd.environments.sandbox.memory import Cgroup, MemoryLimiter
 from thawd.resources import MEMORY_MB_PER_VCPU
 
 PERIOD_US = 20_000
-"""A group that has used up its share waits for the next period: a fiftieth of a second at most."""
+"""Length of a period. A group that has used up its share waits for the next period: at most a fiftieth of a second."""
 
-_LEAST_QUOTA_US = 1_000  # the kernel's
+_LEAST_QUOTA_US = 1_000  # the smallest quota that the kernel accepts
 
 
 def quota_us(memory_mb: int) -> int:
-    """Processor time in each period for a function with `memory_mb` of memory, microseconds."""
+    """CPU time in each period for a function with `memory_mb` of memory, microseconds."""
     return max(_LEAST_QUOTA_US, memory_mb * PERIOD_US // MEMORY_MB_PER_VCPU)
 
 
 def with_cpu_limits(memory: MemoryLimiter) -> MemoryLimiter | None:
-    """A limiter that also holds environments to their CPU share; None where no cgroup for that can be written."""
+    """A limiter that also limits environments to their CPU share; None if thawd cannot write to a cgroup for that."""
     if isinstance(memory, Cgroup) and memory.is_v2:
         try:
             subtree = memory.parent / "cgroup.subtree_control"

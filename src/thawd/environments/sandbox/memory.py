@@ -1,7 +1,7 @@
-"""The memory limit of an execution environment: by watching it, and by a cgroup where one can be written.
+"""The memory limit of an execution environment: thawd watches its memory, and uses a cgroup where it can write to one.
 
 Either way a process over its limit is killed, and its invocation ends as on Lambda: ``Runtime.ExitError``,
-"signal: killed". Memory that a forked environment shares with its template is charged once, to the template.
+"signal: killed". Memory that a forked environment shares with its template counts once, for the template.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from thawd.system import threads
 
 _CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20
-# Rounds of a move: processes that are forked during one are moved in the next; later forks start in the group.
+# Rounds of a move into a group. Processes that are forked during one round are moved in the next; children of processes
+# in the group start there.
 _MOVES = 4
 MAX_PROCESSES = 1024
-"""Processes and threads of an environment. Source: Lambda quotas, "Execution processes/threads"."""
+"""Most processes and threads of an environment. Source: Lambda quotas, "Execution processes/threads"."""
 
 
 class MemoryLimit:
-    """Holds one environment to its limit.
+    """Enforces the memory limit of one environment.
 
-    The process is watched from its start. A cgroup, where there is one, takes over as soon as the process is in it; the
-    kernel then kills immediately instead of within a tenth of a second.
+    The process is watched from its start. If there is a cgroup, the kernel also enforces the limit as soon as the
+    process is in it, and kills immediately instead of within a tenth of a second.
     """
 
     def __init__(self, pid: int, *, limit_mib: int) -> None:
@@ -37,44 +38,45 @@ class MemoryLimit:
 
     def check(self) -> bool:
         """Whether the environment and its descendants are within the limit; called while it is busy."""
-        # The cheap figure includes pages shared with the template; the exact one is read only above the limit.
+        # The figure that is cheap to read includes pages shared with the template. The exact one is slow to read, so it
+        # is read only when the cheap one exceeds the limit.
         processes = with_descendants(self._pid)
         if sum(map(_anonymous_bytes, processes)) <= self._limit_bytes:
             return True
         return sum(map(private_bytes, processes)) <= self._limit_bytes
 
     def close(self) -> None:
-        """Forget the environment, which has ended."""
+        """The environment has ended: remove what the limit needed, for example its cgroup."""
 
 
 class MemoryLimiter:
-    """Limits memory by watching, which works everywhere.
+    """Limits memory by watching, which works on every machine.
 
     Attributes:
-        kind: in words, for the operator.
+        kind: how limits are enforced, as text for the operator.
     """
 
     kind = "watching"
 
     def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
-        """Hold the process `pid` and its descendants to `limit_mib` from now on. Does not block."""
+        """Limit the process `pid` and its descendants to `limit_mib` from now on. Does not block."""
         del identifier
         return MemoryLimit(pid, limit_mib=limit_mib)
 
     def close(self) -> None:
-        """Finish the work that has begun. Blocks."""
+        """Wait until work in the background is finished. Blocks."""
 
 
 class Cgroup(MemoryLimiter):
-    """Limits memory by the memory controller, version 1 or 2; the kernel kills.
+    """Limits memory with the cgroup memory controller, version 1 or 2: the kernel kills processes over the limit.
 
     Attributes:
         parent: the group that contains the groups of environments.
-        is_v2: whether it is of version 2, where one group serves for all controllers.
-        settings: other values to write into a group, by file: functions of the memory limit in MiB.
+        is_v2: whether the cgroup is of version 2, where all controllers use the same group.
+        settings: further files to write in a group; each value is a function of the memory limit in MiB.
 
-    Moving a process into a group waits for a grace period of the kernel (13 ms measured) and would stall every request
-    on the event loop, so all moves happen in one thread, in order.
+    Moving a process into a group waits for a grace period in the kernel (13 ms measured). On the event loop this would
+    delay every request, so all moves happen in one thread, in order.
     """
 
     def __init__(self, parent: Path, *, v2: bool) -> None:
@@ -100,17 +102,17 @@ class Cgroup(MemoryLimiter):
         self._thread.shutdown()
 
     def make(self, group: Path, limit_bytes: int) -> None:
-        """Make a group with a limit.
+        """Create a group with a limit.
 
         Raises:
-            OSError: it cannot be made or limited.
+            OSError: the group cannot be created or limited.
         """
         group.mkdir(exist_ok=True)
         (group / self._limit_file).write_text(str(limit_bytes))
         try:
             (group / self._swap_file).write_text(self._swap or str(limit_bytes))
         except OSError:
-            pass  # no swap accounting: the limit holds for memory alone
+            pass  # the kernel does not account swap: the limit applies to memory alone
         for name, text in self.settings.items():
             try:
                 (group / name).write_text(text(limit_bytes // MIB))
@@ -122,7 +124,7 @@ class Cgroup(MemoryLimiter):
             self.make(group, limit_bytes)
             move_into(group, pid)
         except OSError:
-            pass  # the process has ended, or the group refuses it: it stays watched
+            pass  # the process has ended, or the group refuses it; it is still watched
 
 
 class _Grouped(MemoryLimit):
@@ -135,7 +137,7 @@ class _Grouped(MemoryLimit):
 
 
 def remove_group(group: Path) -> None:
-    """Kill the processes that are left in an environment's group, and remove the group."""
+    """Kill the processes that remain in an environment's group, and remove the group."""
     for _ in range(20):
         try:
             for pid in (group / "cgroup.procs").read_text().split():
@@ -150,7 +152,7 @@ def remove_group(group: Path) -> None:
 
 
 def move_into(group: Path, pid: int) -> None:
-    """Move a process and its descendants into a group, also those that they start during the move.
+    """Move a process and its descendants into a group, including those that are started during the move.
 
     Raises:
         OSError: the process has ended, or the group refuses processes.
@@ -170,10 +172,10 @@ def move_into(group: Path, pid: int) -> None:
 
 
 def with_descendants(pid: int) -> list[int]:
-    """The process and its descendants, without those that have detached themselves."""
+    """The process and its descendants, without those that have lost their parent."""
     found = [pid]
     for parent in found:
-        # Each thread has a list of its own.
+        # The kernel lists children for each thread.
         for children in Path(f"/proc/{parent}/task").glob("*/children"):
             try:
                 found += map(int, children.read_text().split())
@@ -191,7 +193,7 @@ def _anonymous_bytes(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that only the process `pid` maps, bytes, swap included; 0 where it cannot be read."""
+    """How many bytes of memory only the process `pid` maps, including swap; 0 if that cannot be read."""
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -201,7 +203,7 @@ def private_bytes(pid: int) -> int:
 
 
 def find_limiter() -> MemoryLimiter:
-    """The best limiter that this process may use: cgroup v2, cgroup v1, else watching."""
+    """The best limiter that this process may use: cgroup v2, else cgroup v1, else watching."""
     for limiter in (_cgroup_v2(), _cgroup_v1()):
         if limiter is not None and works(limiter.parent, partial(limiter.make, limit_bytes=64 * MIB)):
             return limiter
@@ -209,7 +211,7 @@ def find_limiter() -> MemoryLimiter:
 
 
 def own_group(controller: str) -> str | None:
-    """This process's cgroup path in the hierarchy of `controller` ("" is version 2)."""
+    """This process's cgroup path in the hierarchy of `controller`; "" stands for version 2."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -239,8 +241,8 @@ def _cgroup_v2() -> Cgroup | None:
 def _delegate(group: Path) -> None:
     """Enable the memory controller for sub-groups of `group`.
 
-    A group with processes may not have controllers below it, so the server moves into a sub-group first, and only when
-    it is alone in the group: no other processes are moved.
+    A group that contains processes must not enable controllers for its sub-groups, so the server first moves into a
+    sub-group. It does so only if it is the only process in the group; it never moves other processes.
 
     Raises:
         OSError: the group is not delegated to us.
@@ -263,7 +265,7 @@ def _cgroup_v1() -> Cgroup | None:
 
 
 def works(parent: Path, make: Callable[[Path], object]) -> bool:
-    """Whether `make` can make and limit a group below `parent`; removes the groups of servers that have ended."""
+    """Whether `make` can create and limit a group below `parent`. Also removes groups of servers that have ended."""
     try:
         for left_over in parent.glob("thawd-[0-9]*"):
             if not Path(f"/proc/{left_over.name.split('-')[1]}").exists():

@@ -1,9 +1,9 @@
-"""The limit of processes and threads of an environment: 1,024, as on Lambda, so that none uses up the machine's.
+"""Limits the processes and threads of an environment to 1,024, as on Lambda, so that it cannot use up the machine's.
 
-The pids controller limits them where a cgroup of it can be written, version 2 or 1: one more cannot be started
-(EAGAIN). Elsewhere they are counted while an invocation runs, and an environment that has more is killed. Besides, the
-kernel counts them (RLIMIT_NPROC, native/disk.c) in a user namespace, which an unprivileged server gives each
-environment that has its own ``/tmp``.
+Where thawd can write to a cgroup with the pids controller (version 2 or 1), the kernel enforces the limit: starting one
+more fails with EAGAIN. Elsewhere thawd counts them while an invocation runs, and kills an environment that has more. In
+addition, an unprivileged server gives each environment with its own ``/tmp`` a user namespace, in which the kernel
+enforces the limit too (RLIMIT_NPROC, native/disk.c).
 
 Source: Lambda quotas, "Execution processes/threads"; Linux Documentation/admin-guide/cgroup-v1/pids.rst.
 """
@@ -18,11 +18,11 @@ from thawd.environments.sandbox.controllers import with_controller
 from thawd.environments.sandbox.memory import MAX_PROCESSES, Cgroup, MemoryLimit, MemoryLimiter, with_descendants
 
 Orphans = Callable[[], list[int]]
-"""Processes that have lost their parents and become the platform's children."""
+"""Returns the processes that have lost their parents and so become the platform's children."""
 
 
 class CountingLimiter(MemoryLimiter):
-    """Limits memory as another limiter does, and counts processes.
+    """Limits memory with another limiter, and counts processes.
 
     Attributes:
         orphans: returns the orphans that may belong to an environment; set after construction.
@@ -51,7 +51,7 @@ class _Counted(MemoryLimit):
         self._orphans = orphans
 
     def check(self) -> bool:
-        """See `MemoryLimit.check`; also whether the environment has at most `MAX_PROCESSES` processes and threads."""
+        """See `MemoryLimit.check`; also checks that there are at most `MAX_PROCESSES` processes and threads."""
         return self._memory.check() and self._count() <= MAX_PROCESSES
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class _Counted(MemoryLimit):
 
 
 def _threads(pid: int) -> int:
-    """Number of threads of a process: a folder has two links, and one for each folder in it. A zombie has one."""
+    """Number of threads of a process, from the link count of its task folder: two plus one for each thread."""
     try:
         return Path(f"/proc/{pid}/task").stat().st_nlink - 2
     except OSError:
@@ -75,7 +75,7 @@ def _threads(pid: int) -> int:
 
 
 def with_process_limits(memory: MemoryLimiter) -> MemoryLimiter:
-    """A limiter that limits memory as `memory` does, and the number of processes."""
+    """A limiter that limits memory with `memory`, and also the number of processes."""
     if isinstance(memory, Cgroup) and memory.is_v2 and _has_pids(memory.parent):
         return memory
     limit = str(MAX_PROCESSES)

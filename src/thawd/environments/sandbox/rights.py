@@ -1,9 +1,9 @@
-"""Capabilities of functions' processes: none, unless the operator asks for them.
+"""Drops the capabilities of functions' processes, unless the operator wants functions to keep them.
 
 A server that runs as root, or has capabilities, would pass them on to each process that it starts. So thawd-thaw drops
-them: in environments and in forks after their folders are mounted. A template under root keeps the capabilities that
-its forks need for mounting, in a user namespace of its own, outside of which they are void; where there are no user
-namespaces, it keeps none.
+them in environments, and in forks after their folders are mounted. If the server runs as root, a template keeps the
+capabilities that its forks need for mounting. It has them only in its own user namespace, outside of which they have no
+effect; if the machine offers no user namespaces, the template keeps none.
 
 Source: capabilities(7), user_namespaces(7).
 """
@@ -24,8 +24,8 @@ class Rights:
     """Options of thawd-thaw that drop capabilities.
 
     Attributes:
-        environment: for an environment; empty: nothing is dropped.
-        template: for a process that is frozen or forked.
+        environment: options for an environment; empty: nothing is dropped.
+        template: options for a process that is frozen or forked.
     """
 
     environment: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Rights:
 
 
 def held_capabilities() -> bool:
-    """Whether this process has a capability, or passes one on. Source: proc_pid_status(5)."""
+    """Whether this process has a capability or would pass one on. Source: proc_pid_status(5)."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -47,11 +47,11 @@ def held_capabilities() -> bool:
 
 
 def find_rights(program: Path | None, *, capabilities: bool) -> Rights:
-    """The capabilities that this server's functions are to drop. Blocks.
+    """Which capabilities the functions of this server drop. Blocks.
 
     Args:
-        program: thawd-thaw; None where there is none, and nothing can be dropped.
-        capabilities: whether the operator wants functions to keep this server's.
+        program: thawd-thaw; None if it was not built, and then nothing can be dropped.
+        capabilities: whether the operator wants functions to keep the server's capabilities.
     """
     if program is None or capabilities or not held_capabilities():
         return Rights()
@@ -69,15 +69,15 @@ def _works(program: Path, options: tuple[str, ...]) -> bool:
 
 
 def notice(rights: Rights) -> str | None:
-    """The warning for an operator who runs thawd as root, with the way out; None for another user."""
+    """A warning for an operator who runs thawd as root, with a remedy; None when thawd runs as another user."""
     if os.geteuid() != 0:
         return None
     theirs = (
-        "without capabilities (server.capabilities = true leaves them)"
+        "without capabilities (server.capabilities = true lets functions keep them)"
         if rights.drops or not held_capabilities()
-        else "with all capabilities that this process has"
+        else "with all capabilities of this process"
     )
     return (
-        f"thawd: RUNNING AS ROOT: functions run as root too, {theirs}, and can read and change whatever root owns. "
-        "Run thawd as an ordinary user, or let it become one: thawd up --user NAME"
+        f"thawd: RUNNING AS ROOT: functions run as root too, {theirs}, and can read and change everything that root "
+        "owns. Run thawd as an ordinary user, or let it switch to one: thawd up --user NAME"
     )

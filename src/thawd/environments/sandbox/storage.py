@@ -1,8 +1,8 @@
-"""The limit of an environment's temporary folder, ``ephemeral_storage_mb``: its size is read once a second while busy.
+"""Limits the size of an environment's temporary folder to ``ephemeral_storage_mb``.
 
-No file system that an ordinary user may write to limits the size of a folder, so a write beyond the limit succeeds; the
-environment is ended within a second or so. What init left counts, as on Lambda. Deleted files that are still open do
-not count.
+The size is read once a second while the environment is busy. No file system that an ordinary user may write to limits
+the size of a folder, so a write beyond the limit succeeds, and thawd ends the environment about a second later. Files
+that init left count, as on Lambda. Deleted files that are still open do not count.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class StorageWatch:
         self._any_used = asyncio.Event()
 
     def began(self, environment: Environment) -> None:
-        """An invocation begins in the environment."""
+        """Record that an invocation begins in the environment."""
         self._used.add(environment)
         self._any_used.set()
 
     async def run(self) -> None:
-        """End environments whose folders are over their limits, until cancelled. Idle ones cost nothing."""
+        """Until cancelled, end environments with folders over their limits. Idle environments are not checked."""
         while True:
             await self._any_used.wait()
             await asyncio.sleep(LOOK_S)
@@ -43,7 +43,7 @@ class StorageWatch:
             for environment in environments:
                 if not environment.dying and environment.has_folder:
                     await self._look(environment)
-            # Many files take long to count: never more than a twentieth of the time.
+            # Reading the sizes of many files takes long: spend no more than a twentieth of the time on it.
             await asyncio.sleep(20 * (time.monotonic() - started_s))
 
     async def _look(self, environment: Environment) -> None:

@@ -1,6 +1,6 @@
-"""The kinds of start: cold, fork, thaw, template; each from its first step until the process is ready.
+"""Carries out each kind of start (cold, fork, thaw, template), from its first step until the process is ready.
 
-The `spawner` decides which kind is taken, and what follows when one fails.
+The `spawner` decides which kind to use, and what to do when one fails.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ ON_DEMAND = "on-demand"
 PROVISIONED = "provisioned-concurrency"
 SNAP_START = "snap-start"
 
-# A restore takes milliseconds, or seconds with the image on a slow disk; after this long it is given up.
+# A restore takes milliseconds, or seconds with the image on a slow disk. After this time it counts as failed.
 _THAW_S = 10.0
-# The copy itself ends after-restore hooks after 10 s, unless they hang in native code.
+# The copy itself interrupts after-restore hooks after 10 s; it cannot if they hang in native code.
 _AFTER_HOOKS_S = 11.0
-# Exit status of thawd-thaw when the image does not fit this machine, or a library in it has changed.
+# Exit status of thawd-thaw when the image cannot be thawed on this machine, or a library in it has changed.
 _CANNOT_THAW = 120
 _THAW_OUTPUT_BYTES = 4096
 
 
 class ThawFailedError(Exception):
-    """A copy did not start; the message says why, in the words of thawd-thaw where it wrote some.
+    """A copy did not start. The message says why; it is thawd-thaw's own message if there is one.
 
     Attributes:
         cannot: whether this image can never be thawed on this machine.
-        from_outside: whether something else than the platform killed the process.
+        from_outside: whether something other than the platform killed the process.
     """
 
     def __init__(self, message: str, *, cannot: bool = False, from_outside: bool = False) -> None:
@@ -65,8 +65,9 @@ class Thawable:
     Attributes:
         program: thawd-thaw.
         image: the image.
-        disk: what the temporary folder of a copy begins with; None: nothing.
-        restore_ms: the shortest restore so far, milliseconds: mappings and threads, without what the copy does then.
+        disk: the first content of a copy's temporary folder; None: the folder is empty.
+        restore_ms: the shortest restore so far, milliseconds. It covers mappings and threads, not the copy's own
+            repairs and hooks.
     """
 
     program: Path
@@ -97,7 +98,7 @@ class Starter:
         self._suspender = Suspender(launcher.children)
 
     async def cold(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
-        """Start an environment whose process runs the function's init.
+        """Start an environment with a new process that runs the function's init.
 
         Raises:
             InitError: init failed.
@@ -116,7 +117,7 @@ class Starter:
         """Start an environment that executes the function's own program, after its extensions have registered.
 
         Raises:
-            InitError: init failed, or an extension.
+            InitError: init or an extension failed.
             OSError: the machine could not start a process.
         """
         function, program = version.function, version.program
@@ -205,11 +206,11 @@ class Starter:
         return environment
 
     async def template(self, version: Version, *, to_freeze: bool = False) -> Template:
-        """Start a process that runs the function's init and then forks environments, or is frozen first.
+        """Start a process that runs init and then forks environments. With `to_freeze` it is frozen before it forks.
 
         Raises:
             InitError: init failed.
-            ForkRefusedError: init succeeded, but forks of the process would not work; not with `to_freeze`.
+            ForkRefusedError: init succeeded, but forks of the process would not work. Not raised with `to_freeze`.
             OSError: the machine could not start a process.
         """
         start = self._launcher.begin(version, initialization=SNAP_START if to_freeze else ON_DEMAND, is_template=True)
@@ -225,7 +226,7 @@ class Starter:
         return template
 
     async def look_at_disk(self, template: Template) -> None:
-        """Note what init left in the template's temporary folder, with which its forks begin."""
+        """Record the files that init left in the template's temporary folder. Its forks begin with these files."""
         disks = self._launcher.disks
         if disks is None or template.folder is None:
             return
@@ -245,7 +246,7 @@ class Starter:
             raise ThawFailedError(error.message, cannot=True) from error
 
     async def thaw_template(self, version: Version, thawable: Thawable, *, role: str = "template") -> Template:
-        """Start a copy of the frozen process that forks environments; as a ``probe``, it reports READY and ends.
+        """Start a copy of the frozen process that forks environments. With the role ``probe`` it only reports READY.
 
         Raises:
             ThawFailedError: the copy did not start.
@@ -285,7 +286,7 @@ class Starter:
             try:
                 await template.connect(self._services)
                 template.adopt(child)
-                # Its memory is watched, without a cgroup: its forks would start in that group and be charged there.
+                # Memory is watched, without a cgroup: forks would start in the template's cgroup and count there.
                 await init_ends(
                     template.ready,
                     child=child,
@@ -330,7 +331,7 @@ class Starter:
             environment.suspender = self._suspender
         environment.mark_ready(init_ms=(time.monotonic() - started_s) * 1000)
         if environment.kind != StartKind.COLD:
-            # Not before: while the kernel moves a process to a cgroup, starts of processes and threads have to wait.
+            # Only now: while the kernel moves a process to a cgroup, no process or thread can start.
             self._limit(environment, child)
         return environment
 
@@ -345,7 +346,7 @@ class Starter:
 
 
 class _ReadyDeadline:
-    """Until when an environment has to be ready: a limit for its kind of start, then one for after-restore hooks."""
+    """The deadline for an environment to be ready. When the after-restore hooks begin, they get a new deadline."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -366,7 +367,7 @@ class _ReadyDeadline:
 
 @contextlib.contextmanager
 def _reporting_init(version: Version, start: Start, *, drain: Callable[[], None]) -> Iterator[None]:
-    """Write to the log how the init phase went that ends within this block."""
+    """Write the result of the init phase to the log when this block ends."""
     log = platform_log(version, start.stream)
     started_s = time.monotonic()
     try:
@@ -389,7 +390,7 @@ def _environment(version: Version, start: Start, kind: StartKind, *, disk: DiskS
 
 
 def _thaw_failed(error: InitError, child: Child, output: bytes) -> ThawFailedError:
-    """The error for a copy that ended: its exit status, and the last line that thawd-thaw wrote."""
+    """The error for a copy that ended, from its exit status and the last line that thawd-thaw wrote."""
     status = child.ended.result() if child.ended.done() else None
     lines = output.decode(errors="replace").strip().splitlines()
     why = next((line for line in reversed(lines) if line.startswith("thawd: ")), "")

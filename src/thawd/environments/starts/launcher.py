@@ -1,7 +1,7 @@
-"""Executing the programs behind environments and templates, and following their processes to the end.
+"""Executes the programs of environments and templates, and follows their processes until they end.
 
-Three programs: the runtime in the function's interpreter; thawd-thaw, which becomes a process that was frozen; and a
-program of the function's own, which speaks the Runtime API. `kinds` says which one to execute.
+There are three programs: thawd's runtime in the function's interpreter; thawd-thaw, which becomes a process that was
+frozen; and the function's own program, which speaks the Runtime API. `kinds` chooses between them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from thawd.telemetry.logs.groups import path_of_group
 from thawd.telemetry.logs.writer import FunctionLog, LogStream
 from thawd.wire import frames
 
-# After strays were killed: time until the next look, which reaps them and finds what they had started.
+# Time from killing strays until the next look, which reaps them and finds processes that they had started.
 _SWEEP_AGAIN_S = 1.0
 _LAST_SWEEPS = 50
-# How often dead processes that functions left behind are reaped, while processes of functions live.
+# How often to reap dead processes that functions left behind, while any process of a function is alive.
 _REAP_S = 5.0
-# How long after the end of a process what it left behind is removed, together with that of others: until then another
-# process may be starting in its place, and a request waits for that.
+# How long after a process has ended to remove what it left behind. Waiting has two uses: what several processes left is
+# removed together, and a process that replaces the ended one, and for which a request waits, starts first.
 _TIDY_S = 0.05
 _LAST_SWEEP_S = 0.01
 # How long to wait until thawd-thaw reports that it has executed a program: milliseconds, unless a disk hangs.
@@ -49,15 +49,15 @@ _OPEN_FILES = 1024
 
 @dataclass(slots=True)
 class Start:
-    """What a process is given at its start.
+    """What a process gets at its start.
 
     Attributes:
-        identifier: of its environment or template, 32 hexadecimal digits.
-        stream: where its output goes.
-        channels: between the platform and the process.
+        identifier: identifies its environment or template, 32 hexadecimal digits.
+        stream: the log stream for its output.
+        channels: the channels between the platform and the process.
         initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
-        folder: its temporary folder; None where the function names one itself, or processes share the machine's.
-        rights: options of thawd-thaw for the capabilities that the process gives up.
+        folder: its temporary folder; None if the function sets TMPDIR, or all processes share the machine's folder.
+        rights: options of thawd-thaw that drop capabilities of the process.
     """
 
     identifier: str
@@ -69,7 +69,7 @@ class Start:
 
     @property
     def options(self) -> list[str]:
-        """Options of thawd-thaw, before the image or ``--run``; empty where the process needs nothing of it."""
+        """Options of thawd-thaw, before the image or ``--run``; empty if the process needs neither mounts nor drops."""
         return [*self.rights, *([] if self.folder is None else self.folder.options)]
 
     @property
@@ -85,10 +85,10 @@ class Launcher:
     """Starts processes of any version on this machine.
 
     Attributes:
-        children: the processes of functions that are alive.
+        children: the live processes of functions.
         disks: temporary folders of processes; None: processes share the machine's.
-        program: thawd-thaw; None where there is none.
-        rights: capabilities that processes give up.
+        program: thawd-thaw; None if it was not built.
+        rights: options that drop capabilities of processes.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Launcher:
 
     @contextlib.contextmanager
     def helped(self) -> Iterator[None]:
-        """Within this block processes without an owner are spared: the platform runs its own, such as pip."""
+        """Within this block, do not kill processes without an owner: they may be the platform's own, such as pip."""
         self._helpers += 1
         try:
             yield
@@ -118,7 +118,7 @@ class Launcher:
             self._helpers -= 1
 
     def log(self, function: Function) -> FunctionLog:
-        """The log of `function`; functions with one log group share it."""
+        """The log of `function`; functions with the same log group share it."""
         group = function.log_group_name
         if group not in self._logs:
             path = path_of_group(self._log_folder, group)
@@ -126,7 +126,7 @@ class Launcher:
         return self._logs[group]
 
     def flush_logs(self) -> None:
-        """Write what the logs still buffer."""
+        """Write the buffered lines of all logs to disk."""
         for log in self._logs.values():
             log.flush()
 
@@ -138,13 +138,13 @@ class Launcher:
         disk: DiskSnapshot | None = None,
         is_template: bool = False,
     ) -> Start:
-        """Make an identifier, a log stream, channels and a temporary folder for one more process of `version`.
+        """Create an identifier, a log stream, channels and a temporary folder for a new process of `version`.
 
         Args:
-            version: what the process is to run.
+            version: the version that the process will run.
             initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
-            disk: what its temporary folder begins with; None: nothing.
-            is_template: whether the process is to be frozen or forked, and serves nothing itself.
+            disk: the first content of its temporary folder; None: the folder is empty.
+            is_template: whether the process will be frozen or forked, and serve no invocations itself.
 
         Raises:
             OSError: no descriptors left, or no disk space.
@@ -152,7 +152,7 @@ class Launcher:
         """
         identifier = os.urandom(16).hex()
         function = version.function
-        # In a log group with the function's own name, its lines need not name it.
+        # Only in a log group that functions can share do the lines need the function's name.
         owner = "" if function.log_group is None else function.name
         stream = LogStream(self.log(function), version=version.number, identifier=identifier, owner=owner)
         start = Start(identifier, stream, Channels.open(), initialization)
@@ -170,29 +170,29 @@ class Launcher:
         return start
 
     def confines(self, version: Version) -> bool:
-        """Whether processes of `version` see a ``/tmp`` of their own, and their code read-only."""
+        """Whether each process of `version` sees its own ``/tmp``, and its code as read-only."""
         if self.disks is None or self.disks.shared_tmp is not None or "TMPDIR" in version.function.environment:
             return False
         return in_tmp([version.task_root, version.python]) is None
 
     def confined(self, start: Start, argv: Sequence[str]) -> list[str]:
-        """The command line for a program, by way of thawd-thaw where `start` has mounts or rights for it."""
+        """The command line for a program; it begins with thawd-thaw if `start` needs mounts or drops capabilities."""
         if not self.rights.drops and (start.folder is None or not start.folder.options):
             return list(argv)
         assert self.program is not None
         return [str(self.program), *start.options, "--run", *argv]
 
     def abandon(self, start: Start) -> None:
-        """No process was started for `start`: release what it holds."""
+        """No process was started for `start`: release its channels and its temporary folder."""
         start.channels.close()
         self._remove_folders([start.identifier])
 
     def expect(self, start: Start) -> None:
-        """Spare processes of `start` from now on, before its main process is watched; extensions start first."""
+        """Protect processes of `start` from `sweep` although no main process is watched yet: extensions start first."""
         self._alive.add(start.identifier)
 
     def forget(self, start: Start) -> None:
-        """The main process of `start` was not started, and the platform's ends of its channels are closed."""
+        """Release what `start` still holds when its main process was not started and the environment is abandoned."""
         self._alive.discard(start.identifier)
         start.channels.close_process_ends()
         self._remove_folders([start.identifier])
@@ -201,7 +201,7 @@ class Launcher:
         """Execute the runtime and follow the process. Abandons the start when it fails.
 
         Raises:
-            OSError: the interpreter is gone, or there is no memory or process left.
+            OSError: the interpreter does not exist, or there is no memory or process left.
         """
         platform_log(version, start.stream).init_start(start.initialization)
         control, services, lifeline, output = start.channels.process_ends
@@ -218,19 +218,19 @@ class Launcher:
             self.abandon(start)
             raise
         start.channels.close_process_ends()
-        # Immediately: a process that is not watched counts as a stray.
+        # Watch it immediately, because a process that is not watched counts as a stray.
         return self.watch(pid, start.identifier)
 
     def execute_program(self, version: Version, start: Start, *, api: str) -> Child:
         """Execute the version's own program and follow the process.
 
         Args:
-            version: one with a program.
-            start: of the new process.
+            version: a version with a program.
+            start: what the new process gets.
             api: address of its Runtime API, host and port.
 
         Raises:
-            OSError: the program is gone, or there is no memory or process left.
+            OSError: the program does not exist, or there is no memory or process left.
         """
         assert version.program is not None
         _, _, lifeline, output = start.channels.process_ends
@@ -243,16 +243,16 @@ class Launcher:
     def thaw(self, version: Version, command: list[str], start: Start) -> Child:
         """Execute thawd-thaw and follow the process. Abandons the start when it fails.
 
-        By posix_spawn, as Popen takes a millisecond more: every descriptor of ours is closed on exec, and the image has
-        its own working folder and signals.
+        Uses posix_spawn, because Popen takes a millisecond longer. What Popen would add is not needed: all our
+        descriptors are closed on exec, and the image contains its own working folder and signal handlers.
 
         Args:
-            version: of the image.
+            version: the version in the image.
             command: program, image, and the arguments that the copy gets.
-            start: of the new process.
+            start: what the new process gets.
 
         Raises:
-            OSError: the program is gone, or there is no memory or process left.
+            OSError: the program does not exist, or there is no memory or process left.
         """
         try:
             pid = os.posix_spawn(
@@ -269,7 +269,7 @@ class Launcher:
         return self.watch(pid, start.identifier)
 
     def watch(self, pid: int, identifier: str) -> Child:
-        """Follow a process; soon after its end, what it left behind outside its process group is killed."""
+        """Follow a process. Soon after it ends, processes that it left behind outside its process group are killed."""
         child = self.children.watch(pid)
         self._alive.add(identifier)
         if not self._reaping:
@@ -293,7 +293,7 @@ class Launcher:
             self._remove_folders(ended)
 
     def _remove_folders(self, identifiers: list[str]) -> None:
-        """Remove the temporary folders of ended processes. Those that a stop leaves, the next server removes."""
+        """Remove the temporary folders of ended processes. If the server stops first, the next server removes them."""
         disks = self.disks
         removed = self._with_folder.intersection(identifiers)
         self._with_folder -= removed
@@ -307,14 +307,14 @@ class Launcher:
             asyncio.get_running_loop().call_later(_REAP_S, self._reap)
 
     def sweep(self) -> None:
-        """Kill what functions left behind outside their process groups."""
+        """Kill processes that functions left behind outside their process groups."""
         again = self.children.kill_strays(lambda identifier: identifier in self._alive, spare_unknown=self._helpers > 0)
         if again and not self._sweeping:
             self._sweeping = True
             asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self._sweep_again)
 
     async def sweep_out(self) -> None:
-        """For a stop: sweep until nothing is left. Children of a stray become the server's only when it is dead."""
+        """When the server stops: sweep until no stray is left. A stray's children are found only after it is dead."""
         self._tidy()
         for _ in range(_LAST_SWEEPS):
             spare = self._helpers > 0
@@ -333,21 +333,21 @@ def _remove_all(disks: Disks, identifiers: set[str]) -> None:
 
 
 def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: Path, lifeline: int, output: int) -> int:
-    """Execute a program that knows nothing of thawd, in a session of its own; its process id.
+    """Execute, in a new session, a program that was not written for thawd; returns its process id.
 
-    The kernel kills its process group when the platform's end of the pipe `lifeline` closes: the open file, which the
-    process inherits, names the receiver of the signal, so the platform can set it and the program need not
+    The kernel kills its process group when the platform's end of the pipe `lifeline` closes. The receiver of that
+    signal is a property of the open file, which the process inherits, so the platform sets it and the program need not
     (`die_with_platform` in `thawd.runtime.process` has the sources).
 
     Args:
         argv: program and arguments.
-        variables: its environment variables, all of them.
+        variables: all its environment variables.
         cwd: its working folder.
         lifeline: read end of the lifeline.
-        output: where its standard output and error go.
+        output: descriptor for its standard output and error.
 
     Raises:
-        OSError: the program is gone, or there is no memory or process left.
+        OSError: the program does not exist, or there is no memory or process left.
     """
     pid = _spawn(argv, variables, cwd=cwd, output=output, pass_fds=(lifeline,))
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -pid)
@@ -364,10 +364,10 @@ def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: P
 def _spawn(
     command: Sequence[str], variables: Mapping[str, str], *, cwd: Path, output: int, pass_fds: tuple[int, ...]
 ) -> int:
-    """Execute a program in a session of its own; its process id. `Children` reaps it.
+    """Execute a program in a new session and return its process id. `Children` reaps the process.
 
     Raises:
-        OSError: it cannot be executed, by this process or by thawd-thaw.
+        OSError: this process or thawd-thaw could not execute the program.
     """
     status_read, status_write = os.pipe()
     wrapped = Path(command[0]).name == PROGRAM_NAME
@@ -398,9 +398,9 @@ def _spawn(
 
 
 def _error_of(status_read: int) -> int:
-    """The errno with which thawd-thaw could not execute its program; 0 when it did, or still mounts folders.
+    """The errno of thawd-thaw's attempt to execute its program; 0 when that worked or has not happened yet.
 
-    Executing the program closes the pipe.
+    The pipe closes when thawd-thaw executes the program.
     """
     if not select.select([status_read], [], [], _EXECUTION_S)[0]:
         return 0
@@ -409,11 +409,11 @@ def _error_of(status_read: int) -> int:
 
 
 def _file_actions(process_ends: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """Actions that bring the process ends to the numbers `frames.DESCRIPTORS`, the log pipe to 1 and 2."""
+    """The actions that give the process ends the numbers `frames.DESCRIPTORS`, and the log pipe the numbers 1 and 2."""
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
     sources = list(process_ends)
     if set(process_ends) & {0, 1, 2, *frames.DESCRIPTORS}:
-        # A descriptor would be overwritten before it is copied: copy all to higher numbers first.
+        # Copy all to higher numbers first, because one could be overwritten before it is copied.
         above = max(*process_ends, *frames.DESCRIPTORS) + 1
         sources = [above + index for index in range(len(process_ends))]
         actions += [(os.POSIX_SPAWN_DUP2, fd, source) for fd, source in zip(process_ends, sources, strict=True)]

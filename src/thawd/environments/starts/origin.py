@@ -1,4 +1,4 @@
-"""What the environments of a version are started from: image, template or nothing, and why nothing faster."""
+"""What the environments of a version are started from (an image, a template or nothing), and why nothing faster."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from thawd.environments.version import Version
 from thawd.invocation import StartKind
 from thawd.telemetry.metrics import Fallback
 
-# After a template has died this often, each time within a minute, no template is started for a minute.
+# After templates have died this often, each within a minute of its start, no template is started for a minute.
 _TEMPLATE_DEATHS = 3
 _TEMPLATE_CALM_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a faster start is not possible.
+    """The reason why a faster kind of start is not possible.
 
     Attributes:
-        text: for people, with the way out.
-        kind: the counter of starts that are slower for this reason; None: the user asked for it, nothing is counted.
+        text: the reason for people to read, with what they can do.
+        kind: the counter for starts that are slower for this reason; None: not counted, because the user asked for it.
     """
 
     text: str
@@ -33,11 +33,11 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why environments are not started by one kind of start.
+    """Why one kind of start is not possible.
 
     Attributes:
         start: ``thaw`` or ``fork``.
-        reason: for people, with the way out.
+        reason: the reason for people to read, with what they can do.
     """
 
     start: StartKind
@@ -45,7 +45,7 @@ class Obstacle:
 
     @property
     def text(self) -> str:
-        """For people, with the kind of start, for example ``not thawed: snapshot = false``."""
+        """The reason with the kind of start, for example ``not thawed: snapshot = false``."""
         return f"not {_DONE[self.start]}: {self.reason}"
 
 
@@ -53,7 +53,7 @@ _DONE = {StartKind.THAW: "thawed", StartKind.FORK: "forked"}
 
 
 def first_counted(*reasons: Reason | None) -> Reason | None:
-    """The first of these reasons for which starts are counted; None when there is none."""
+    """The first of these reasons that has a counter; None when none has."""
     return next((reason for reason in reasons if reason is not None and reason.kind is not None), None)
 
 
@@ -62,27 +62,27 @@ class Origin:
 
     Attributes:
         version: the version.
-        unfrozen: why there is no image and none will be made; None while there is one, or it is not known yet.
+        unfrozen: why there is no image and none will be made; None while there is an image or one may still be made.
         unforked: why no environment is forked; None while environments may be forked.
         frozen: the image that environments are thawed from; None while there is none.
         freezing: the task that finds or makes the image; None when none runs.
-        template: forks environments; where there is an image, a thawed copy of it, for bursts.
+        template: forks environments. If there is an image, this is a thawed copy of it, used for bursts.
         starting: the task that starts the template; None when none runs.
-        renewing: whether the image is being replaced, because it does not fit this machine any more.
+        renewing: whether the image is being replaced, because it can no longer be thawed on this machine.
         renewals: how often the image was replaced.
-        thawing: number of thaws that run.
+        thawing: number of thaws in progress.
         environments: number of live environments.
-        retired: whether nothing fast is started for the version any more.
-        superseded: whether it is retired because the version exists no more, not because the server stops.
+        retired: whether the version is retired: new environments are then started cold.
+        superseded: whether it is retired because the version no longer exists, not because the server stops.
         calm_until_s: no template is started before this time, ``time.monotonic()`` seconds.
-        reported: reasons that were reported.
+        reported: the texts that were reported already.
     """
 
     def __init__(self, version: Version, *, unfrozen: Reason | None = None) -> None:
         self.version = version
         cold = None if version.function.snapshot else Reason("snapshot = false")
         if version.program is not None:
-            cold = Reason("it runs a program of its own over the Runtime API, of which thawd makes no copies")
+            cold = Reason("it runs its own program over the Runtime API, and thawd can copy only its Python runtime")
         self.unfrozen: Reason | None = cold or unfrozen
         self.unforked: Reason | None = cold
         self.frozen: Frozen | None = None
@@ -101,7 +101,7 @@ class Origin:
         self._started_s = 0.0
 
     def retire(self) -> None:
-        """From now on environments are started cold."""
+        """Start all further environments cold."""
         self.retired = True
         self.unfrozen = self.unforked = Reason("the version is retired")
 
@@ -114,9 +114,9 @@ class Origin:
 
     @property
     def obstacles(self) -> tuple[Obstacle, ...]:
-        """Why each faster kind of start is not possible, the first cause first; empty when environments are thawed.
+        """Why each faster kind of start is not possible; empty when environments are thawed.
 
-        A freeze is tried before a fork, so the reason against the freeze is named first.
+        The obstacle to a thaw comes before the obstacle to a fork, because thawd tries to freeze before it forks.
         """
         reasons = {StartKind.THAW: self.unfrozen, StartKind.FORK: self.unforked}
         faster = {StartKind.THAW: 0, StartKind.FORK: 1, StartKind.COLD: 2}[self.start]
@@ -124,7 +124,7 @@ class Origin:
 
     @property
     def init_ms(self) -> float | None:
-        """How long init took before the freeze or in the template, milliseconds; None when there is neither."""
+        """How long init took before the freeze or in the template, milliseconds; None without image and template."""
         if self.frozen is not None:
             return self.frozen.init_ms
         return None if self.template is None else self.template.init_ms
@@ -134,7 +134,7 @@ class Origin:
         return None if self.template is None or self.template.ended.is_set() else self.template
 
     def template_started(self, start: asyncio.Task[Template]) -> None:
-        """The start of a template is over: keep the template, unless the version is retired."""
+        """The start of a template has finished: keep the template, unless the version is retired."""
         self.starting = None
         if start.cancelled() or start.exception() is not None:
             return
@@ -143,7 +143,7 @@ class Origin:
             self.template.kill()
 
     def may_start_template(self) -> bool:
-        """Whether a template may be started; a template that has died too often is not replaced for a while."""
+        """Whether a template may be started. False for a while after templates have died too often."""
         now_s = time.monotonic()
         if self.template is not None:
             self._deaths = self._deaths + 1 if now_s - self._started_s < _TEMPLATE_CALM_S else 1
@@ -156,7 +156,7 @@ class Origin:
 
     @property
     def why(self) -> str | None:
-        """All obstacles in one text; only the reason where all have the same one; None when there is no obstacle."""
+        """All obstacles in one text; only the reason if it is the same for all; None when there is no obstacle."""
         obstacles = self.obstacles
         reasons = {obstacle.reason for obstacle in obstacles}
         if len(reasons) == 1:
@@ -164,7 +164,7 @@ class Origin:
         return "; ".join(obstacle.text for obstacle in obstacles) or None
 
     def describe(self) -> dict[str, Any]:
-        """For ``/_thawd/status``; `ApplyOn` and `OptimizationStatus` are those of Lambda's SnapStart."""
+        """The entry in ``/_thawd/status``; `ApplyOn` and `OptimizationStatus` are fields of Lambda's SnapStart."""
         wanted = self.unfrozen is None or self.unfrozen.kind is not None
         return {
             "ApplyOn": "PublishedVersions" if wanted else "None",

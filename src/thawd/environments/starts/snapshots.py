@@ -1,9 +1,10 @@
-"""From a version to an image that can be trusted: found in the store, or frozen, tested and stored.
+"""Finds a version's image in the store, or freezes, tests and stores a new one.
 
-An image is tested before it is kept: it is read by the rules of its format, thawed once, and sent the priming event,
-to which it must answer as the original does. Two other checks are elsewhere: ``native/check.c`` checks an image's
-tables at each thaw, `thawd.snapshot.store.images` its owner, mode and digest. Why a version has no image is a reason
-in a `FreezeResult`, not an error: the version is then forked, or started cold.
+A new image is tested before it is kept. thawd reads it by the rules of its format, thaws it once, and sends the copy
+the priming event, to which it must give the same answer as the original process. Two other checks are made elsewhere:
+``native/check.c`` checks an image's tables at each thaw, and `thawd.snapshot.store.images` checks the owner, mode and
+digest. A version without an image is not an error: a `FreezeResult` contains the reason, and the version is forked or
+started cold.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from thawd.snapshot.store.images import Draft, SnapshotLease, SnapshotStore
 from thawd.snapshot.store.records import ImageOrigin
 from thawd.wire import frames
 
-# Disk space for headers, tables and rounding of an image, besides the memory of the process.
+# Disk space for the headers, tables and rounding of an image, in addition to the memory of the process.
 _ROOM_BYTES = 64 * MIB
 _LISTED_FILES = 1000
 _REMOVE_TRIES = 10
@@ -62,7 +63,7 @@ class Engine:
 
     @classmethod
     def find(cls) -> Engine:
-        """The engine beside thawd's native module.
+        """The engine's files, which are in the folder of thawd's native module.
 
         Raises:
             NoEngineError: the engine does not support this machine, or was not built.
@@ -95,7 +96,7 @@ class Frozen:
     failures: int = 0
 
     def describe(self) -> dict[str, Any]:
-        """For ``/_thawd/status``."""
+        """The image's fields in ``/_thawd/status``."""
         snapshot = self.lease.snapshot
         return {
             "id": snapshot.id,
@@ -111,8 +112,8 @@ class FreezeResult:
 
     Attributes:
         frozen: the image; None when there is none.
-        refused: why there is no image, and the way out; empty when there is one.
-        template: the process that was to be frozen, when environments can be forked from it now.
+        refused: why there is no image, and what to do; empty when there is an image.
+        template: if the freeze was refused, the process that was not frozen, if environments can be forked from it.
         fork_refused: why that process cannot be forked; None when it can be, or has ended.
     """
 
@@ -132,7 +133,7 @@ class Snapshots:
         self._launcher = launcher
 
     async def find(self, version: Version) -> Frozen | None:
-        """The stored image of an equal version, if it can be thawed and no file it was made from has changed.
+        """The stored image of an equal version, if it can be thawed and the files that it was made from are unchanged.
 
         Raises:
             OSError: the machine could not start a process.
@@ -144,7 +145,7 @@ class Snapshots:
                 return None
             lease = await asyncio.to_thread(self._store.use, stored)
         except ThawdError:
-            return None  # `make` meets the same error and reports it
+            return None  # `make` will get the same error and report it
         try:
             thawable = Thawable(self._engine.program, lease.snapshot.path, await self._load_disk(lease))
             probe = await self._starter.thaw_template(version, thawable, role="probe")
@@ -165,17 +166,17 @@ class Snapshots:
         """Run the version's init, freeze the process, test the image and store it.
 
         Raises:
-            InitError: init failed, or one of the hooks around the snapshot.
+            InitError: init or a snapshot hook failed.
             OSError: the machine could not start a process.
         """
-        # Before init: a file that changes during init changes the key, and the image is not found later.
+        # Compute the key before init. If a file changes during init, later keys differ and the image is not found.
         key = await asyncio.to_thread(self._key, version)
         template = await self._starter.template(version, to_freeze=True)
         try:
             made = await self._freeze(version, template, key=key)
         except FreezeFailedError as error:
             made = FreezeResult(refused=str(error))
-        except ThawdError as error:  # the store's
+        except ThawdError as error:  # from the store
             made = FreezeResult(refused=error.message)
         except BaseException:
             template.kill()
@@ -194,7 +195,7 @@ class Snapshots:
                 return await self._refused(head.refused, head, template)
             started_s = time.monotonic()
             try:
-                # By the rules of `thawd snapshot inspect`: an image that breaks one is neither thawed nor kept.
+                # The rules are those of `thawd snapshot inspect`. An image that breaks one is neither thawed nor kept.
                 image = await asyncio.to_thread(reader.read, draft.image)
             except reader.ImageError as error:
                 return await self._refused(_unreadable(error, draft), head, template)
@@ -210,7 +211,7 @@ class Snapshots:
             if disk is not None and not draft.disk.exists():
                 await asyncio.to_thread(self._disks.take, disk, draft.disk)
             origin = _origin(version, head, key=key, self_test_ms=self_test_ms)
-            # In a thread: it takes as long as reading the image.
+            # In a thread, because it takes as long as reading the whole image.
             lease = await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))
         finally:
             await asyncio.to_thread(draft.discard)
@@ -227,7 +228,7 @@ class Snapshots:
         return self._launcher.disks
 
     def _look_at_disk(self, template: Template, image: reader.Image) -> DiskSnapshot | None:
-        """What init left in its temporary folder; None when there is nothing to keep. Blocks."""
+        """The files that init left in the template's temporary folder; None without such a folder. Blocks."""
         if template.folder is None:
             return None
         return self._disks.look(template.identifier, frozen_unix_ns=image.process.frozen_unix_ns)
@@ -245,13 +246,14 @@ class Snapshots:
     async def _self_test(
         self, template: Template, thawable: Thawable, head: FrozenHead, answer: bytes, draft: Draft
     ) -> str | None:
-        """Thaw the image once, send the priming event, compare the answers.
+        """Thaw the image once, send the copy the priming event, and compare its answer with the original's.
 
-        An answer that differs from the original's is wrong only if the answer does not vary by itself: the original is
-        asked again, as its answer may hold a time, and so is a second copy, as its answer may hold a process id.
+        A different answer is a fault only if answers are otherwise always the same. To find out, the event is sent
+        once more to the original, whose answer may contain a time, and to a second copy, because an answer may contain
+        a process id.
 
         Returns:
-            What is wrong; None when nothing is.
+            The fault; None when there is none.
         """
         version = template.version
         try:
@@ -261,11 +263,11 @@ class Snapshots:
             second = await self._primed_copy(version, thawable)
         except ThawFailedError as error:
             return str(error)
-        if thawable.disk is not None:  # the original may write to its folder while it answers
+        if thawable.disk is not None:  # store the folder now, because the original may change it when it is asked again
             await asyncio.to_thread(self._disks.take, thawable.disk, draft.disk, keep=True)
         if second != first or await template.ask(limit_s=version.function.timeout_s) != answer:
             return None
-        return f"a copy answers the priming event otherwise than the original does: {_difference(answer, first)}"
+        return f"a copy's answer to the priming event differs from the original's: {_difference(answer, first)}"
 
     async def _primed_copy(self, version: Version, thawable: Thawable) -> bytes:
         """The answer of a copy to the priming event; empty when there is no such event.
@@ -294,11 +296,11 @@ class Snapshots:
         return FreezeResult(refused=why, template=template)
 
     async def release(self, frozen: Frozen) -> None:
-        """Stop using the image; it stays in the store."""
+        """Stop using the image, which remains in the store."""
         await asyncio.to_thread(frozen.lease.release)
 
     async def supersede(self, frozen: Frozen) -> None:
-        """Remove the image of a version that exists no more, unless an equal version, here or elsewhere, uses it."""
+        """Remove the image of a version that no longer exists, unless an equal version uses it, here or elsewhere."""
         await asyncio.to_thread(frozen.lease.release)
         with contextlib.suppress(ThawdError):
             await asyncio.to_thread(self._store.remove, frozen.lease.snapshot)
@@ -308,7 +310,7 @@ class Snapshots:
         await self._drop(frozen.lease)
 
     async def evict(self) -> None:
-        """Remove images that are too old or too many, and unfinished ones of servers that died.
+        """Remove images that are too old or exceed the size limit, and unfinished images of servers that died.
 
         Raises:
             StoreError: the folder cannot be read, or an image cannot be removed.
@@ -322,10 +324,10 @@ class Snapshots:
             try:
                 await asyncio.to_thread(self._store.remove, lease.snapshot)
             except ResourceConflictException:
-                # Another server uses it, or a child of ours holds the lock until its exec.
+                # Another server uses the image, or a child of ours holds the lock until it executes its program.
                 await asyncio.sleep(_REMOVE_PAUSE_S)
             except ThawdError:
-                return  # it is gone
+                return  # the image has been removed already
             else:
                 return
 
@@ -343,13 +345,13 @@ async def _prime(environment: Environment) -> bytes:
 
 
 def _unreadable(error: reader.ImageError, draft: Draft) -> str:
-    """Why there is no snapshot: the rule that the image breaks."""
+    """The reason for having no image: the rule of the format that the image breaks."""
     broken = str(error).removeprefix(f"{draft.image}: ")
-    return f"its image breaks a rule of the format, which is a fault of thawd's; please report it: {broken}"
+    return f"its image breaks a rule of the format; this is a bug in thawd, please report it: {broken}"
 
 
 def _difference(expected: bytes, found: bytes) -> str:
-    """Where two answers begin to differ, with excerpts."""
+    """Describes where two answers begin to differ, with excerpts."""
     at = next((i for i, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), len(expected))
     begin = max(0, at - 20)
     excerpts = (text[begin : begin + 60].decode(errors="replace") for text in (expected, found))
@@ -371,14 +373,14 @@ def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float
 
 
 def key_of(version: Version, engine: Engine, *, confined: bool = False) -> str:
-    """A digest of all that decides what init of a version sees; looks at files and blocks.
+    """A digest of everything that determines what a version's init sees. Reads files and blocks.
 
-    Equal keys mean that init would see the same. Other files that init reads are recorded by the process itself.
+    Equal keys mean that init sees the same. Other files that init reads are not in the key; the process records them.
 
     Args:
         version: the version.
-        engine: freezes and thaws.
-        confined: whether its processes see a ``/tmp`` of their own.
+        engine: the engine that freezes and thaws.
+        confined: whether each of its processes sees its own ``/tmp``.
     """
     parts: dict[str, object] = {
         "thawd": __version__,
@@ -396,7 +398,7 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False) -> str:
 
 
 def _named_files(version: Version) -> Iterator[Path]:
-    """Files and folders that the function's own environment variables name, with the files in those folders."""
+    """Files and folders whose paths are in the function's own environment variables, and the files in those folders."""
     for text in version.function.environment.values():
         path = Path(text)
         if path.is_absolute():

@@ -1,7 +1,7 @@
-"""Starting execution environments in the fastest way that is possible: thawed, forked from a thawed copy, forked, cold.
+"""Starts execution environments in the fastest way that is possible: thawed, forked from a thawed copy, forked, cold.
 
-When one way fails, the next one is taken; the failure is counted, and reported once for each version and reason.
-Nothing here decides whether an environment may be started; that is the business of `thawd.scheduling`.
+When one way fails, the spawner tries the next. It counts each failure, and reports it once for each version and reason.
+Whether an environment may be started at all is decided by `thawd.scheduling`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from thawd.snapshot.store.images import SnapshotStore
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Fallback, Metrics
 
-# Tries of a start whose process was killed from outside, for example by the kernel for want of memory.
+# Attempts at a start when something else kills the process, for example the kernel because memory is short.
 _START_TRIES = 3
 # An image is discarded after this many failed thaws in a row.
 _THAW_FAILURES = 3
-# From this many simultaneous starts on, environments are forked from one thawed copy, if a restore takes this long:
-# below that, which is some 2,000 mappings, thawing each is faster (docs/decisions/0007-bursts.md).
+# With at least this many simultaneous starts, environments are forked from one thawed copy, if a restore takes at least
+# this long. That is the case from about 2,000 mappings; with fewer, thawing each environment is faster
+# (docs/decisions/0007-bursts.md).
 _BURST = 3
 _SLOW_RESTORE_MS = 8.0
-# How often an image that does not fit this machine any more is replaced, before the version is left without one.
+# How often to replace an image that can no longer be thawed on this machine, before the version goes without an image.
 _RENEWALS = 3
 _PLATFORM_STREAM = b"thawd"
 # Source: fork(2), pthread_create(3).
@@ -73,12 +74,12 @@ class Spawner:
         self.on_spawned(environment)
 
     def use_snapshots(self, engine: Engine, store: SnapshotStore) -> None:
-        """Freeze versions from now on, and thaw their images."""
+        """From now on, freeze versions and thaw their images."""
         self._snapshots = Snapshots(engine, store, self._starter, self._launcher)
         self._unfrozen = None
 
     def refuse_snapshots(self, why: str) -> None:
-        """Freeze and thaw nothing; the status shows why."""
+        """Do not freeze or thaw versions; the status shows `why`."""
         self._unfrozen = Reason(why)
 
     def origin(self, version: Version) -> Origin:
@@ -86,7 +87,7 @@ class Spawner:
         key = (version.function.name, version.generation)
         if key in self._retired:
             retired = Origin(version)
-            retired.retire()  # its template and image are gone: a last start is cold
+            retired.retire()  # its template and image no longer exist, so any further start is cold
             return retired
         if key not in self._origins:
             self._origins[key] = Origin(version, unfrozen=self._unfrozen)
@@ -96,7 +97,7 @@ class Spawner:
         """Run the function's init once and make the image or the template that environments are started from.
 
         Raises:
-            InitError: init failed, or a hook around the snapshot.
+            InitError: init or a snapshot hook failed.
             ServiceException: the machine could not start a process.
         """
         origin = self.origin(version)
@@ -114,12 +115,12 @@ class Spawner:
                 return
 
     def retire(self, version: Version, *, for_good: bool = False) -> None:
-        """End the version's template and use its image no more; its environments live on.
+        """End the version's template and stop using its image; its environments keep running.
 
         Args:
             version: the version.
-            for_good: whether the version exists no more, so that its image is removed; else the image stays for the
-                next server.
+            for_good: whether the version no longer exists, so that its image is removed. If False, the image stays in
+                the store for the next server.
         """
         key = (version.function.name, version.generation)
         origin = self._origins.pop(key, None)
@@ -147,14 +148,14 @@ class Spawner:
         """Start one environment and wait until it can serve.
 
         Raises:
-            InitError: the function's init failed, or an after-restore hook.
+            InitError: the function's init or an after-restore hook failed.
             NoRoomError: there is no process or memory left (500).
             ServiceException: the machine could not start a process (500).
         """
         started_s = time.monotonic()
         origin = self.origin(version)
         if self._is_crowded:
-            self._launcher.sweep()  # what has ended since the last try
+            self._launcher.sweep()  # frees what processes that ended since the last attempt still occupy
         for left in reversed(range(_START_TRIES)):
             try:
                 environment = await self._start_fastest(origin, provisioned=provisioned, started_s=started_s)
@@ -165,7 +166,7 @@ class Spawner:
             except OSError as error:
                 if error.errno in _NO_ROOM:
                     self._is_crowded = True
-                    self._launcher.sweep()  # dead processes that are not reaped count, too
+                    self._launcher.sweep()  # dead processes that are not reaped count towards the limit too
                     raise NoRoomError(f"an execution environment could not be started: {error}") from error
                 raise ServiceException(f"an execution environment could not be started: {error}") from error
             else:
@@ -176,10 +177,10 @@ class Spawner:
         raise AssertionError("the last try returns or raises")
 
     async def _start_fastest(self, origin: Origin, *, provisioned: bool, started_s: float) -> Environment:
-        """Thaw an environment, else fork it, else start it cold; count why it was not faster.
+        """Thaw an environment, else fork it, else start it cold; count the reason if it was not thawed.
 
         Raises:
-            InitError: the function's init failed, or an after-restore hook.
+            InitError: the function's init or an after-restore hook failed.
             OSError: the machine could not start a process.
         """
         version = origin.version
@@ -191,7 +192,8 @@ class Spawner:
                 return await self._thaw(origin, origin.frozen, provisioned=provisioned, started_s=started_s)
             except ThawFailedError as error:
                 obstacle = Reason(str(error), Fallback.THAW_FAILED)
-        # Where there is an image, or a new one is made, a template would run init again: a cold start takes no longer.
+        # While an image exists or is being made, start no template: it would run init again, and a cold start takes no
+        # longer.
         template = origin.live_template() if origin.unfrozen is None else await self._template(origin)
         if template is not None:
             try:
@@ -210,7 +212,7 @@ class Spawner:
 
         Raises:
             InitError: an after-restore hook failed.
-            ThawFailedError: the copy did not start; it is decided what becomes of the image.
+            ThawFailedError: the copy did not start. `_thaw_failed` has then decided what happens to the image.
         """
         version = origin.version
         origin.thawing += 1
@@ -220,7 +222,7 @@ class Spawner:
                 try:
                     return await self._starter.fork(version, template, provisioned=provisioned, started_s=started_s)
                 except TemplateLostError:
-                    pass  # a thaw takes hardly longer
+                    pass  # thaw instead, which takes hardly longer
             environment = await self._starter.thaw(
                 version, frozen.thawable, provisioned=provisioned, started_s=started_s
             )
@@ -243,10 +245,10 @@ class Spawner:
                 origin, lambda: self._starter.thaw_template(origin.version, frozen.thawable)
             )
         except ThawFailedError:
-            return None  # the thaws that follow report what is wrong
+            return None  # the caller thaws instead, and that thaw reports the error
 
     def _thaw_failed(self, origin: Origin, frozen: Frozen, error: ThawFailedError) -> None:
-        """Decide what becomes of an image after one of its thaws failed."""
+        """Decide whether to keep, replace or discard an image after one of its thaws failed."""
         self._report_once(origin, f"a thaw failed: {error}")
         if origin.frozen is not frozen or error.from_outside:
             return
@@ -257,16 +259,16 @@ class Spawner:
         origin.frozen = None
         origin.renewals += 1
         if error.cannot and origin.renewals <= _RENEWALS:
-            # For example, a library was exchanged: a new image will fit.
+            # For example, a library was updated: a new image can be thawed again.
             origin.renewing = True
             self._in_background(self._renew(origin, frozen))
         else:
             self._in_background(self._snapshots.discard(frozen))
             origin.unfrozen = Reason(f"{frozen.failures} thaws failed, the last one: {error}", Fallback.THAW_FAILED)
-            self._report_once(origin, f"not thawed any more: {origin.unfrozen.text}")
+            self._report_once(origin, f"no longer thawed: {origin.unfrozen.text}")
 
     async def _renew(self, origin: Origin, frozen: Frozen) -> None:
-        """Replace the image `frozen` by a new one; meanwhile environments start in another way."""
+        """Replace the image `frozen` with a new one; meanwhile environments start in another way."""
         assert self._snapshots is not None
         try:
             await self._snapshots.discard(frozen)
@@ -277,17 +279,17 @@ class Spawner:
             origin.renewing = False
 
     async def _ensure_image(self, origin: Origin) -> None:
-        """Find or make the version's image, once; afterwards `origin` has it, or why there is none.
+        """Find or make the version's image, once. Afterwards `origin` contains the image or the reason for having none.
 
         Raises:
-            InitError: init failed, or a hook around the snapshot.
+            InitError: init or a snapshot hook failed.
             OSError: the machine could not start a process.
         """
         if origin.frozen is not None or origin.unfrozen is not None:
             return
         if origin.freezing is None:
             origin.freezing = asyncio.get_running_loop().create_task(self._find_or_make(origin))
-            origin.freezing.add_done_callback(lambda task: task.cancelled() or task.exception())  # waiters may be gone
+            origin.freezing.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may await it
         task = origin.freezing
         try:
             await asyncio.shield(task)
@@ -296,12 +298,12 @@ class Spawner:
                 origin.freezing = None
 
     async def _find_or_make(self, origin: Origin) -> None:
-        """Give `origin` the image of an equal version that was made earlier, else a new one, or why there is none.
+        """Set the image in `origin`: one that was made earlier for an equal version, else a new one, else the refusal.
 
-        An unexpected error costs the image and no more: environments start in another way.
+        After an unexpected error the version has no image, but its environments still start in another way.
 
         Raises:
-            InitError: init failed, or a hook around the snapshot.
+            InitError: init or a snapshot hook failed.
             OSError: the machine could not start a process.
         """
         snapshots, version = self._snapshots, origin.version
@@ -311,7 +313,7 @@ class Spawner:
         except (InitError, ThawdError, OSError):
             raise
         except Exception as error:
-            self._report_once(origin, f"its snapshot could not be read and is replaced: {unexpected(error)}")
+            self._report_once(origin, f"its snapshot could not be read and will be replaced: {unexpected(error)}")
         if origin.frozen is None:
             try:
                 made = await snapshots.make(version)
@@ -322,7 +324,7 @@ class Spawner:
             origin.frozen = made.frozen
             if made.frozen is None:
                 if origin.template is not None:
-                    origin.template.kill()  # a thawed copy of the image before
+                    origin.template.kill()  # it is a thawed copy of the previous image
                 origin.template = made.template
             if made.frozen is None and not origin.retired:
                 origin.unfrozen = Reason(made.refused, Fallback.SNAPSHOT_REFUSED)
@@ -333,7 +335,7 @@ class Spawner:
             self._release_sources(origin)
 
     async def _template(self, origin: Origin) -> Template | None:
-        """The version's template, started if there is none; None when the version is not forked.
+        """The version's template, which is started if necessary; None when the version is not forked.
 
         Raises:
             InitError: init failed.
@@ -344,7 +346,7 @@ class Spawner:
         if (template := origin.live_template()) is not None:
             return template
         if origin.starting is None and not origin.may_start_template():
-            self._report_once(origin, "started cold: its template ended again and again, soon after its start")
+            self._report_once(origin, "started cold: its template repeatedly ended soon after its start")
             return None
         try:
             return await self._shared_start(origin, lambda: self._starter.template(origin.version))
@@ -353,7 +355,7 @@ class Spawner:
             return None
 
     async def _shared_start(self, origin: Origin, start: Callable[[], Coroutine[None, None, Template]]) -> Template:
-        """Start a template, or wait for the one that is starting."""
+        """Start a template, or wait for the one that is already starting."""
         if origin.starting is None:
             origin.starting = asyncio.get_running_loop().create_task(start())
             origin.starting.add_done_callback(origin.template_started)
@@ -364,11 +366,11 @@ class Spawner:
             origin.unforked = Reason(why, Fallback.FORK_REFUSED)
             text = f"not forked: {why}; environments are started cold"
             unfrozen = "" if origin.unfrozen is None else f"not thawed: {origin.unfrozen.text}"
-            # With the first cause, unless it was reported: the consequence alone would mislead the reader.
+            # Say also why it is not thawed, unless that was reported: 'not forked' alone would mislead.
             self._report_once(origin, text if not unfrozen or unfrozen in origin.reported else f"{unfrozen}; {text}")
 
     def _count_alive(self, origin: Origin, environment: Environment) -> None:
-        """Count the version's live environments; a thawed template ends with the last, as another is made quickly."""
+        """Count the version's live environments, and end a thawed template with the last: a new one is made quickly."""
         assert environment.child is not None
         origin.environments += 1
 
@@ -382,7 +384,7 @@ class Spawner:
         environment.child.ended.add_done_callback(ended)
 
     def _count_fallback(self, origin: Origin, obstacle: Reason | None) -> None:
-        """Count a start that was slower because of `obstacle`."""
+        """Count a start that was slower because of `obstacle`, if that obstacle has a counter."""
         if obstacle is not None and obstacle.kind is not None:
             self._metrics.function(origin.version.function.name).fallbacks[obstacle.kind] += 1
 
@@ -401,7 +403,7 @@ class Spawner:
         task.add_done_callback(self._tasks.discard)
 
     async def evict(self) -> None:
-        """Remove images that are too old or too many.
+        """Remove images that are too old or exceed the size limit.
 
         Raises:
             StoreError: an image cannot be removed.

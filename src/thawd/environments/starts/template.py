@@ -1,6 +1,6 @@
-"""The platform's side of a version's template: the process that ran init once, is frozen and forks environments.
+"""The platform's end of a version's template: the process that runs init once, can be frozen, and forks environments.
 
-A thawed copy of that process may be a template too; a copy is not frozen again.
+A thawed copy of that process can be a template too, but is never frozen again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from thawd.telemetry.logs.writer import LogStream
 from thawd.wire import frames
 
 _encode = msgspec.json.Encoder().encode
-# A fork takes some 90 ms for each GB of the template; after this long it is given up.
+# A fork takes about 90 ms for each GB of the template. After this time the template counts as hung.
 _FORK_S = 3.0
 # Source: Lambda developer guide, "SnapStart": init with its before-snapshot hooks gets the function's timeout or 130 s.
 _HOOKS_S = 130.0
-# To write the image of a large function to a slow disk.
+# Enough to write the image of a large function to a slow disk.
 _FREEZE_S = 600.0
-# To look at one frame.
+# Enough for the process to handle one frame.
 _GO_ON_S = 3.0
-# The answers of the priming event are compared with each other.
+# The priming event is sent this often before the freeze, and the answers are compared.
 _PRIMINGS = 2
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -46,18 +46,18 @@ _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class FrozenHead(msgspec.Struct):
-    """The checked head of a FROZEN frame.
+    """The head of a FROZEN frame. It is checked, because user code can write to the descriptor.
 
     Attributes:
-        refused: why there is no image, and the way out; None when there is one.
-        fork_refused: why forks of it would not work; None when they would.
+        refused: why there is no image, and what to do; None when there is an image.
+        fork_refused: why forks of the process would not work; None when they would.
         answers_differ: whether two answers to the priming event differ.
         init_ms: how long init took.
         dropped: connections that are closed in copies.
-        park_ms: time until all threads stood still.
+        park_ms: time until all threads were stopped.
         scan_ms: time to find the pages to store.
         write_ms: time to write the image.
-        sync_ms: time until the image was on the disk.
+        sync_ms: time to sync the image to the disk.
         image_bytes: size of the image, holes included.
         data_bytes: size of the memory pages in the image.
         threads: number of threads in the image.
@@ -80,33 +80,33 @@ class FrozenHead(msgspec.Struct):
 
     @property
     def freeze_ms(self) -> float:
-        """The whole freeze, milliseconds."""
+        """Duration of the whole freeze, milliseconds."""
         return self.park_ms + self.scan_ms + self.write_ms + self.sync_ms
 
 
 class FreezeFailedError(Exception):
-    """The process ended or took too long while it was being frozen; the message says in which stage."""
+    """The process ended or took too long during a freeze; the message names the stage."""
 
 
 class ForkRefusedError(Exception):
-    """This version cannot be forked; the message says why, and the way out."""
+    """This version cannot be forked; the message says why, and what to do."""
 
 
 class TemplateLostError(Exception):
-    """The template ended before it had done a fork."""
+    """The template ended, or was killed because it hung, before it completed a fork."""
 
 
 class Template:
-    """A version's template.
+    """A version's template, or a process that is frozen first.
 
     Attributes:
         identifier: 32 hexadecimal digits, unique.
         restored: whether the before-snapshot hooks have run in it, so that the after-restore hooks run in its forks.
-        folder: its temporary folder; None where it has none of its own.
-        disk: what the temporary folders of its forks begin with; None: nothing.
-        disk_refused: why its forks could not have its temporary folder; None when they can.
+        folder: its temporary folder; None if it does not have its own.
+        disk: the first content of its forks' temporary folders; None: they are empty.
+        disk_refused: why its forks cannot get the content of its temporary folder; None when they can.
         ended: set when it can no longer fork.
-        ready: done when init has run; fails with InitError.
+        ready: a future; done when init has run, or failed with InitError.
         child: its process, None until `adopt`.
     """
 
@@ -133,7 +133,8 @@ class Template:
         self._stage_ends_s = 0.0
         self._forks: dict[int, asyncio.Future[int]] = {}
         self._numbers = itertools.count(1)
-        # Descriptors travel by sendmsg, which asyncio's transport does not offer: same socket, second descriptor.
+        # Passing descriptors needs sendmsg, which asyncio's transport does not offer. So this is a second descriptor of
+        # the same socket.
         self._sender = socket.socket(fileno=os.dup(channels.control.fileno()))
         self._sender.setblocking(False)
         self._control = FrameProtocol(self._on_frame, self._on_control_lost)
@@ -141,7 +142,7 @@ class Template:
         self._to_send: list[tuple[bytes, Channels]] = []
 
     async def connect(self, services: ServiceHandler) -> None:
-        """Attach to the channels; `services` answers the calls of init."""
+        """Attach to the channels; `services` answers the calls that init makes."""
         loop = asyncio.get_running_loop()
         self._output.open()
         await loop.create_unix_connection(lambda: self._control, sock=self._channels.control)
@@ -149,16 +150,16 @@ class Template:
         await self._calls.open(self._channels.services)
 
     def drain(self) -> None:
-        """Read what the process has written so far into its log."""
+        """Copy what the process has written so far to its log."""
         self._output.drain()
 
     def adopt(self, child: Child) -> None:
-        """Follow the template's process, `child`."""
+        """Take `child` as the template's process, and follow it."""
         self.child = child
         child.ended.add_done_callback(lambda _: self._on_exit())
 
     def check_forkable(self) -> None:
-        """Check that forks of the process work, once it is `ready`.
+        """Check that forks of the process will work. Call it when the template is `ready`.
 
         Raises:
             ForkRefusedError: init succeeded, but forks of the process would not work.
@@ -173,14 +174,15 @@ class Template:
         return self.ready.result().init_ms
 
     async def freeze(self, image: Path, *, library: Path) -> tuple[FrozenHead, bytes]:
-        """Have the process run the before-snapshot hooks and the priming event, and freeze itself into a new file.
+        """Make the process run the before-snapshot hooks and the priming event, and freeze itself to a new file.
 
         Args:
-            image: the file.
-            library: libthawd_freeze.so.
+            image: path of the new file.
+            library: path of libthawd_freeze.so.
 
         Returns:
-            The head of the answer, and the handler's answer to the priming event, JSON text; empty without that event.
+            The head of the FROZEN frame, and the handler's answer to the priming event as JSON text. The answer is
+            empty if the function has no priming event.
 
         Raises:
             FreezeFailedError: the process ended or took too long.
@@ -208,13 +210,13 @@ class Template:
             child=self.child,
             limit=MemoryLimit(self.child.pid, limit_mib=function.memory_mb),
             until_s=lambda: self._stage_ends_s,
-            timed_out=lambda: FreezeFailedError(f"it took too long: {self._stage}"),
+            timed_out=lambda: FreezeFailedError(f"the freeze took too long: {self._stage}"),
         )
         self._output.drain()
         return self._frozen.result()
 
     async def ask(self, *, limit_s: float) -> bytes | None:
-        """Have the process that was frozen answer the priming event once more.
+        """Send the priming event once more to the original process that was frozen.
 
         Args:
             limit_s: how long the answer may take, seconds.
@@ -235,10 +237,10 @@ class Template:
             return None
 
     async def go_on(self) -> None:
-        """Have the process fork from now on, after it was frozen or could not be.
+        """Make the process a template that forks, after a freeze that was refused.
 
         Raises:
-            FreezeFailedError: it ended, or took too long.
+            FreezeFailedError: the process ended or took too long.
         """
         self._gone_on = asyncio.get_running_loop().create_future()
         self._control.send(frames.GO_ON, b"{}")
@@ -246,13 +248,13 @@ class Template:
             async with asyncio.timeout(_GO_ON_S):
                 await self._gone_on
         except TimeoutError:
-            raise FreezeFailedError(f"the process did not go on within {_GO_ON_S:.0f} s after it") from None
+            raise FreezeFailedError(f"the process did not continue within {_GO_ON_S:.0f} s after the freeze") from None
 
     def _enter(self, stage: str) -> None:
-        """The process has begun a stage of its freeze; each stage has its own time limit."""
+        """The process has begun a stage of its freeze: set the stage's own time limit."""
         timeout_s = self.version.function.timeout_s
         limits_s = {"hooks": max(timeout_s, _HOOKS_S), "priming": _PRIMINGS * timeout_s, "freezing": _FREEZE_S}
-        self._stage = f"{stage}, for which it has {limits_s[stage]:.0f} s"
+        self._stage = f"stage {stage}, which may take {limits_s[stage]:.0f} s"
         self._stage_ends_s = time.monotonic() + limits_s[stage]
 
     async def fork(self, start: Start, *, drops: bool) -> int:
@@ -260,14 +262,14 @@ class Template:
 
         Args:
             start: identity, channels and temporary folder of the environment.
-            drops: whether the environment gives up its capabilities.
+            drops: whether the environment drops its capabilities.
 
         Returns:
-            Its process id.
+            The process id of the environment.
 
         Raises:
-            TemplateLostError: the template died, or hangs.
-            OSError: the fork itself failed, for want of memory or processes.
+            TemplateLostError: the template died, or hung and was killed.
+            OSError: the fork itself failed, because no memory or process was left.
         """
         if self.ended.is_set():
             raise TemplateLostError("the template has ended")
@@ -292,7 +294,7 @@ class Template:
             self._to_send = [waiting for waiting in self._to_send if waiting[1] is not channels]
 
     def kill(self) -> None:
-        """End the template; environments forked from it live on."""
+        """End the template; environments that were forked from it keep running."""
         if self.child is not None:
             self.child.kill()
 
@@ -306,7 +308,7 @@ class Template:
                 loop.add_writer(self._sender.fileno(), self._send_again)
                 return
             except OSError:
-                # The template is dead, or too many descriptors are in flight: either way it forks no more.
+                # The template is dead, or too many descriptors are in flight. Either way it cannot be used any more.
                 self.kill()
                 return
             del self._to_send[0]
@@ -370,11 +372,12 @@ class Template:
             self.ready.exception()
         if self._frozen is not None and not self._frozen.done():
             self._frozen.set_exception(FreezeFailedError(f"the process ended ({self._stage}): {describe_exit(status)}"))
-            self._frozen.exception()  # marks it as retrieved: its waiter may be gone
+            self._frozen.exception()  # marks it as retrieved, because nobody may await it
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
         if self._gone_on is not None and not self._gone_on.done():
-            self._gone_on.set_exception(FreezeFailedError(f"the process ended after it: {describe_exit(status)}"))
+            ended = FreezeFailedError(f"the process ended after the freeze: {describe_exit(status)}")
+            self._gone_on.set_exception(ended)
             self._gone_on.exception()
         for forked in self._forks.values():
             if not forked.done():
@@ -390,7 +393,10 @@ class Template:
 
 
 def _mount(folder: PreparedFolder | None) -> dict[str, str | None] | None:
-    """What a fork mounts before it uses its temporary folder; None: nothing. See `snapshot.engine.enter_disk`."""
+    """The mounts that a fork makes before it uses its temporary folder; None: it makes none.
+
+    See `snapshot.engine.enter_disk`.
+    """
     if folder is None or folder.at is None:
         return None
     return {

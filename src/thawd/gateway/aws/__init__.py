@@ -1,1 +1,1 @@
-"""Other AWS services on the same port: passes requests on to the emulator, fires its buckets' notifications."""
+"""Other AWS services on the same port: passes requests to the AWS emulator, and events of its buckets to functions."""

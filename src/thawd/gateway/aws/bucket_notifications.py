@@ -1,7 +1,7 @@
-"""S3 event notifications of the emulator's buckets: configured by PutBucketNotificationConfiguration, fired from here.
+"""S3 event notifications of the AWS emulator's buckets, which clients set by PutBucketNotificationConfiguration.
 
-The part of a configuration that names functions is kept here, in a file beside the emulator's own state. The part that
-names queues and topics is passed on: the emulator serves those itself.
+thawd stores the part of a configuration that names functions, in a file beside the emulator's own state, and invokes
+these functions. It passes the part that names queues and topics on to the emulator, which serves it.
 
 Source: Amazon S3 API reference, "PutBucketNotificationConfiguration".
 """
@@ -65,8 +65,8 @@ class EmulatedObjectEvent:
         name: event name, for example ``ObjectCreated:Put``.
         bucket: name of the bucket.
         key: the object's key.
-        size: bytes; None when it was removed.
-        etag: MD5 in hexadecimal digits; None when it was removed.
+        size: bytes; None when the object was removed.
+        etag: MD5 in hexadecimal digits; None when the object was removed.
         sequencer: grows with every event.
         request_id: request id of the invocation that the event causes.
         configuration_id: id of the notification configuration that matched.
@@ -93,7 +93,7 @@ class BucketNotifications:
 
     Args:
         accept: stores an asynchronous invocation.
-        find: name and qualifier of the function that an ARN names; raises when there is none.
+        find: returns the name and qualifier of the function that an ARN names; raises when there is no such function.
         encode: makes the invocation's payload from an event.
         complain: reports a problem to the operator.
     """
@@ -126,7 +126,7 @@ class BucketNotifications:
             self._by_bucket[bucket] = _Configuration(document.encode("latin-1"), parse(document.encode("latin-1"))[0])
 
     async def _keep(self) -> None:
-        """Write all configurations to the file; when that fails they stay in force until the server ends."""
+        """Write all configurations to the file; if that fails, they remain in effect until the server stops."""
         if self._file is None:
             return
         async with self._writing:  # one write after the other: an older state must not replace a newer one
@@ -135,10 +135,13 @@ class BucketNotifications:
             try:
                 await asyncio.to_thread(_replace, self._file, msgspec.json.encode(documents))
             except OSError as error:
-                self._complain(f"thawd: notifications of buckets could not be written to {self._file}: {error}")
+                self._complain(
+                    f"thawd: the notification configurations of buckets could not be written to {self._file}: {error}; "
+                    "they are lost when thawd stops"
+                )
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, pass_on: PassOn) -> bool:
-        """Serve a request for a bucket's notification configuration; False when the request is for something else."""
+        """Serve a request for a bucket's notification configuration; False: the emulator is to serve the request."""
         bucket, key = _place(scope)
         if "notification" not in _query(scope) or key or not bucket:
             return False
@@ -178,7 +181,7 @@ class BucketNotifications:
             ) from None
 
     async def request_succeeded(self, scope: Scope) -> None:
-        """Fire the notifications that match an S3 request that has just succeeded."""
+        """Invoke the functions whose notifications match an S3 request that has just succeeded."""
         bucket, key = _place(scope)
         removes = scope["method"] == "DELETE" and not key and bucket and not _query(scope)
         if removes and self._by_bucket.pop(bucket, None) is not None:
@@ -197,7 +200,7 @@ class BucketNotifications:
             await self._fire(rule, name, bucket, key, found)
 
     async def objects_deleted(self, scope: Scope, answer: bytes) -> None:
-        """Fire the notifications for the objects that a DeleteObjects answer lists as deleted."""
+        """Invoke the functions with notifications for the objects that a DeleteObjects answer lists as deleted."""
         bucket, _ = _place(scope)
         configuration = self._by_bucket.get(bucket)
         if configuration is None:
@@ -231,7 +234,7 @@ class BucketNotifications:
                 )
             )
         except ThawdError as error:
-            self._complain(f"thawd: {bucket}/{key}: {name} reached no function: {error}")
+            self._complain(f"thawd: the event {name} of {bucket}/{key} could not be passed to {rule.arn}: {error}")
 
 
 def event_name(scope: Scope) -> str | None:
@@ -251,17 +254,21 @@ def event_name(scope: Scope) -> str | None:
 
 
 def parse(document: bytes) -> tuple[list[NotificationRule], bytes]:
-    """The rules for functions, and the document without them.
+    """The rules for functions in a notification configuration, and the document without these rules.
 
     Raises:
         S3Error: the document is not a notification configuration (400).
     """
     if b"<!" in document:
-        raise S3Error(400, "MalformedXML", "A configuration has no document type and no comments")
+        raise S3Error(
+            400,
+            "MalformedXML",
+            "The notification configuration contains a DOCTYPE, a comment or CDATA; send it without these",
+        )
     try:
         root = ElementTree.fromstring(document or b"<NotificationConfiguration/>")
     except (ElementTree.ParseError, LookupError, ValueError) as error:
-        raise S3Error(400, "MalformedXML", f"The configuration is not XML: {error}") from None
+        raise S3Error(400, "MalformedXML", f"The notification configuration is not XML: {error}") from None
     rules: list[NotificationRule] = []
     for element in list(root):
         if _local(element.tag) in _TAGS:
@@ -281,7 +288,9 @@ def _rule(element: ElementTree.Element, index: int) -> NotificationRule:
             filters[fields.get("Name", "").lower()] = fields.get("Value", "")
     arns = [*texts.get("CloudFunction", []), *texts.get("LambdaFunctionArn", [])]
     if not arns or not texts.get("Event"):
-        raise S3Error(400, "MalformedXML", "A configuration for a function has an ARN and at least one event")
+        raise S3Error(
+            400, "MalformedXML", "The notification configuration for a function must have an ARN and at least one Event"
+        )
     if set(filters) - {"prefix", "suffix"}:
         raise S3Error(400, "InvalidArgument", "filter rule name must be either prefix or suffix")
     identifier = (texts.get("Id") or [f"thawd-{index}"])[0]

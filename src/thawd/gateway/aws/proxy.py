@@ -1,7 +1,7 @@
-"""Requests for other AWS services than Lambda and its logs: passed on to the emulator, on the one port.
+"""Passes requests for AWS services other than Lambda and its logs on to the AWS emulator, so that one port serves all.
 
-The scope of a request's signature names its service. S3 requests for thawd's own buckets are not passed on. Changes in
-the emulator's buckets fire functions, as the notifications configured through S3's API ask.
+The scope of a request's signature names the service. S3 requests for thawd's own buckets are not passed on. Changes in
+the emulator's buckets invoke the functions that were configured through S3's notification API.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def service_of(scope: Scope) -> str | None:
 
 
 class AwsProxy:
-    """Passes requests on to the emulator.
+    """Passes requests on to the AWS emulator.
 
     Args:
         url: the emulator's URL.
         owns: whether a path belongs to one of thawd's own buckets.
-        notifications: fires functions for what happens in the emulator's buckets.
+        notifications: invokes functions when objects in the emulator's buckets change.
     """
 
     def __init__(self, url: str, *, owns: Callable[[str], bool], notifications: BucketNotifications) -> None:
@@ -73,7 +73,7 @@ class AwsProxy:
         return service != "s3" or not self._owns(scope["path"])
 
     async def close(self) -> None:
-        """Drop all connections."""
+        """Close all connections to the emulator."""
         await self._client.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -89,7 +89,7 @@ class AwsProxy:
         except ClientGoneError:
             return
         except httpx.HTTPError as error:
-            await respond_json(send, 502, {"message": f"the emulator of --aws does not answer: {error!r}"})
+            await respond_json(send, 502, {"message": f"The AWS emulator (--aws) does not answer: {error!r}"})
             return
         if service_of(scope) == "s3" and 200 <= status < 300:
             await self._notifications.request_succeeded(scope)
@@ -97,7 +97,7 @@ class AwsProxy:
                 await self._notifications.objects_deleted(scope, b"".join(answered))
 
     async def read(self, bucket: str, key: str) -> bytes | None:
-        """The contents of an object in the emulator; None when it does not exist or is larger than code may be."""
+        """The contents of an object in the emulator; None when it does not exist or is too large to be code."""
         path = f"/{quote(bucket)}/{quote(key)}"
         headers = [(b"host", b"localhost"), (b"authorization", _UNSIGNED)]
         response = await self._client.send(

@@ -1,1 +1,1 @@
-"""Function URLs: a function's own HTTP address."""
+"""Function URLs: HTTP addresses that each belong to one function."""

@@ -1,7 +1,7 @@
-"""Function URLs: a function's own HTTP address, open to all or to signed requests.
+"""Serves function URLs: HTTP addresses that each belong to one function, open to all or only to signed requests.
 
-Requests become events of payload format 2.0; `event` has the differences from routes. The URL's own settings, not
-`server.key`, decide who may call.
+Requests become events of payload format 2.0; `event` implements the differences from routes. The URL's own settings,
+not `server.key`, decide who may call.
 
 Source: AWS Lambda developer guide, "Creating and managing Lambda function URLs", "Invoking Lambda function URLs",
 "Control access to Lambda function URLs".
@@ -46,7 +46,7 @@ from thawd.scheduling.dispatcher import Dispatcher
 from thawd.streaming import HTTP_RESPONSE
 
 LOCAL_KEYS: Mapping[str, str] = {"test": "test"}
-"""Keys for signing where none are configured and only this machine reaches the port."""
+"""The access keys that are accepted when none are configured and only this machine can reach the port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Access:
     """Who may call function URLs.
 
     Attributes:
-        keys: secret of each access key id.
-        is_local: whether only this machine is meant to call; pages of other origins are then refused.
+        keys: secrets by access key id.
+        is_local: whether only this machine is meant to call; web pages of other origins are then refused.
         key: the server's key. Function URLs do not require it, and it is removed from events; None: there is none.
     """
 
@@ -72,7 +72,7 @@ class FunctionUrlApi:
         dispatcher: runs invocations.
         access: who may call.
         queue_timeout_s: how long a request may wait for an environment, seconds.
-        budget: memory for bodies.
+        budget: limits the memory for request bodies.
     """
 
     def __init__(
@@ -85,7 +85,10 @@ class FunctionUrlApi:
         self._budget = budget
 
     def addressed(self, scope: Scope) -> str | None:
-        """The identifier in the request's path or host, whether or not it exists; None: the request names no URL."""
+        """The identifier in the request's path or host; None: the request is not for a function URL.
+
+        A URL with this identifier need not exist.
+        """
         path: str = scope["path"]
         if path.startswith(PATH_PREFIX):
             return id_in(path) or ""
@@ -138,7 +141,7 @@ class FunctionUrlApi:
         return Caller(verify(_signed(scope, body), self._access.keys, now_s=time.time()))
 
     def _check_claim(self, scope: Scope, url: Url) -> None:
-        """Check what can be checked before the body is read: unauthenticated callers must not fill the memory.
+        """Check the parts of the signature that do not depend on the body, before the body is read into memory.
 
         Raises:
             SignatureError: as `_caller` (403).
@@ -218,7 +221,7 @@ def _named(send: Send, request_id: str, trace_id: str) -> Send:
 
 
 async def _pass_on(send: Send, answer: Streamed) -> None:
-    """Send an answer as it arrives. One that breaks off ends without a last chunk, so the client sees the failure."""
+    """Send an answer as it arrives. If it breaks off, the last chunk is not sent, so the client notices the failure."""
     stream = answer.stream
     prelude = Prelude()
     body: bytes | None = b""
@@ -241,7 +244,7 @@ async def _pass_on(send: Send, answer: Streamed) -> None:
 
 
 async def _read_prelude(prelude: Prelude, answer: Streamed) -> bytes | None:
-    """The beginning of the body after the prelude; None: the prelude is missing or malformed."""
+    """Read the prelude; returns the beginning of the body after it, or None if the prelude is missing or malformed."""
     try:
         while (data := await answer.stream.take()) is not None:
             if (body := prelude.feed(data)) is not None:
@@ -252,7 +255,7 @@ async def _read_prelude(prelude: Prelude, answer: Streamed) -> bytes | None:
 
 
 def _from_here(scope: Scope, url: Url) -> bool:
-    """Whether the caller is no page, or a page of this machine, of the URL itself, or of an origin that CORS allows."""
+    """Whether no web page sends the request, or a page of this machine, of the URL's origin or of an allowed origin."""
     shared = url.settings.cors
     return may_ask(scope, allows=lambda origin: shared is not None and cors.allows(shared, origin))
 
@@ -262,5 +265,5 @@ async def _refuse(send: Send, code: str) -> None:
 
 
 async def _fail(send: Send) -> None:
-    """Answer 502: the function failed, or its answer is not a response."""
+    """Answer 502: the function failed, or its answer is not a valid response."""
     await respond(send, 502, [JSON], b"Internal Server Error")

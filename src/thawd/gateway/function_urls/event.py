@@ -1,4 +1,6 @@
-"""Events of function URLs and responses to them: payload format 2.0 with small differences. Pure.
+"""Makes events from requests to function URLs, and responses from answers: payload format 2.0 with small differences.
+
+No side effects.
 
 Source: AWS Lambda developer guide, "Invoking Lambda function URLs", request and response payload formats.
 """
@@ -25,7 +27,7 @@ class Caller:
     access_key: str
 
     def described(self) -> dict[str, Any]:
-        """The event's ``authorizer.iam``."""
+        """The signer as the event's ``authorizer.iam``."""
         return {
             "accessKey": self.access_key,
             "accountId": ACCOUNT_ID,

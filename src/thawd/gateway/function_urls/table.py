@@ -1,4 +1,4 @@
-"""Function URLs: which function an address belongs to. Knows nothing of HTTP beyond names and paths.
+"""Finds the function that a function URL belongs to. Deals only with host names and paths, not with HTTP requests.
 
 An address is the host ``ID.lambda-url.REGION.localhost`` or ``ID.lambda-url.REGION.on.aws``, or, for clients whose
 resolver does not know names under ``localhost``, the path ``/_urls/ID/...``. ``ID`` is computed from function and
@@ -118,7 +118,7 @@ class UrlTable:
         return iter((self._declared | self._set).values())
 
     def declare(self, urls: Mapping[str, FunctionUrl]) -> None:
-        """Replace the URLs declared in thawd.toml; `urls` has them by name of the function."""
+        """Replace the URLs declared in thawd.toml; `urls` maps names of functions to the settings of their URLs."""
         made = (Url(url_id(name), name, LATEST, settings) for name, settings in urls.items())
         self._declared = {url.identifier: url for url in made}
 

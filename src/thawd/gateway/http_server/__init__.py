@@ -1,1 +1,1 @@
-"""What stands before uvicorn's protocol: limits on connections, request heads and the time they take."""
+"""uvicorn's protocol with limits on connections, on request heads and bodies, and on the time they take."""

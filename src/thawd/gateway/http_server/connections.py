@@ -1,12 +1,12 @@
 """One connection of the HTTP port: uvicorn's protocol, with limits on what a client without a key may send.
 
-uvicorn passes all received data to the parser. This protocol stands between the two: it cuts the data at the ends of
-heads and bodies and feeds the parser one request at a time, so that
+A request's head is its request line and headers. uvicorn passes all received data to its HTTP parser. This protocol
+first cuts the data at the end of each head and body, and gives the parser one request at a time, so that
 
 - no more than 64 KiB of a head are ever parsed or kept,
 - a pipelined request is kept as unparsed bytes until the request before it is answered,
 - the pieces of a chunked body are joined before uvicorn sees them,
-- an answer that is sent before the body was read reaches the client although the client is still sending.
+- an answer that is sent before the whole body was read reaches the client, even while the client is still sending.
 
 Deadlines, and limits on what all connections hold together, are in `limits`.
 
@@ -30,7 +30,7 @@ from thawd.gateway.http import Message, Receive, Scope, Send
 from thawd.gateway.http_server.limits import Connections
 
 _END_OF_HEAD = b"\r\n\r\n"
-# A chunked body is parsed in slices of this size; the limits on its framing are checked after each.
+# A chunked body is parsed in slices of this size; the limits on its framing are checked after each slice.
 _SLICE_BYTES = 4096
 _NOT_LOOKED_AT = -1
 _REASONS = {
@@ -46,11 +46,11 @@ class _TooManyHeadersError(Exception):
 
 
 class _NextRequestError(Exception):
-    """Raised through the parser: another request begins within the data that was fed."""
+    """Raised through the parser: another request begins within the data given to the parser."""
 
 
 class _Outlet:
-    """The transport for writing an answer. Its `close` waits until a client that is still sending can read it."""
+    """The transport for writing an answer. Its `close` waits until even a client that is still sending can read it."""
 
     __slots__ = ("close", "is_closing", "write")
 
@@ -69,7 +69,7 @@ class Connection(HttpToolsProtocol):
     """
 
     def __init__(self, connections: Connections, **options: Any) -> None:
-        # The parser calls `on_body` for each piece of a body; one call of `data_received` may bring 100,000 of them.
+        # The parser calls `on_body` for each piece of a body; one call of `data_received` may contain 100,000 pieces.
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # type: ignore[method-assign, assignment]
         super().__init__(**options)
@@ -85,17 +85,17 @@ class Connection(HttpToolsProtocol):
         self._held_from = 0
         self._is_discarding = False
         self._discarded_bytes = 0
-        self._unsent_bytes = 0  # of the answer, at the last check
+        self._unsent_bytes = 0  # part of the answer that was unsent at the last check
         self._read_at_s = 0.0
         # Per-request state
         self._is_in_head = True
         self._may_begin = False
-        self._end_of_piece = b""  # last three bytes of an incomplete head: its end may arrive in two pieces
+        self._end_of_piece = b""  # last three bytes of an incomplete head: its end may be split between two pieces
         self._left_bytes: int | None = 0  # bytes of the body still to come; None: the body is chunked
-        self._is_past_parser = False  # the body does not go through the parser
-        self._framing_bytes = 0  # of a chunked body, since the last byte of its content
+        self._is_past_parser = False  # whether the body bypasses the parser
+        self._framing_bytes = 0  # framing of a chunked body since the last byte of its content
 
-    # What asyncio calls.
+    # Methods that asyncio calls.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by asyncio."""
@@ -103,7 +103,7 @@ class Connection(HttpToolsProtocol):
         self._outlet = _Outlet(self, transport)
         self.deadline_s = self.loop.time() + self.limits.head_s
         if not self.server_connections.admit(self):
-            self._refuse(503, "All connections are at work; try again later")
+            self._refuse(503, "All connections that the server allows are busy; try again later")
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -132,7 +132,7 @@ class Connection(HttpToolsProtocol):
         else:
             self._feed(data, 0)
 
-    # What the limits call.
+    # Methods that `Connections` calls.
 
     def expire(self, now_s: float) -> None:
         """Called when the deadline has passed: extend it, end the connection, or answer 408."""
@@ -141,18 +141,18 @@ class Connection(HttpToolsProtocol):
         elif self._is_read(now_s):
             self.deadline_s = now_s + self.limits.stall_s
         elif not self._is_in_head and not self._has_answered() and self.flow.read_paused:
-            self.deadline_s = now_s + self.limits.stall_s  # reading is paused here, the client is not slow
+            self.deadline_s = now_s + self.limits.stall_s  # the server has paused reading; the client is not slow
         elif self._is_discarding or not (self.head_bytes if self._is_in_head else not self._has_answered()):
             self.end()
         else:
             what = "head" if self._is_in_head else "body"
-            self._refuse(408, f"The {what} of the request did not come in time")
+            self._refuse(408, f"The {what} of the request did not arrive in time")
             self._close_when_sent()
 
     def _is_read(self, now_s: float) -> bool:
-        """Whether unsent data of an answer waits for a client that may still read it.
+        """Whether a part of an answer is unsent and the client still has time to read it.
 
-        The client has `unread_s` since it last read, and `stall_s` once another request has begun.
+        The client has `unread_s` from the moment it last read; once it has begun another request, only `stall_s`.
         """
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
         if before == 0 or self._unsent_bytes < before:
@@ -172,7 +172,7 @@ class Connection(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    # From received bytes to requests.
+    # Methods that turn received bytes into requests.
 
     def _feed(self, data: bytes, at: int) -> None:
         """Parse `data` from `at` on, one request at a time."""
@@ -187,18 +187,18 @@ class Connection(HttpToolsProtocol):
                 return
 
     def _feed_head(self, data: bytes, at: int) -> int:
-        """Feed the parser a head up to its end; returns the position after the data that was fed."""
+        """Pass a head to the parser, up to its end; returns the position after the data that was passed."""
         found = data.find(_END_OF_HEAD, at)
         if self.head_bytes and (begun := (self._end_of_piece + data[at : at + 3]).find(_END_OF_HEAD)) >= 0:
-            end = (
-                at + begun + len(_END_OF_HEAD) - len(self._end_of_piece)
-            )  # the end of the head began in the data before
+            end = at + begun + len(_END_OF_HEAD) - len(self._end_of_piece)  # the head's end began in the previous data
             is_whole = True
         else:
             end = len(data) if found < 0 else found + len(_END_OF_HEAD)
             is_whole = found >= 0
         if self.head_bytes + end - at > self._most_head_bytes:
-            self._refuse_rest(431, f"The head of a request may have {self.limits.head_bytes} bytes")
+            self._refuse_rest(
+                431, f"The head of the request is too large; at most {self.limits.head_bytes} bytes are allowed"
+            )
             return len(data)
         if not is_whole:
             if not self.head_bytes:
@@ -216,10 +216,10 @@ class Connection(HttpToolsProtocol):
 
     def _check_headers(self) -> None:
         if self.headers is not None and len(self.headers) > self.limits.headers:
-            self._refuse_rest(431, f"A request may have {self.limits.headers} headers")
+            self._refuse_rest(431, _too_many_headers(self.limits.headers))
 
     def _feed_body(self, data: bytes, at: int) -> int:
-        """Feed the part of a body that `data` holds, not beyond its end; returns the position after it."""
+        """Process the part of a body that `data` contains, up to the body's end; returns the position after it."""
         if self.cycle.response_complete:
             self._discarded_bytes += len(data) - at
             if self._discarded_bytes > self.limits.discard_bytes:
@@ -247,7 +247,7 @@ class Connection(HttpToolsProtocol):
 
     def _feed_chunks(self, data: bytes, at: int) -> int:
         if self._is_past_parser:
-            self._refuse_rest(400, "A chunked body and Upgrade do not go together; leave one of them out")
+            self._refuse_rest(400, "A request with Upgrade must not have a chunked body; leave one of them out")
             return len(data)
         end = min(len(data), at + _SLICE_BYTES)
         self._framing_bytes += end - at
@@ -257,12 +257,12 @@ class Connection(HttpToolsProtocol):
             self._check_headers()  # the parser adds trailers to the headers
             if self._framing_bytes > self.limits.head_bytes and not self._is_discarding:
                 self._refuse_rest(
-                    400, f"A chunk's size, or what ends the body, has over {self.limits.head_bytes} bytes"
+                    400, f"A size line or the trailers of the chunked body exceed {self.limits.head_bytes} bytes"
                 )
         return end
 
     def _parse(self, data: bytes, at: int, end: int) -> bool:
-        """Feed a part of `data` to the parser; False: it is not HTTP and was refused."""
+        """Pass `data` from `at` to `end` to the parser; False: parsing failed, and the failure has been handled."""
         try:
             while at < end:
                 try:
@@ -270,12 +270,12 @@ class Connection(HttpToolsProtocol):
                     self.parser.feed_data(part)
                     break
                 except httptools.HttpParserUpgrade as upgrade:
-                    at += upgrade.args[0]  # the upgrade is ignored, the request is served. Source: RFC 9110, 7.8
+                    at += upgrade.args[0]  # ignore the upgrade and serve the request. Source: RFC 9110, 7.8
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, _NextRequestError):
                 self._drop_next()
             elif isinstance(error.__context__, _TooManyHeadersError):
-                self._refuse_rest(431, f"A request may have {self.limits.headers} headers")
+                self._refuse_rest(431, _too_many_headers(self.limits.headers))
             else:
                 self._refuse_rest(400, "Invalid HTTP request received.")
             return False
@@ -284,10 +284,10 @@ class Connection(HttpToolsProtocol):
         return True
 
     def _drop_next(self) -> None:
-        """Close the connection after this request: the position where the next one begins is lost.
+        """Close the connection after this request, because it is unknown where the next request begins.
 
-        This happens with chunked bodies only, since their length is not announced. A client that pipelines a request
-        behind one has to send it again, as after any closed connection. Source: RFC 9112, 9.3.2.
+        This happens only after chunked bodies, since their length is not announced. A client that pipelined a request
+        after one has to send that request again, as after any closed connection. Source: RFC 9112, 9.3.2.
         """
         if self._pieces:
             self._take_pieces()
@@ -310,7 +310,7 @@ class Connection(HttpToolsProtocol):
         self.server_connections.hold(self, 0)
         if self.parser is None or self.transport.is_closing():
             return  # the connection was closed after this call was scheduled
-        self.flow.resume_reading()  # data received since the answer has paused reading again
+        self.flow.resume_reading()  # `_hold` has paused reading again if data arrived after the answer
         self._feed(data, at)
 
     def _discard(self, size: int) -> None:
@@ -320,7 +320,7 @@ class Connection(HttpToolsProtocol):
         if self._discarded_bytes > self.limits.discard_bytes:
             self.transport.abort()
 
-    # What the parser calls.
+    # Methods that the parser calls.
 
     def on_message_begin(self) -> None:
         """Called by the parser."""
@@ -337,17 +337,18 @@ class Connection(HttpToolsProtocol):
         self._left_bytes = _NOT_LOOKED_AT
         self._is_past_parser = False
         if self.parser.should_upgrade():
-            # The parser takes the body of such a request for the protocol that was asked for.
+            # The parser would treat the body of such a request as data of the protocol that Upgrade names.
             self._left_bytes = self._announced_bytes()
             self._is_past_parser = self._left_bytes != 0
-        super().on_headers_complete()  # which refuses some URLs
+        super().on_headers_complete()  # may refuse the URL
         self._is_in_head = False
         self.cycle.transport = self._outlet  # type: ignore[assignment]
 
     def _announced_bytes(self) -> int | None:
         """The announced size of the body; None: it is chunked.
 
-        The parser has refused a length that is not a number, and a request that has both headers.
+        The parser has refused a Content-Length that is not a number, and a request with both Content-Length and
+        Transfer-Encoding.
         """
         for name, value in self.headers:
             if name == b"content-length":
@@ -381,11 +382,11 @@ class Connection(HttpToolsProtocol):
         else:
             self.deadline_s = math.inf
 
-    # From requests to answers.
+    # Methods for serving requests and sending answers.
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self.server_connections.work(self)
-        self._unsent_bytes = 0  # forget the answer before
+        self._unsent_bytes = 0  # discard the count for the previous answer
         self.deadline_s = self.loop.time() + self.limits.stall_s
         super()._start_asgi_task(cycle, partial(_expecting, cycle, app) if cycle.waiting_for_100_continue else app)
 
@@ -408,11 +409,11 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and self.cycle.response_complete
 
     def _is_at_work(self) -> bool:
-        """Whether the application still has to answer and has not been notified that the client is gone."""
+        """Whether the application still has to answer and has not been notified that the client has disconnected."""
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.disconnected
 
     def close_after_answer(self) -> None:
-        """Close the connection once the client can have read the answer: a client that still sends may not read."""
+        """Close the connection once the client can have read the answer; while it is still sending it may not read."""
         self.cycle.disconnected = True  # nothing more is sent: the answer is complete or the application has failed
         if self._is_in_head and not self._held:
             self._close_when_sent()
@@ -420,7 +421,7 @@ class Connection(HttpToolsProtocol):
             self._begin_discarding()
 
     def _close_when_sent(self) -> None:
-        """Read no more; while the client reads the rest, the connection may be closed to make room for another."""
+        """Stop reading and close once the answer is sent; until then the connection may be closed to make room."""
         self.transport.close()
         self.server_connections.rest(self)
         self._unsent_bytes = 0
@@ -445,7 +446,7 @@ class Connection(HttpToolsProtocol):
         self._begin_discarding()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer in place of the application unless it has begun to answer; to it the client appears disconnected."""
+        """Answer instead of the application, unless it has begun to answer; to it, the client has disconnected."""
         cycle = self.cycle
         is_at_work = cycle is not None and not cycle.response_complete
         if self.transport.is_closing() or (not self._is_in_head and self._has_answered()):
@@ -458,9 +459,9 @@ class Connection(HttpToolsProtocol):
 
 
 async def _expecting(cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run a request whose client sent ``Expect: 100-continue``; an answer without the body closes the connection.
+    """Serve a request with ``Expect: 100-continue``; if it is answered before its body is read, close the connection.
 
-    After such an answer the client may send the body anyway, or its next request, and the two look alike.
+    After such an answer the client may send either the body or its next request, and the server cannot tell which.
     """
     keep_alive, cycle.keep_alive = cycle.keep_alive, False
 
@@ -469,6 +470,10 @@ async def _expecting(cycle: RequestResponseCycle, app: Any, scope: Scope, receiv
         return await receive()
 
     await app(scope, received, send)
+
+
+def _too_many_headers(most: int) -> str:
+    return f"The request has too many headers; at most {most} are allowed"
 
 
 def _refusal(status: int, message: str) -> bytes:

@@ -1,16 +1,16 @@
-"""The limits of one server's connections: how many there may be, how long they may take, how much they may hold.
+"""Limits on one server's connections: how many may be open, how long they may take, how much memory they may use.
 
-Holds the list of open connections, ends those whose deadline has passed, and closes resting ones when there is no room
-for another. Knows nothing of HTTP; the protocol is in `connections`.
+This module keeps the list of open connections, closes those whose deadline has passed, and closes resting ones to make
+room for new ones. It does not deal with HTTP; the protocol is in `connections`.
 
 A connection is in one of three states:
 
-- *resting*: it has no complete request: it is new, between two requests, or in the middle of a head. It may be closed
-  at any time to make room for another, the one that has rested longest first; within the older half, connections whose
-  clients have read all their answers go first.
+- *resting*: it has no complete request. It is new, between two requests, or in the middle of a head (request line and
+  headers). It may be closed at any time to make room for another. Only connections in the half that has rested longest
+  are closed: first the oldest whose client has read all answers, otherwise the oldest.
 - *at work*: a request is being served. It is never closed to make room; its only deadline is on the body's progress.
-- *stalled*: so much of its answer is unread that no more is written. The client may take its time while there is room;
-  when hardly any connection rests, the one that has stalled longest is closed.
+- *stalled*: the client has left so much of the answer unread that the server writes no more. The connection stays open
+  while there is room; when few connections are resting, the one that has been stalled longest is closed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from typing import Protocol
 from thawd.system.retry import SayOnce
 
 MOST_CONNECTIONS = 4096
-"""Upper limit, however many descriptors there are: each connection takes some 10 KiB."""
+"""Upper limit, however many file descriptors are available: each connection needs about 10 KiB of memory."""
 _FEWEST_CONNECTIONS = 16
 _UNLIMITED_DESCRIPTORS = 1 << 20
-# Stalled connections leave one in this many to resting ones: a client that has just connected is resting, too.
+# If at most one in this many connections is resting, a stalled one is closed instead of a resting one: clients that
+# have just connected are resting, too.
 _RESTING_SHARE = 8
 
 
@@ -39,18 +40,18 @@ class ConnectionLimits:
     """The limits of a server's connections.
 
     Attributes:
-        connections: most connections open together.
+        connections: most connections open at a time.
         head_bytes: most bytes of a request's line and headers together; more is answered 431. The framing of a chunked
             body (sizes, extensions, trailers) has the same limit.
         headers: most headers of a request; more is answered 431.
-        head_s: how long the head of a request may take from its first byte on, or a new connection to its first whole
-            head, seconds.
+        head_s: how long the head of a request may take from its first byte, or the first head of a new connection from
+            the connection's start, seconds.
         idle_s: how long a connection may rest between two requests, seconds.
         stall_s: longest pause between two bytes of an unfinished body, seconds.
         unread_s: how long a client may read nothing of its answer, seconds.
         discard_s: longest pause between two bytes that are discarded after the answer was sent, seconds. Discarding is
-            needed because a client that is still sending reads the answer only when it is done; closing the socket
-            with data unread would reset it.
+            needed because a client that is still sending reads the answer only after it has sent everything, and
+            closing the socket with unread data would reset the connection.
         discard_bytes: most bytes that are discarded.
         unfinished_bytes: most bytes of unfinished heads, all connections together.
         held_bytes: most bytes of pipelined requests that wait for the one before them, all connections together.
@@ -70,14 +71,14 @@ class ConnectionLimits:
 
 
 def most_connections() -> int:
-    """One third of the descriptors: serving a connection needs further ones, for files and environments."""
+    """The most connections: a third of the file descriptors, as requests need others for files and environments."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = _UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     return max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, descriptors // 3))
 
 
 class Limited(Protocol):
-    """A connection as the limits see it.
+    """The part of a connection that `Connections` uses.
 
     Attributes:
         deadline_s: when `expire` is called, in seconds of the loop's clock; infinite: never.
@@ -145,7 +146,7 @@ class Connections:
         self._resting.pop(connection, None)
 
     def rest(self, connection: Limited) -> None:
-        """Mark the connection as resting: it has no request to serve any more."""
+        """Mark the connection as resting: it has no request to serve at present."""
         if connection in self._open:
             self._resting[connection] = None
 
@@ -159,7 +160,7 @@ class Connections:
         self._stalled.pop(connection, None)
 
     def head_goes_on(self, connection: Limited, size: int) -> None:
-        """Count `size` more bytes of an incomplete head; beyond the limit, end the oldest connections with one."""
+        """Count `size` more bytes of an incomplete head; beyond the limit, close connections, the oldest head first."""
         if not connection.head_bytes:
             self._sending[connection] = None
         connection.head_bytes += size
@@ -170,13 +171,13 @@ class Connections:
             oldest.end()
 
     def head_is_over(self, connection: Limited) -> None:
-        """Stop counting a head that is complete or will never be."""
+        """Stop counting the bytes of a head that is complete or was abandoned."""
         self._unfinished_bytes -= connection.head_bytes
         connection.head_bytes = 0
         self._sending.pop(connection, None)
 
     def hold(self, connection: Limited, size: int) -> bool:
-        """Set the bytes held for a connection to `size`; False: all connections together hold too much."""
+        """Set the bytes held for a connection to `size`; False: all connections together exceed the limit."""
         self._held_bytes += size - connection.held_bytes
         connection.held_bytes = size
         return self._held_bytes <= self.limits.held_bytes
@@ -184,9 +185,9 @@ class Connections:
     def _make_room(self) -> bool:
         """Close the connection that has rested longest, or stalled longest if few rest; False: none can be closed."""
         self._reports.say(
-            f"thawd: {len(self._open)} connections are open, which is the limit; connections without a request, or "
-            "whose client does not read, are closed, oldest first, and new ones answered 503. A higher limit on "
-            f"open files (ulimit -n) allows more connections, up to {MOST_CONNECTIONS}",
+            f"thawd: {len(self._open)} connections are open, which is the limit. thawd closes connections that have no "
+            "request or whose client does not read, oldest first; if it can close none, it answers new connections "
+            f"with 503. To allow more, up to {MOST_CONNECTIONS}, raise the limit on open files (ulimit -n)",
             cause="full",
         )
         victim = self._victim()
@@ -212,5 +213,5 @@ class Connections:
             for connection in [each for each in self._open if each.deadline_s <= now_s]:
                 connection.deadline_s = math.inf
                 connection.expire(now_s)
-        finally:  # the loop reports an exception in one connection; the others are swept again in the next round
+        finally:  # asyncio reports an exception of one connection; the others are checked again in the next round
             self._sweeping = loop.call_later(self._sweep_s, self._sweep) if self._open else None

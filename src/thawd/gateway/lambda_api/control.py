@@ -28,8 +28,8 @@ from thawd.gateway.lambda_api import shapes
 from thawd.gateway.lambda_api.operations import ControlPlane
 from thawd.invocation import new_request_id
 
-# Source: the limit in AWS Lambda's error for a CreateFunction that is too large: a zip file of 50 MB in Base64, and
-# the rest of the request.
+# Source: the limit that AWS Lambda's error for a CreateFunction that is too large names. It leaves room for a zip file
+# of 50 MB in Base64 and the rest of the request.
 MAX_BODY_BYTES = 70_167_211
 CODE_PREFIX = "/_thawd/code/"
 CODE_VALID_S = 600
@@ -40,11 +40,11 @@ _SMALL_BYTES = 1 << 20
 
 
 class CodeLinks:
-    """Links to uploaded code that work without a key for ten minutes, as AWS's do.
+    """Links to uploaded code that work without a key for ten minutes, as AWS's links do.
 
     Args:
-        zip_path: the path of a package's zip file.
-        url: the server's URL.
+        zip_path: returns the path of a package's zip file.
+        url: returns the server's URL.
     """
 
     def __init__(self, zip_path: Callable[[str], Path], url: Callable[[], str]) -> None:
@@ -61,7 +61,7 @@ class CodeLinks:
         return hmac.new(self._secret, f"{package} {expires}".encode(), hashlib.sha256).hexdigest()
 
     def open(self, scope: Scope) -> bytes:
-        """The zip file that a link leads to. Blocking.
+        """The contents of the zip file that a link refers to. Blocks.
 
         Raises:
             AccessDeniedException: the link has a wrong signature or has expired (403).
@@ -76,21 +76,21 @@ class CodeLinks:
         )
         if not is_ours or int(expires) < time.time():
             raise AccessDeniedException(
-                "Request has expired, or its signature is wrong; ask GetFunction for a new link"
+                "Request has expired, or its signature is wrong; call GetFunction for a new link"
             )
         try:
             return self._zip_path(package).read_bytes()
         except OSError as error:
-            raise ResourceNotFoundException(f"The code is not there any more: {error.strerror}") from None
+            raise ResourceNotFoundException(f"The code of this link no longer exists: {error.strerror}") from None
 
 
 class ControlApi:
     """Serves the control plane.
 
     Args:
-        plane: carries the operations out.
+        plane: carries out the operations.
         links: makes and opens links to uploaded code.
-        budget: memory for bodies.
+        budget: limits the memory for request bodies.
         complain: reports a problem to the operator.
     """
 
@@ -117,7 +117,7 @@ class ControlApi:
         except ClientGoneError:
             return
         except Exception as error:  # a bug in thawd is answered as AWS answers its own failures
-            # The error's text is left out, since it may hold values of the request.
+            # The error's text is omitted, since it may contain values from the request.
             failure = f"failed inside thawd: {type(error).__name__}"
             self._complain(f"thawd: {scope['method']} {scope['path']} {failure}")
             await respond_error(send, ServiceException(f"The request {failure}"), request_id=request_id)
@@ -127,7 +127,7 @@ class ControlApi:
         query = scope["query_string"].decode("latin-1")
         operation, in_path = shapes.find(scope["method"], raw_path, query)
         if operation.name not in self._known:
-            raise ResourceNotFoundException(f"thawd does not have the operation {operation.name}")
+            raise ResourceNotFoundException(f"thawd does not support the operation {operation.name}")
         limit_bytes = MAX_BODY_BYTES if operation.name in _LARGE else _SMALL_BYTES
         with self._budget.hold(scope, most_bytes=limit_bytes):
             body = await read_body(scope, receive, limit_bytes=limit_bytes, operation=operation.name)
@@ -140,7 +140,7 @@ class ControlApi:
             await respond_json(send, operation.status, document)
 
     async def code(self, scope: Scope, send: Send) -> None:
-        """Serve a link to uploaded code."""
+        """Answer a request for a link to uploaded code."""
         try:
             content = self._links.open(scope)
         except ThawdError as error:

@@ -1,7 +1,7 @@
-"""AWS's event stream encoding, the sending side. Pure.
+"""Encodes messages in AWS's event stream format. No side effects.
 
-A message is a prelude (total length, length of the headers, CRC-32 of both), the headers, the payload, and the CRC-32
-of all of it; numbers are big-endian. Headers here are all of type 7, text.
+A message consists of a prelude (total length, length of the headers, CRC-32 of both), the headers, the payload, and
+the CRC-32 of everything before it. Numbers are big-endian. All headers that thawd sends have type 7, text.
 
 Source: Amazon Transcribe developer guide, "Event stream encoding"; Lambda API reference, "InvokeWithResponseStream".
 """
@@ -19,7 +19,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def message(headers: Mapping[str, str], payload: bytes) -> bytes:
-    """One message."""
+    """Encode one message."""
     named = b"".join(
         struct.pack(f">B{len(name)}sBH", len(name), name, _TEXT, len(value)) + value
         for name, value in ((key.encode(), text.encode()) for key, text in headers.items())
@@ -30,16 +30,16 @@ def message(headers: Mapping[str, str], payload: bytes) -> bytes:
 
 
 def event(kind: str, payload: bytes, *, content_type: str) -> bytes:
-    """An event, for example ``PayloadChunk``."""
+    """Encode an event, for example ``PayloadChunk``."""
     return message({":message-type": "event", ":event-type": kind, ":content-type": content_type}, payload)
 
 
 def payload_chunks(data: bytes) -> Iterator[bytes]:
-    """`data` as ``PayloadChunk`` events."""
+    """Encode `data` as ``PayloadChunk`` events."""
     for at in range(0, len(data), _CHUNK_BYTES):
         yield event("PayloadChunk", data[at : at + _CHUNK_BYTES], content_type="application/octet-stream")
 
 
 def invoke_complete(details: bytes) -> bytes:
-    """The last event; `details` is a JSON object, perhaps with ErrorCode and ErrorDetails, perhaps with LogResult."""
+    """Encode the last event. `details` is a JSON object; it may have ErrorCode and ErrorDetails, and LogResult."""
     return event("InvokeComplete", details, content_type="application/json")

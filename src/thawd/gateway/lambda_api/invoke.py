@@ -25,7 +25,7 @@ class InvokeApi(InvokeOperation):
         dispatcher: runs synchronous invocations.
         accept: stores asynchronous invocations.
         queue_timeout_s: how long a synchronous invocation may wait for an environment, seconds.
-        budget: memory for bodies.
+        budget: limits the memory for request bodies.
     """
 
     title = "InvokeFunction"

@@ -1,4 +1,4 @@
-"""What Invoke and InvokeWithResponseStream share: checking a request and making an invocation from it.
+"""The code that Invoke and InvokeWithResponseStream share: checks a request and makes an invocation from it.
 
 Source: AWS Lambda API reference, "Invoke", "InvokeWithResponseStream"; limits from "Lambda quotas".
 """
@@ -42,13 +42,13 @@ class InvokeOperation(abc.ABC):
     Args:
         dispatcher: looks functions up and runs them.
         queue_timeout_s: how long an invocation may wait for an environment, seconds.
-        budget: memory for bodies.
+        budget: limits the memory for request bodies.
 
     Attributes:
         title: name of the operation, for its errors.
         prefix: the path before the function's name.
         suffix: the path after the function's name.
-        kinds: the invocation types that the operation takes, the default first.
+        kinds: the invocation types that the operation accepts, the default first.
     """
 
     title: ClassVar[str]
@@ -78,7 +78,7 @@ class InvokeOperation(abc.ABC):
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         if scope["method"] != "POST":
-            raise ResourceNotFoundException(f"{self.title} takes POST, not {scope['method']}")
+            raise ResourceNotFoundException(f"{self.title} accepts POST, not {scope['method']}")
         function, qualifier = resolve(scope, scope["path"][len(self.prefix) : -len(self.suffix)])
         kind = one_of(scope, b"x-amz-invocation-type", "invocationType", self.kinds)
         log_type = one_of(scope, b"x-amz-log-type", "logType", ("None", "Tail"))

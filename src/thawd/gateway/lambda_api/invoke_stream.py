@@ -1,4 +1,4 @@
-"""The API's InvokeWithResponseStream: ``POST /2021-11-15/functions/{name}/response-streaming-invocations``.
+"""The operation InvokeWithResponseStream: ``POST /2021-11-15/functions/{name}/response-streaming-invocations``.
 
 Source: AWS Lambda API reference, "InvokeWithResponseStream".
 """

@@ -109,12 +109,13 @@ class ControlPlane:
         Args:
             name: name of the operation.
             parameters: its checked input.
-            changes: whether the operation changes something. It then holds the lock of its function or layer, so that
-                no other operation changes the same one meanwhile, and an error leaves it unchanged.
+            changes: whether the operation changes something. Such an operation holds the lock of its function or
+                layer, so that no other operation changes this function or layer meanwhile. If the operation fails, the
+                function or layer is unchanged.
 
         Raises:
             KeyError: there is no such operation.
-            ThawdError: as the operation does.
+            ThawdError: the operation failed.
         """
         operation = self.operations()[name]
         changed = _changed(parameters) if changes else None

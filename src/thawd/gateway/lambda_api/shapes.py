@@ -1,7 +1,7 @@
-"""The Lambda API's operations and their inputs: finds a request's operation, checks and converts its input. Pure.
+"""The Lambda API's operations and their inputs: finds the operation of a request, checks and converts its input.
 
-The facts are in ``lambda_operations.json``, made by ``tools/lambda_operations.py`` from the service model that AWS
-publishes. Error texts are worded as AWS words them.
+The operations and their shapes are described in ``lambda_operations.json``, which ``tools/lambda_operations.py`` makes
+from the service model that AWS publishes. Error texts have AWS's wording. No side effects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from thawd.errors import (
 Shape = Mapping[str, Any]
 _MOST_SHOWN = 10
 _DEEPEST = 32
-# Longest text that is matched where a shape has a pattern and no maximum length; these shapes are all names and ARNs.
+# Longest text that is matched against a pattern whose shape has no maximum length; such shapes are all names and ARNs.
 _LONGEST_MATCHED = 4096
 
 
@@ -56,7 +56,7 @@ class ApiOperation:
 
 @functools.cache
 def operations() -> tuple[ApiOperation, ...]:
-    """All operations, those with fixed query parameters first; read on first use."""
+    """All operations, those with fixed query parameters first. The file is read at the first call."""
     text = resources.files("thawd.gateway.lambda_api").joinpath("lambda_operations.json").read_text(encoding="utf-8")
     found = []
     for name, facts in json.loads(text)["operations"].items():
@@ -74,7 +74,7 @@ def find(method: str, raw_path: str, query: str) -> tuple[ApiOperation, dict[str
 
     Raises:
         ResourceNotFoundException: no operation has this path (404).
-        MethodNotAllowedException: operations have this path, but none of them this method (405).
+        MethodNotAllowedException: operations have this path, but none of them has this method (405).
     """
     query_values = parse_qs(query, keep_blank_values=True)
     path = raw_path.rstrip("/")
@@ -87,7 +87,7 @@ def find(method: str, raw_path: str, query: str) -> tuple[ApiOperation, dict[str
             return operation, {name: unquote(value) for name, value in match.groupdict().items()}
         methods.add(operation.method)
     if methods:
-        raise MethodNotAllowedException(f"{raw_path} takes {', '.join(sorted(methods))}, not {method}")
+        raise MethodNotAllowedException(f"{raw_path} accepts {', '.join(sorted(methods))}, not {method}")
     raise ResourceNotFoundException(f"No operation of the Lambda API has the path {raw_path}")
 
 
@@ -98,7 +98,7 @@ def read(operation: ApiOperation, *, in_path: Mapping[str, str], query: str, bod
         operation: the operation that the request is for.
         in_path: the members that are part of the path.
         query: percent-encoded query string.
-        body: JSON text, or nothing.
+        body: JSON text, or empty.
 
     Raises:
         InvalidRequestContentException: the body is not JSON (400).
@@ -205,7 +205,9 @@ def _text(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise SerializationException("A text has half of a surrogate pair, which has no UTF-8") from None
+        raise SerializationException(
+            "A string contains half of a surrogate pair, which UTF-8 cannot encode; send valid Unicode"
+        ) from None
     return value
 
 
@@ -235,7 +237,7 @@ def _blob(shape: Shape, value: Any, depth: int) -> Any:
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):
-        raise SerializationException("The blob is not Base64") from None
+        raise SerializationException("The blob is not valid Base64") from None
 
 
 _CONVERTERS: Mapping[str, Callable[[Shape, Any, int], Any]] = {
@@ -263,7 +265,7 @@ def _problems_of_members(members: Mapping[str, Shape], values: Mapping[str, Any]
 
 
 def _problems(shape: Shape, value: Any, path: str) -> Iterator[str]:
-    """What is wrong with a converted value, in AWS's words."""
+    """The constraints that a converted value does not meet, in AWS's wording."""
     for constraint in _broken(shape, value):
         is_secret = path.startswith("environment") and not path.endswith(".key")
         shown = "***" if is_secret else _shown(value)
@@ -286,7 +288,7 @@ def _shown(value: Any) -> str:
 
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of AWS's, written for Java: its character classes such as ``\\p{L}`` are translated."""
+    """Compile a pattern of AWS's model. It is written for Java; character classes such as ``\\p{L}`` are translated."""
     for java, python in ((r"\p{L}", r"\w"), (r"\p{N}", r"\w"), (r"\p{Z}", r"\s")):
         pattern = pattern.replace(java, python)
     return re.compile(pattern, re.DOTALL if pattern == ".*" else 0)

@@ -1,4 +1,4 @@
-"""The Logs API: the part of CloudWatch Logs' API that reads functions' logs: groups, streams, events, filters.
+"""The Logs API: the part of the CloudWatch Logs API that reads functions' logs (groups, streams, events, filters).
 
 Requests are ``POST /`` with ``X-Amz-Target: Logs_20140328.OPERATION`` and JSON (AWS JSON 1.1). Logs are read block by
 block in a thread, one request at a time, so that a large log neither fills memory nor blocks the event loop.
@@ -43,10 +43,11 @@ from thawd.telemetry.logs.streams import StreamSummary, streams_by_name, streams
 
 TARGET_PREFIX = b"Logs_20140328."
 _MAX_BODY_BYTES = 1 << 20
-# Source: GetLogEvents and FilterLogEvents: at most 1 MB an answer; 26 bytes count for each event.
+# Source: GetLogEvents and FilterLogEvents: at most 1 MB per answer; each event counts 26 bytes more than its message.
 _MAX_ANSWER_BYTES = 1 << 20
 _EVENT_OVERHEAD_BYTES = 26
-# One FilterLogEvents reads at most this much of the log; its token continues there. A page may be empty, as on AWS.
+# One FilterLogEvents request reads at most this much of the log, and its token continues from there. As on AWS, a page
+# may be empty.
 _SCAN_BYTES = 8 << 20
 _JSON_1_1 = (b"content-type", b"application/x-amz-json-1.1")
 
@@ -65,7 +66,7 @@ class LogsNotFoundException(ThawdError):
 
 
 class UnknownOperationException(ThawdError):
-    """An operation that is not served (HTTP 400)."""
+    """The operation is not supported (HTTP 400)."""
 
     type = "UnknownOperationException"
     status = 400
@@ -77,7 +78,7 @@ class LogsApi:
 
     Args:
         folder: the folder with the logs.
-        flush: writes out buffered log lines, so that requests see all that functions have printed.
+        flush: writes out buffered log lines, so that answers contain everything that functions have printed.
     """
 
     def __init__(self, folder: Path, *, flush: Callable[[], None]) -> None:
@@ -112,7 +113,7 @@ class LogsApi:
         body = await read_body(scope, receive, limit_bytes=_MAX_BODY_BYTES, operation=name)
         if name not in self._operations:
             raise UnknownOperationException(
-                f"The operation {name} is not served here; these are: {', '.join(self._operations)}"
+                f"thawd does not support the operation {name}; it supports {', '.join(self._operations)}"
             )
         kind, operation = self._operations[name]
         try:
@@ -203,7 +204,7 @@ class LogsApi:
             )
             page = _Page(limit)
             for event in source:
-                # The end is exclusive here, and inclusive in FilterLogEvents.
+                # As on AWS, the end time is exclusive here and inclusive in FilterLogEvents.
                 if event.stream == stream and start_ms <= event.time_ms and (end_ms is None or event.time_ms < end_ms):
                     if page.is_full(event):
                         break
@@ -240,7 +241,7 @@ class LogsApi:
         prefix = (request.log_stream_name_prefix or "").encode()
         begin = position_of(request.next_token)
         page = _Page(limit)
-        place: LogPosition | None = None  # where the next page begins; None: the log is read to its end
+        place: LogPosition | None = None  # where the next page begins; None: the log has been read to its end
         with LogEvents(self._log(group)) as events:
             for event in events.forward(begin and begin[1], start_ms=start_ms):
                 if events.read_bytes > _SCAN_BYTES or page.is_full(event):
@@ -285,7 +286,7 @@ class _Page:
 
 
 def _event(event: LogEvent) -> dict[str, Any]:
-    # A Lambda function's events end in a newline.
+    # As on AWS, the message of a Lambda function's log event ends with a newline.
     message = event.message.decode(errors="replace") + "\n"
     return {"timestamp": event.time_ms, "message": message, "ingestionTime": event.time_ms}
 

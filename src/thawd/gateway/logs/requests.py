@@ -1,4 +1,4 @@
-"""Requests of the Logs API: their fields, checks that need no log, and the tokens that lead from page to page.
+"""Requests of the Logs API: their fields, the checks that need no log, and the tokens that identify the next page.
 
 Source: CloudWatch Logs API reference.
 """
@@ -33,7 +33,7 @@ class InvalidParameterException(ThawdError):
 
 
 class LogsRequest(msgspec.Struct, rename="camel"):
-    """The fields that all requests share; each operation checks those it needs."""
+    """The fields that all requests share; each operation checks the fields that it uses."""
 
     limits: ClassVar[tuple[int, int]] = (1, MAX_PAGE)
 
@@ -155,7 +155,7 @@ def parts_of(token: str | None, count: int) -> list[str] | None:
 
 
 def whole_of(text: str) -> int:
-    """The number in a token's part.
+    """The number in one part of a token.
 
     Raises:
         InvalidParameterException: the part is not a number (400).

@@ -1,1 +1,1 @@
-"""HTTP routes as API Gateway has them: matching, payload formats 1.0 and 2.0, responses."""
+"""HTTP routes that work like API Gateway's: matching, payload formats 1.0 and 2.0, responses."""

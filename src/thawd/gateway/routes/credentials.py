@@ -1,8 +1,8 @@
-"""Removes a request's credentials from its event: events reach handlers, logs, traces and destinations. Pure.
+"""Removes a request's credentials from its event, since events reach handlers, logs, traces and destinations.
 
-The server's key is removed from every header, cookie or parameter whose value it is; the same header with another
-value belongs to the function and stays. A signature is removed if thawd has checked it; an `Authorization` that thawd
-did not check belongs to the function and stays, too.
+Headers, cookies and query parameters whose value is the server's key are removed. The same header with another value
+is meant for the function, so it is kept. A signature is removed if thawd has checked it; an ``Authorization`` header
+that thawd has not checked is meant for the function and kept, too. No side effects.
 """
 
 from __future__ import annotations

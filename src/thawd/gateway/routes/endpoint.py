@@ -42,7 +42,9 @@ _FORMATS = {"1.0": rest_api, "2.0": http_api}
 
 
 class RouteTable:
-    """Finds the route for a request: literal segments before parameters before ``{rest+}``, a method before ANY.
+    """Finds the route for a request. Among the routes that match, the most specific one is chosen.
+
+    Literal segments take precedence over parameters, parameters over ``{rest+}``, and a method over ANY.
 
     Source: API Gateway developer guide, "Routing API requests".
     """
@@ -103,14 +105,14 @@ def _match(segments: list[str], asked: list[str]) -> dict[str, str] | None:
 
 
 class RoutesApi:
-    """Answers requests for routes through their functions.
+    """Answers requests for routes by invoking their functions.
 
     Attributes:
         table: the routes.
         http: the settings that all routes share.
     """
 
-    def __init__(  # noqa: PLR0913 - the composition root hands it all
+    def __init__(  # noqa: PLR0913 - only the composition root calls it
         self,
         routes: Sequence[Route],
         dispatcher: Dispatcher,
@@ -174,7 +176,7 @@ class RoutesApi:
         self, scope: Scope, receive: Receive, send: Send, route: Route, parameters: dict[str, str]
     ) -> None:
         """Store the request as an asynchronous event, and answer 202 with its id once it is durable."""
-        assert self._accept is not None, "the composition root hands it over"
+        assert self._accept is not None, "the composition root passes `accept`"
         limit_bytes = MAX_ASYNC_PAYLOAD_BYTES
         request_id = new_request_id()
         try:
@@ -232,7 +234,7 @@ class RoutesApi:
         )
 
 
-def request_of(  # noqa: PLR0913 - all that an event is made of
+def request_of(  # noqa: PLR0913 - an event is made from all of these
     scope: Scope,
     body: bytes,
     *,
@@ -249,11 +251,12 @@ def request_of(  # noqa: PLR0913 - all that an event is made of
         scope: the request's ASGI scope.
         body: the request's body.
         route_key: the route that matched.
-        trace_id: trace header of the invocation; a request without one gets a header with its root, as on AWS.
+        trace_id: trace header of the invocation. As on AWS, if the request has no trace header, the event gets one with
+            the root id of this.
         path_parameters: values of the route's parameters, decoded.
         stage_variables: variables of the API's stage.
-        key: the server's key, which is removed.
-        was_signed: whether thawd has checked the request's signature, which is then removed.
+        key: the server's key; it is removed from the event.
+        was_signed: whether thawd has checked the request's signature; if so, it is removed from the event.
     """
     query = scope["query_string"].decode("latin-1")
     headers, query = without_credentials(scope["headers"], query, key=key, was_signed=was_signed)

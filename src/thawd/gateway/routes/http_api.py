@@ -1,4 +1,6 @@
-"""HTTP API events: a request as an event of payload format 2.0, and a handler's answer as a response. Pure.
+"""Payload format 2.0, the HTTP API's: makes events from requests, and responses from handlers' answers.
+
+No side effects.
 
 Source: API Gateway developer guide, "Create AWS Lambda proxy integrations for HTTP APIs in API Gateway".
 """

@@ -1,4 +1,6 @@
-"""Types and checks that both payload formats share: requests, responses, and the checks of handlers' answers. Pure.
+"""Types and checks that both payload formats share: requests, responses, and the checks of handlers' answers.
+
+No side effects.
 
 Source: API Gateway developer guide, "Create AWS Lambda proxy integrations for HTTP APIs in API Gateway".
 """
@@ -16,12 +18,12 @@ import msgspec
 
 # Source: RFC 9110, 5.6.2 Tokens.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Source: RFC 9110, 5.5 Field Values. The HTTP server would fail on a header with one of these.
+# Source: RFC 9110, 5.5 Field Values. The HTTP server would fail on a header with one of these characters.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 # Source: RFC 9110, 6.4.1 Content Semantics: answers with these statuses have no body.
 WITHOUT_BODY = (204, 205, 304)
 _TEXT_TYPES = ("application/json", "application/javascript", "application/xml")
-# Headers that the HTTP server sets: the length of the body as sent, and those of the connection.
+# Headers that the HTTP server itself sets: the body's length, and the headers about the connection.
 _CONNECTIONS_OWN = ("content-length", "transfer-encoding", "connection")
 Headers = list[tuple[bytes, bytes]]
 
@@ -105,7 +107,7 @@ def event_body(request: IntegrationRequest, content_type: str) -> tuple[str, boo
 
 
 def request_time(now_s: float) -> str:
-    """Seconds since the epoch in the Common Log Format, as API Gateway writes them."""
+    """A time (seconds since the epoch) in the Common Log Format, as API Gateway writes it."""
     return time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(now_s))
 
 
@@ -113,12 +115,12 @@ def decode_answer(payload: bytes) -> Any:
     """Decode the handler's answer.
 
     Raises:
-        MalformedResponseError: the answer is not JSON that API Gateway reads.
+        MalformedResponseError: the answer is not JSON.
     """
     try:
         return msgspec.json.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedResponseError(f"it is not JSON: {error}") from None
+        raise MalformedResponseError(f"the handler's answer is not JSON: {error}") from None
 
 
 def status_of(value: Any) -> int:
@@ -174,7 +176,7 @@ def checked_name(name: str) -> str:
         MalformedResponseError: `name` is not a valid header name.
     """
     if not _TOKEN.fullmatch(name):
-        raise MalformedResponseError(f"{name!r} is no name of a header")
+        raise MalformedResponseError(f"{name!r} is not a valid header name")
     return name.lower()
 
 
@@ -191,7 +193,7 @@ def header_text(value: Any) -> str:
 
 
 def cookie_values(values: Any) -> list[str]:
-    """The ``cookies`` of an answer, each for a ``Set-Cookie`` header of its own.
+    """The ``cookies`` of an answer, each for a separate ``Set-Cookie`` header.
 
     Raises:
         MalformedResponseError: the cookies cannot be sent.

@@ -1,4 +1,4 @@
-"""Streamed HTTP answers: status, headers and cookies as JSON, eight NUL bytes, then the body. Pure.
+"""Parses streamed HTTP answers: status, headers and cookies as JSON (the prelude), eight NUL bytes, then the body.
 
 Source: AWS Lambda developer guide, "Response streaming for Lambda functions"; content type
 ``application/vnd.awslambda.http-integration-response``.
@@ -37,11 +37,11 @@ class Prelude:
         at = self._read.find(SEPARATOR, searched)
         if at < 0:
             if len(self._read) > _MAX_BYTES:
-                raise MalformedResponseError(f"no eight NUL bytes end the prelude within {_MAX_BYTES} bytes")
+                raise MalformedResponseError(f"the prelude does not end with eight NUL bytes within {_MAX_BYTES} bytes")
             return None
         answer = decode_answer(bytes(self._read[:at]))
         if not isinstance(answer, dict):
-            raise MalformedResponseError("the prelude is no JSON object")
+            raise MalformedResponseError("the prelude is not a JSON object")
         self.status, self.headers = head_of({"statusCode": 200, **answer})
         if not any(name == b"content-type" for name, _ in self.headers):
             self.headers.append((b"content-type", b"application/octet-stream"))
@@ -59,5 +59,5 @@ def whole(content_type: str, payload: bytes) -> Response:
     prelude = Prelude()
     body = prelude.feed(payload)
     if body is None:
-        raise MalformedResponseError("no eight NUL bytes end the prelude")
+        raise MalformedResponseError("the prelude does not end with eight NUL bytes")
     return Response(prelude.status, prelude.headers, b"" if prelude.status in WITHOUT_BODY else body)

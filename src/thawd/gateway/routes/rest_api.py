@@ -1,8 +1,8 @@
-"""Payload format 1.0, the REST API's: a request as a proxy event, and a handler's answer as a response. Pure.
+"""Payload format 1.0, the REST API's: makes proxy events from requests, and responses from handlers' answers.
 
-It differs from 2.0 in four points. Several values of one name stay separate in ``multiValueHeaders`` and
-``multiValueQueryStringParameters``, and the last of them is in the plain table. Parts that a request does not have are
-null. Cookies are headers. An answer must be an object with a ``statusCode``.
+It differs from format 2.0 in four points. Several values of one name stay separate in ``multiValueHeaders`` and
+``multiValueQueryStringParameters``; ``headers`` and ``queryStringParameters`` have only the last. Parts that a request
+does not have are null. Cookies are headers. An answer must be an object with a ``statusCode``. No side effects.
 
 Source: API Gateway developer guide, "Lambda proxy integrations in API Gateway" (input and output format), and "Create
 AWS Lambda proxy integrations for HTTP APIs in API Gateway" (payload format version 1.0).
@@ -111,9 +111,11 @@ def response(payload: bytes) -> Response:
     """
     answer = decode_answer(payload)
     if not isinstance(answer, dict):
-        raise MalformedResponseError("in format 1.0 an answer is an object with statusCode, headers and body")
+        raise MalformedResponseError(
+            "the handler's answer must be an object with statusCode, headers and body in payload format 1.0"
+        )
     if "statusCode" not in answer:
-        raise MalformedResponseError("it has no statusCode, which format 1.0 requires")
+        raise MalformedResponseError("the handler's answer has no statusCode, which payload format 1.0 requires")
     status = status_of(answer["statusCode"])
     pairs = [(name, value) for name, values in multi_headers(answer.get("multiValueHeaders") or {}) for value in values]
     single = single_headers(answer.get("headers") or {})

@@ -1,1 +1,1 @@
-"""Buckets over HTTP, as S3 clients speak it."""
+"""Serves buckets to S3 clients over HTTP."""

@@ -1,6 +1,4 @@
-"""Checksums of an uploaded object: computes those that a request announces, and compares.
-
-No side effects: bytes in, answers out.
+"""Checks an uploaded object against the checksums that its request announces. No I/O.
 Source: Amazon S3 API reference, "Checking object integrity".
 """
 
@@ -41,7 +39,7 @@ class Integrity:
     """Checks a body against the checksums and the length in its headers and trailers.
 
     CRC32, SHA-1 and SHA-256 checksums, Content-MD5, the declared length and the SHA-256 of a signed request are
-    checked. CRC32C, CRC64NVME and other checksums are not, since the standard library does not have them.
+    checked. CRC32C, CRC64NVME and other checksums are not, since the standard library cannot compute them.
 
     Args:
         headers: the request's headers, names in lower case.
@@ -74,11 +72,13 @@ class Integrity:
         """Check the whole object; returns its MD5 in hexadecimal digits.
 
         Raises:
-            S3Error: a checksum is malformed or does not match, or the length does not (400).
+            S3Error: a checksum is malformed, or a checksum or the length does not match (400).
         """
         length = self._headers.get("x-amz-decoded-content-length")
         if length is not None and length != str(self._size):
-            raise S3Error(400, "IncompleteBody", f"{self._size} bytes arrived, {length} were announced; send it again")
+            raise S3Error(
+                400, "IncompleteBody", f"{self._size} bytes arrived, not the {length} announced; send them again"
+            )
         md5 = self._headers.get("content-md5")
         if md5 is not None and _decoded("Content-MD5", md5, 16) != self._md5.digest():
             raise _bad_digest("Content-MD5", md5, self._md5.digest())
@@ -91,7 +91,8 @@ class Integrity:
             raise S3Error(
                 400,
                 "XAmzContentSHA256Mismatch",
-                f"The body's SHA-256 is {self._sha256.hexdigest()}, x-amz-content-sha256 says {self._signed}",
+                f"The body's SHA-256 is {self._sha256.hexdigest()}, but x-amz-content-sha256 is {self._signed}; send "
+                "the body again",
             )
         return self._md5.hexdigest()
 
@@ -112,7 +113,7 @@ def _decoded(name: str, value: str, size: int) -> bytes:
     except binascii.Error:
         digest = b""
     if len(digest) != size:
-        raise S3Error(400, "InvalidDigest", f"{name} is {value!r}; it must be {size} bytes in base64")
+        raise S3Error(400, "InvalidDigest", f"{name} is {value!r}; it must be {size} bytes in Base64")
     return digest
 
 
@@ -120,5 +121,6 @@ def _bad_digest(name: str, given: str, digest: bytes) -> S3Error:
     return S3Error(
         400,
         "BadDigest",
-        f"{name} says {given}, the body that arrived has {base64.b64encode(digest).decode()}; send it again",
+        f"{name} is {given}, but that of the body that arrived is {base64.b64encode(digest).decode()}; send the body "
+        "again",
     )

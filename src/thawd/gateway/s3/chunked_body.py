@@ -1,6 +1,6 @@
 """Decodes ``aws-chunked``, the framing in which S3 clients send the body of an upload.
 
-Signatures of chunks are ignored, as those of requests are. No side effects: bytes in, bytes out.
+The signatures of chunks are not checked, and neither are those of S3 requests. No I/O.
 Source: Amazon S3 API reference, "Signature calculations … chunked upload".
 """
 
@@ -86,7 +86,7 @@ class AwsChunked:
             if colon:
                 self.trailers[name.strip().lower()] = value.strip()
             elif line:
-                raise _broken(f"the trailer {line[:40]!r}")
+                raise _broken(f"{line[:40]!r} where a trailer should be")
             else:
                 self.finished = True
         else:

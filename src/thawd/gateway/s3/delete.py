@@ -1,4 +1,4 @@
-"""DeleteObjects: removes many keys in one request and reports on each."""
+"""DeleteObjects: removes many objects in one request and reports the outcome for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thawd.gateway.s3.xml import S3Error, document, elements
 
 # Source: Amazon S3 API reference, "DeleteObjects".
 MAX_KEYS = 1000
-# Removals that run together, so that their records share transactions.
+# Most removals that run at the same time. They do so because their records can then share transactions.
 _TOGETHER = 16
 _CONDITIONS = ("VersionId", "ETag", "LastModifiedTime", "Size")
 
@@ -25,17 +25,17 @@ async def delete_objects(request: S3Request, remove: Remove) -> None:
 
     Args:
         request: the request.
-        remove: removes an object and records that; a missing object is no error. May raise S3Error.
+        remove: removes an object and records its removal; a missing object is not an error. May raise S3Error.
 
     Raises:
-        ClientGoneError: the client went away before it had sent the keys.
+        ClientGoneError: the client closed the connection before it had sent the keys.
         S3Error: the request is refused as a whole, and nothing was removed.
     """
     request.require_only({"delete"})
     asked = await read_document(request, root="Delete")
     entries = asked.findall("Object")
     if not 1 <= len(entries) <= MAX_KEYS:
-        raise S3Error(400, "MalformedXML", f"The document names {len(entries)} objects; allowed are 1 to {MAX_KEYS}")
+        raise S3Error(400, "MalformedXML", f"The document names {len(entries)} objects; name 1 to {MAX_KEYS}")
     quiet = (asked.findtext("Quiet") or "").strip().lower() == "true"
     answers: list[str] = [""] * len(entries)
     places = iter(range(len(entries)))
@@ -65,7 +65,7 @@ def _check(entry: ET.Element, key: bytes) -> None:
     for name in _CONDITIONS:
         value = (entry.findtext(name) or "").strip()
         if value and (name, value) != ("VersionId", "null"):
-            raise S3Error(501, "NotImplemented", f"{name} is not offered here; the object was not removed")
+            raise S3Error(501, "NotImplemented", f"{name} is not supported; the object was not removed")
     if not key:
-        raise S3Error(400, "UserKeyMustBeSpecified", "The entry names no key")
+        raise S3Error(400, "UserKeyMustBeSpecified", "The entry has no Key")
     check_key(key)

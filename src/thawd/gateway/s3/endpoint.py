@@ -1,9 +1,10 @@
-"""Buckets over HTTP, as S3 clients speak it: objects, multipart uploads and listings, path style.
+"""Serves the configured buckets to S3 clients: objects, multipart uploads and listings, at ``/{bucket}/{key}``.
 
-``/{bucket}/{key}`` for the configured buckets. A 200 to a PUT means that the object is on the disk under its name. It
-is recorded and its events are queued immediately after that, or as soon as the state file can be written. Operations
-that are not offered (versions, copies, ACLs, metadata) are refused with NotImplemented, never ignored. Request
-signatures are not verified. Knows nothing of how buckets are watched: it notifies an `ObjectSink`.
+When a PUT is answered with 200, the object is on the disk under its name. Immediately after it is written, it is
+recorded and its events are queued; if the state file cannot be written then, this happens as soon as it can.
+Operations that thawd does not support (versions, copies, ACLs, metadata) are refused with NotImplemented, never
+ignored. Signatures of requests are not verified. This module does not watch buckets: it notifies an `ObjectSink` of
+each change.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class ObjectSink(Protocol):
     """Records the objects of a bucket and queues their events."""
 
     async def ingest(self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None) -> None:
-        """Record that the object under `key` was just written or removed; returns once that is recorded.
+        """Record that the object under `key` was just written or removed; returns once the change is recorded.
 
         Args:
             key: the object's key.
-            stat: the stat of the written file before it got its name.
+            stat: result of `os.fstat` for the written file, from before the file was renamed to its key.
             etag: MD5 of its content in hexadecimal digits.
         """
 
@@ -66,7 +67,7 @@ class ObjectApi:
     Args:
         buckets: the buckets that are served here, by name.
         sinks: the sink of each bucket, by the bucket's name.
-        elsewhere: for buckets in other stores, a text that says where each is, by name.
+        elsewhere: URLs of the buckets that are in other object stores, by the bucket's name.
         uploads: limits of all uploads together.
 
     Attributes:
@@ -96,7 +97,7 @@ class ObjectApi:
 
     @staticmethod
     def claims(scope: Scope) -> bool:
-        """Whether a request is meant for S3 whatever its path, even if the path is a route's or matches nothing."""
+        """Whether a request is recognisably meant for S3, even if its path belongs to a route or to nothing."""
         return speaks_s3(scope)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,10 +116,10 @@ class ObjectApi:
         bucket = self._buckets.get(request.bucket)
         if bucket is None and request.bucket in self._elsewhere:
             where = self._elsewhere[request.bucket]
-            raise S3Error(501, "NotImplemented", f"Bucket {request.bucket} is {where}; speak to that store itself")
+            raise S3Error(501, "NotImplemented", f"Bucket {request.bucket} is at {where}; send requests to that store")
         if bucket is None:
             known = ", ".join(sorted(self._buckets)) or "none"
-            raise S3Error(404, "NoSuchBucket", f"There is no bucket {request.bucket!r}; there are: {known}")
+            raise S3Error(404, "NoSuchBucket", f"There is no bucket {request.bucket!r}; buckets of thawd.toml: {known}")
         try:
             if request.key:
                 await self._object(request, bucket)
@@ -141,10 +142,10 @@ class ObjectApi:
             raise S3Error(
                 409,
                 "BucketAlreadyOwnedByYou" if request.method == "PUT" else "OperationAborted",
-                f"Buckets are made and removed in thawd.toml; {bucket.name} is there",
+                f"Bucket {bucket.name} is declared in thawd.toml; buckets can be created and removed only there",
             )
         else:
-            raise S3Error(501, "NotImplemented", f"This operation is not offered: {request.method} of a bucket")
+            raise S3Error(501, "NotImplemented", f"This operation is not supported: {request.method} of a bucket")
 
     async def _object(self, request: S3Request, bucket: Bucket) -> None:
         check_key(request.key)
@@ -160,18 +161,18 @@ class ObjectApi:
         elif request.method == "DELETE":
             request.require_only(set())
             if any("if-match" in name for name in (*request.headers, *request.asked)):
-                raise S3Error(501, "NotImplemented", "Conditions of a DELETE are not offered; nothing was removed")
+                raise S3Error(501, "NotImplemented", "A DELETE with conditions is not supported; nothing was removed")
             await self._delete(bucket, request.key)
             await request.answer(204)
         else:
             request.require_only(set())
-            raise S3Error(405, "MethodNotAllowed", f"{request.method} is not offered for an object")
+            raise S3Error(405, "MethodNotAllowed", f"{request.method} is not supported for an object")
 
     async def _put(self, request: S3Request, bucket: Bucket) -> None:
         request.require_only(set())
         if "x-amz-copy-source" in request.asked:
             raise S3Error(
-                501, "NotImplemented", "CopyObject is not offered: GET the object and PUT it, or copy the file"
+                501, "NotImplemented", "CopyObject is not supported: GET the object and PUT it, or copy the file"
             )
         check_conditions(request)
         check_properties(request)
@@ -189,7 +190,7 @@ class ObjectApi:
     async def _publish(self, request: S3Request, bucket: Bucket, upload: Upload, *, etag: str) -> None:
         """Rename an upload to its key and record the object."""
         exclusive = "if-none-match" in request.headers
-        # Both under one lock: a second PUT of the key then causes an event of its own.
+        # One lock covers both steps, so that a second PUT of the same key causes a separate event.
         async with self._lock(bucket.name, request.key):
             found = await asyncio.to_thread(upload.publish, request.key, exclusive=exclusive)
             await self._sinks[bucket.name].ingest(request.key, stat=found, etag=etag)
@@ -206,7 +207,7 @@ class ObjectApi:
             raise explained(error, bucket) from error
 
     async def _tidy(self, bucket: Bucket) -> None:
-        """Remove abandoned files: all of them before the first write to a bucket, later only multipart uploads."""
+        """Remove abandoned files: before the first write to a bucket all of them, later only multipart uploads."""
         now = time.monotonic()
         last = self._cleared.get(bucket.name)
         if last is None or now - last > _TIDY_S:

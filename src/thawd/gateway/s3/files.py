@@ -1,9 +1,10 @@
-"""Objects as files: staged writes that appear in one step, reads of one version, removal. Everything blocks.
+"""Objects as files: writes that become visible in one step, reads of a single version, removal. All functions block.
 
-A PUT is written to a hidden folder of the same file system, synced to the disk, and renamed. Files that a crash leaves
-in that folder are removed when the folder is next used. The parts of multipart uploads are there, too; see `parts`.
+The object of a PUT is written to a file in a hidden folder of the same file system, synced to the disk, and renamed.
+Files that a crash leaves in that folder are removed when the folder is next used. The folder also contains the parts
+of multipart uploads; see `parts`.
 """
-# Keys and paths are bytes here, which pathlib does not take.
+# Keys and paths are bytes here, which pathlib does not accept.
 # ruff: noqa: PTH102, PTH104, PTH108, PTH118, PTH120
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from thawd.stores.objects.folder import MAX_KEY_BYTES, STAGING, BucketFolder, is
 from thawd.system import folders
 
 PARTS_OF = b"upload-"
-"""Prefix of the names of folders with the parts of a multipart upload."""
+"""Prefix of the names of the folders that contain the parts of multipart uploads."""
 ABANDONED_S = 24 * 3600.0
-"""Seconds after its last part when an unfinished multipart upload is removed."""
+"""An unfinished multipart upload is removed this many seconds after its last part arrived."""
 _REMOVED = b"gone-"
 
 
@@ -38,24 +39,26 @@ def check_key(key: bytes) -> None:
     """
     shown = key[:200].decode("utf-8", "replace")
     if len(key) > MAX_KEY_BYTES:
-        raise S3Error(400, "KeyTooLongError", f"The key has {len(key)} bytes; allowed are {MAX_KEY_BYTES}")
+        raise S3Error(400, "KeyTooLongError", f"The key has {len(key)} bytes; at most {MAX_KEY_BYTES} are allowed")
     if b"\0" in key:
-        raise S3Error(400, "InvalidArgument", f"The key {shown!r} holds a NUL byte; no file can be named so")
+        raise S3Error(400, "InvalidArgument", f"The key {shown!r} contains a NUL byte, which file names cannot")
     if key.startswith(b"/") or key.endswith(b"/") or b"//" in key:
         raise S3Error(
-            400, "InvalidArgument", f"The key {shown!r} has an empty part; keys here are paths of files such as a/b.png"
+            400, "InvalidArgument", f"The key {shown!r} has an empty part; use the path of a file such as a/b.png"
         )
     if is_hidden(key):
         raise S3Error(
-            400, "InvalidArgument", f"The key {shown!r} has a part that begins with a dot; such files are no objects"
+            400,
+            "InvalidArgument",
+            f"The key {shown!r} has a part that begins with a dot; objects cannot be hidden files",
         )
 
 
 class Upload:
-    """An object that is being uploaded. Call `consume` as data arrives, then `publish` or `move`, and always `discard`.
+    """An object that is being uploaded.
 
-    When the server stops, `discard` is called while another thread still uses the upload; that thread's next call then
-    raises OSError.
+    Call `consume` as data arrives, then `publish` or `move`. Call `discard` at the end in any case. When the server
+    stops, it may call `discard` while another thread still uses the upload; that thread's next call raises OSError.
 
     Args:
         root: the bucket's folder.
@@ -91,7 +94,7 @@ class Upload:
             exclusive: fail when an object with this key exists.
 
         Returns:
-            The file's stat before it got its name.
+            The file's stat result from before the rename.
 
         Raises:
             S3Error: the key cannot be used (400), or `exclusive` is set and the object exists (412).
@@ -102,14 +105,14 @@ class Upload:
             target = _path(self.root, key)
             os.fsync(self._fd)
             found = os.fstat(self._fd)
-            # Closed before it appears: a bucket's watcher takes a file that is open for writing for incomplete.
+            # Close the file before the rename: a bucket's watcher treats a file open for writing as incomplete.
             self._close()
             _make_folders(self.root, key)
             if exclusive:
                 try:
                     os.link(self._path, target, follow_symlinks=False)
                 except FileExistsError:
-                    raise S3Error(412, "PreconditionFailed", "There is an object under this key already") from None
+                    raise S3Error(412, "PreconditionFailed", "An object with this key already exists") from None
             else:
                 os.rename(self._path, target)
             folders.sync(os.path.dirname(target))
@@ -139,13 +142,13 @@ class Upload:
 
     def _require_open(self) -> None:
         if self._discarded:
-            raise OSError(errno.ECANCELED, "the upload was given up")
+            raise OSError(errno.ECANCELED, "the upload was cancelled")
         if self._fd >= 0:
             return
         make_staging(self.root)
         while True:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            # The lock keeps `clear_staging` from removing the file, also that of another server on this bucket.
+            # The lock prevents `clear_staging`, of this or another server with the same bucket, from removing the file.
             fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 break
@@ -160,7 +163,7 @@ class Upload:
 
 
 def make_staging(root: bytes) -> None:
-    """Make the folder for staged objects. A missing bucket folder is not made: the operator has removed it.
+    """Make the folder for staged objects. A missing bucket folder is not created, since the operator has removed it.
 
     Raises:
         OSError: the folder cannot be made.
@@ -170,12 +173,12 @@ def make_staging(root: bytes) -> None:
 
 
 def clear_staging(root: bytes, *, files: bool) -> None:
-    """Remove abandoned multipart uploads and files that a process has left behind that no longer runs. Never raises.
+    """Remove abandoned multipart uploads, and files left by a process that no longer runs. Never raises.
 
     Args:
         root: the bucket's folder.
-        files: whether to remove single files, too. A running process holds a lock on its files, except for the moment
-            between closing a file and renaming it.
+        files: whether to remove single files, too. A running process protects its files by a lock, except for the
+            moment between closing a file and renaming it.
     """
     with contextlib.suppress(OSError), os.scandir(os.path.join(root, STAGING)) as entries:
         for entry in entries:
@@ -227,7 +230,7 @@ def open_object(root: bytes, key: bytes) -> tuple[int, os.stat_result]:
 
 
 def remove_object(root: bytes, key: bytes) -> None:
-    """Remove an object; a missing object is no error.
+    """Remove an object; a missing object is not an error.
 
     Raises:
         OSError: the object cannot be removed.
@@ -252,13 +255,13 @@ def _path(root: bytes, key: bytes) -> bytes:
         raise S3Error(
             400,
             "InvalidArgument",
-            "A folder of this key is a link; objects are stored in the bucket's own folders only",
+            "A folder in this key is a symbolic link; use a key whose folders are real folders of the bucket",
         )
     return path
 
 
 def _make_folders(root: bytes, key: bytes) -> None:
-    """Make the folders that a key needs, durably."""
+    """Create the folders in a key and sync them to the disk."""
     folder = root
     for part in key.split(b"/")[:-1]:
         above, folder = folder, os.path.join(folder, part)
@@ -273,7 +276,9 @@ def explained(error: OSError, bucket: Bucket) -> S3Error:
     """The S3 error for an error of the operating system."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return S3Error(
-            503, "SlowDown", f"The disk of bucket {bucket.name} ({bucket.path}) is full; nothing was stored. Free space"
+            503,
+            "SlowDown",
+            f"The disk of bucket {bucket.name} ({bucket.path}) is full; nothing was stored. Free disk space and retry",
         )
     if error.errno == errno.ENAMETOOLONG:
         return S3Error(400, "KeyTooLongError", "A part of the key is longer than a file name may be (255 bytes)")
@@ -281,12 +286,14 @@ def explained(error: OSError, bucket: Bucket) -> S3Error:
         return S3Error(
             409,
             "OperationAborted",
-            "The key and another one exclude each other: one names a file, the other a folder of that name",
+            "The key conflicts with an existing one: the same path would have to be both a file and a folder",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return S3Error(
-            403, "AccessDenied", f"thawd may not do that in {bucket.path} ({error.strerror}); mend its rights"
+            403,
+            "AccessDenied",
+            f"The operating system does not permit this in {bucket.path} ({error.strerror}); change the permissions",
         )
     if error.errno == errno.ENOENT:
-        return S3Error(404, "NoSuchBucket", f"The folder of bucket {bucket.name} ({bucket.path}) is not there")
-    return S3Error(500, "InternalError", f"{bucket.path}: {error.strerror or error}")
+        return S3Error(404, "NoSuchBucket", f"The folder of bucket {bucket.name} ({bucket.path}) does not exist")
+    return S3Error(500, "InternalError", f"The operation failed in {bucket.path}: {error.strerror or error}")

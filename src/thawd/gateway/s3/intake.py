@@ -1,4 +1,4 @@
-"""Receives a request's body, to the disk while it arrives or as a small XML document, and verifies its digests."""
+"""Receives request bodies and verifies their digests: writes objects to the disk as they arrive, parses documents."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from thawd.gateway.s3.xml import S3Error
 
 # Source: Amazon S3 user guide, "Uploading objects" and "Multipart upload limits": at most 5 GB in a single PUT or part.
 MAX_OBJECT_BYTES = 5 * 1024**3
-# Enough for 10,000 parts with checksums, or 1,000 keys of 1,024 bytes that are all escaped.
+# Enough for 10,000 parts with checksums, or for 1,000 keys of 1,024 bytes with every byte escaped.
 _MAX_DOCUMENT_BYTES = 8 * 1024**2
-# Memory for the documents of all requests together; a parsed document takes some ten times its size.
+# Limits the size of the documents of all requests together; a parsed document needs about ten times as much memory.
 _DOCUMENTS = Budget(16 * 1024**2)
 _DOCUMENT_S = 60.0
 _PIECE_BYTES = 256 * 1024
@@ -57,18 +57,18 @@ def check_properties(request: S3Request) -> None:
         raise S3Error(
             501,
             "NotImplemented",
-            f"{meant} is not kept here, and {name} asks for it; nothing was stored. Send the object without it",
+            f"{meant} is not supported, and {name} asks for it; nothing was stored. Send the object without {name}",
         )
 
 
 def check_conditions(request: S3Request) -> None:
-    """Refuse conditions of a write that are not evaluated.
+    """Refuse a write with conditions that thawd does not evaluate.
 
     Raises:
         S3Error: NotImplemented (501).
     """
     if "if-match" in request.headers or request.headers.get("if-none-match", "*") != "*":
-        raise S3Error(501, "NotImplemented", "Of the conditions of a PUT only If-None-Match: * is offered")
+        raise S3Error(501, "NotImplemented", "The only condition supported for a write is If-None-Match: *")
 
 
 class UploadBudget:
@@ -77,13 +77,13 @@ class UploadBudget:
     Args:
         most: most uploads at a time; each holds an open file and unwritten data.
         memory_bytes: most unwritten data; beyond it each upload writes data as soon as it arrives.
-        disk_share: share of a file system that uploads leave free.
-        disk_bytes: upper limit of the bytes they leave free.
+        disk_share: share of a file system that uploads leave free, from 0 to 1.
+        disk_bytes: upper limit of the bytes that uploads leave free.
 
     Attributes:
         most, memory_bytes, disk_share, disk_bytes: the arguments.
         count: uploads that have begun and not ended.
-        held_bytes: unwritten data of these uploads.
+        held_bytes: size of the unwritten data of these uploads.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class UploadBudget:
         """Count an upload that begins.
 
         Raises:
-            S3Error: too many uploads have begun (503).
+            S3Error: too many uploads are in progress (503).
         """
         if self.count >= self.most:
             raise S3Error(503, "SlowDown", f"{self.count} uploads are in progress, which is the limit; try again later")
@@ -121,10 +121,10 @@ class UploadBudget:
         return self.held_bytes <= self.memory_bytes
 
     def check_disk(self, folder: bytes) -> None:
-        """Check that the disk keeps its reserve, which is for requests accepted already. Blocks.
+        """Check that the disk has more free space than the reserve, which is for already accepted requests. Blocks.
 
         Raises:
-            S3Error: the disk is full but for the reserve (503).
+            S3Error: only the reserve is left on the disk (503).
             OSError: the folder no longer exists.
         """
         found = os.statvfs(folder)
@@ -133,15 +133,15 @@ class UploadBudget:
             raise S3Error(
                 503,
                 "SlowDown",
-                f"The disk of {os.fsdecode(folder)} is full but for a reserve; free space, or try later",
+                f"The disk of {os.fsdecode(folder)} is full except for a reserve; free disk space, or try again later",
             )
 
 
 class Intake:
-    """Receives a request's body into an upload. Enter it, call `receive`, then, on a thread, `finish`.
+    """Receives a request's body into an upload. Use it with ``with``: call `receive`, then `finish` in a thread.
 
     Args:
-        request: the request; its headers give the body's framing and digests.
+        request: the request; its headers declare the body's framing and digests.
         upload: where the bytes are written.
         budget: limits of all uploads together.
     """
@@ -167,8 +167,8 @@ class Intake:
         """Receive the body; pieces are written as they arrive, the last one is kept for `finish`.
 
         Raises:
-            ClientGoneError: the client went away or stopped sending.
-            S3Error: the body is too large or its framing broken (400); or the disk is full (503).
+            ClientGoneError: the client closed the connection or stopped sending.
+            S3Error: the body is too large or its framing is broken (400), or the disk is full (503).
             OSError: the body cannot be written.
         """
         _check_length(self._request)
@@ -196,7 +196,7 @@ class Intake:
         self._rest = bytes(piece)
 
     def finish(self) -> str:
-        """Check the whole body; returns the MD5 of its content in hexadecimal digits. Blocks.
+        """Write the last piece and check the whole body; returns its MD5 in hexadecimal digits. Blocks.
 
         Raises:
             S3Error: the body does not match its digests or its length (400).
@@ -214,17 +214,17 @@ class Intake:
 
 
 async def read_document(request: S3Request, *, root: str, own_checksums: bool = True) -> ET.Element:
-    """The XML document that a request carries, its names without their namespace.
+    """The XML document in a request's body; its elements' names have no namespace.
 
     Args:
         request: the request.
         root: name of the document's root.
-        own_checksums: whether ``x-amz-checksum-`` headers are about the document rather than about an object.
+        own_checksums: whether ``x-amz-checksum-`` headers are checksums of the document rather than of an object.
 
     Raises:
-        ClientGoneError: the client went away.
-        S3Error: the document is too large, too slow, does not match its digests or is not a `root` document (400); or
-            other requests hold all memory reserved for documents (503).
+        ClientGoneError: the client closed the connection.
+        S3Error: the document is too large, arrives too slowly, does not match its digests or is not a `root` document
+            (400); or other requests use all memory reserved for documents (503).
     """
     try:
         with _DOCUMENTS.hold(request.scope, most_bytes=_MAX_DOCUMENT_BYTES):
@@ -234,7 +234,7 @@ async def read_document(request: S3Request, *, root: str, own_checksums: bool = 
     except TooManyRequestsException as error:
         raise S3Error(503, "SlowDown", error.message) from None
     except TimeoutError:
-        raise S3Error(400, "RequestTimeout", f"The document was not there after {_DOCUMENT_S:.0f} s") from None
+        raise S3Error(400, "RequestTimeout", f"The document did not arrive within {_DOCUMENT_S:.0f} s") from None
 
 
 async def _read_small(request: S3Request, *, own_checksums: bool) -> bytes:
@@ -250,7 +250,7 @@ async def _read_small(request: S3Request, *, own_checksums: bool) -> bytes:
         body += chunked.feed(data) if chunked is not None else data
         more = message.get("more_body", False)
         if len(body) > _MAX_DOCUMENT_BYTES:
-            raise S3Error(400, "MalformedXML", f"The document has more than {_MAX_DOCUMENT_BYTES} bytes")
+            raise S3Error(400, "MalformedXML", f"The XML document has more than {_MAX_DOCUMENT_BYTES} bytes")
     if chunked is not None:
         chunked.end()
     integrity = Integrity(headers)
@@ -262,23 +262,25 @@ async def _read_small(request: S3Request, *, own_checksums: bool) -> bytes:
 def _parse(body: bytes, root: str) -> ET.Element:
     try:
         text = body.decode("utf-8")
-        # No client declares entities; they appear in attacks only.
+        # A DOCTYPE can declare entities. No S3 client sends one; attacks do.
         if "<!" in text:
-            raise S3Error(400, "MalformedXML", "The document declares a type or holds a comment; send it without")
+            raise S3Error(
+                400, "MalformedXML", "The XML document contains a DOCTYPE, a comment or CDATA; send it without these"
+            )
         document = ET.fromstring(text)
     except (UnicodeDecodeError, ET.ParseError) as error:
-        raise S3Error(400, "MalformedXML", f"The document cannot be read: {error}") from None
+        raise S3Error(400, "MalformedXML", f"The XML document cannot be parsed: {error}") from None
     for element in document.iter():
         element.tag = element.tag.rpartition("}")[2]
     if document.tag != root:
-        raise S3Error(400, "MalformedXML", f"The document is a {document.tag[:100]}; {root} is expected")
+        raise S3Error(400, "MalformedXML", f"The XML document's root is {document.tag[:100]}; send {root}")
     return document
 
 
 def _check_length(request: S3Request) -> None:
     length = request.headers.get("x-amz-decoded-content-length") or request.headers.get("content-length", "0")
     if length.isdigit() and int(length) > MAX_OBJECT_BYTES:
-        raise S3Error(400, "EntityTooLarge", f"The object has {length} bytes; allowed are {MAX_OBJECT_BYTES}")
+        raise S3Error(400, "EntityTooLarge", f"The object has {length} bytes; at most {MAX_OBJECT_BYTES} are allowed")
 
 
 def _decoder(request: S3Request) -> AwsChunked | None:

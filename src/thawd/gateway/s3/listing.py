@@ -1,7 +1,7 @@
-"""ListObjectsV2 and ListObjects: pages of a bucket's recorded objects, with prefix and delimiter. ListBuckets.
+"""ListObjectsV2 and ListObjects (pages of a bucket's recorded objects, by prefix and delimiter), and ListBuckets.
 
-The cost of a page grows with its entries, not with the bucket: the catalog is read from where the page begins, and
-keys under a common prefix are skipped in one step.
+The cost of a page grows with the number of its entries, not with the size of the bucket: the catalog is read from
+where the page begins, and keys under a common prefix are skipped in one step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def send_listing(request: S3Request, *, read: Lister) -> None:
     """Answer a ListObjectsV2 or a ListObjects.
 
     Raises:
-        S3Error: a parameter is wrong (400) or not offered (501).
+        S3Error: a parameter is wrong (400) or not supported (501).
         StoreError: the catalog cannot be read.
     """
     query = request.query
@@ -71,10 +71,10 @@ async def send_buckets(request: S3Request, buckets: Sequence[Bucket]) -> None:
     """Answer a ListBuckets: all buckets of the configuration, even if their folders do not exist.
 
     Raises:
-        S3Error: another operation is asked for (405, 501).
+        S3Error: the request is for another operation (405, 501).
     """
     if request.method != "GET":
-        raise S3Error(405, "MethodNotAllowed", f"{request.method} is not offered for the list of buckets")
+        raise S3Error(405, "MethodNotAllowed", f"{request.method} is not supported for the list of buckets")
     request.require_only({"prefix"})
     prefix = request.query.get("prefix", "")
     named = sorted((bucket for bucket in buckets if bucket.name.startswith(prefix)), key=lambda bucket: bucket.name)
@@ -89,7 +89,7 @@ async def send_buckets(request: S3Request, buckets: Sequence[Bucket]) -> None:
 
 
 def _changed_s(bucket: Bucket) -> float:
-    """When the folder was last changed, seconds since the epoch: stat does not report when it was made."""
+    """When the folder was last changed, seconds since the epoch; stat does not report when it was created."""
     try:
         return bucket.path.stat().st_mtime
     except OSError:
@@ -144,7 +144,7 @@ def _start(query: dict[str, str]) -> bytes:
 
 
 def _after(marker: bytes, prefix: bytes, delimiter: bytes) -> bytes:
-    """The start of the page that follows `marker`, a key or a common prefix."""
+    """The key from which to list the page after `marker`, which is a key or a common prefix."""
     if not marker:
         return b""
     common = _common_prefix(marker, prefix, delimiter) if marker.startswith(prefix) else b""

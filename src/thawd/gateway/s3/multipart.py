@@ -1,7 +1,7 @@
-"""Multipart uploads: begin, parts, list of parts, complete, abort.
+"""The operations on multipart uploads: begin one, upload a part, list the parts, complete or abort the upload.
 
-A part may have any size up to that of a PUT. The completed object appears in one step and causes one event, as a PUT
-does; its record has the MD5 of its content as ETag, as every object's has.
+A part may be as large as the object of a PUT. As with a PUT, the completed object appears in one step and causes one
+event. Its record has the MD5 of the whole content as ETag, like the records of all objects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from thawd.resources import Bucket
 MAX_JOINED_BYTES = 5 * 1024**4
 _PAGE_PARTS = 1000
 _MD5 = re.compile(r"[0-9a-f]{32}")
-# Joining takes some seconds per GB. Meanwhile blanks are sent, as by S3, so that the client does not time out.
+# Joining the parts takes some seconds per GB. If it takes longer than this, thawd sends blanks at this interval, as S3
+# does, so that the client does not time out.
 PATIENCE_S = 10.0
 
 Wanted = list[tuple[int, str]]
@@ -59,7 +60,7 @@ class MultipartApi:
         """Answer one request.
 
         Raises:
-            ClientGoneError: the client went away.
+            ClientGoneError: the client closed the connection.
             S3Error: the request is refused.
             OSError: a file cannot be read or written.
         """
@@ -82,7 +83,7 @@ class MultipartApi:
             await asyncio.to_thread(parts.remove)
             await request.answer(204)
         else:
-            raise S3Error(501, "NotImplemented", f"This operation is not offered: {request.method} with ?uploadId")
+            raise S3Error(501, "NotImplemented", f"This operation is not supported: {request.method} with ?uploadId")
 
     async def _begin(self, request: S3Request, bucket: Bucket) -> None:
         check_properties(request)
@@ -92,7 +93,7 @@ class MultipartApi:
 
     async def _part(self, request: S3Request, bucket: Bucket) -> None:
         if "x-amz-copy-source" in request.asked:
-            raise S3Error(501, "NotImplemented", "UploadPartCopy is not offered: GET the object and upload its parts")
+            raise S3Error(501, "NotImplemented", "UploadPartCopy is not supported: GET the object and upload its parts")
         number = _number(request.query["partNumber"], "partNumber", least=1, most=MAX_PARTS)
         parts = await self._folder(request, bucket)
         upload = Upload(os.fsencode(bucket.path))
@@ -165,7 +166,7 @@ class MultipartApi:
     async def _outcome(self, request: S3Request, bucket: Bucket, wanted: Wanted) -> bytes | S3Error:
         """Join the parts and publish the object; returns the document of the answer, or the error to send."""
         try:
-            # Of two requests that complete the same upload, the second finds it gone.
+            # Of two requests that complete the same upload, the second finds that the upload no longer exists.
             async with self._lock(bucket.name, b"\0" + request.query["uploadId"].encode()):
                 parts = await self._folder(request, bucket)
                 await asyncio.to_thread(_check_size, parts, wanted, request.asked.get("x-amz-mp-object-size"))
@@ -202,13 +203,17 @@ async def _read_wanted(request: S3Request) -> Wanted:
         etag = (part.findtext("ETag") or "").strip().strip('"').lower()
         if wanted and number <= wanted[-1][0]:
             raise S3Error(
-                400, "InvalidPartOrder", f"Part {number} follows part {wanted[-1][0]}; list them in ascending order"
+                400, "InvalidPartOrder", f"Part {number} follows part {wanted[-1][0]}; list parts in ascending order"
             )
         if not _MD5.fullmatch(etag):
-            raise S3Error(400, "InvalidPart", f"The ETag of part {number} is {etag[:100]!r}; send that of its upload")
+            raise S3Error(
+                400,
+                "InvalidPart",
+                f"The ETag of part {number} is {etag[:100]!r}; send the ETag that the upload of the part returned",
+            )
         wanted.append((number, etag))
     if not wanted:
-        raise S3Error(400, "MalformedXML", "The document names no part; name those that make the object")
+        raise S3Error(400, "MalformedXML", "The XML document names no parts; name all parts of the object")
     return wanted
 
 
@@ -217,11 +222,13 @@ def _check_size(parts: PartFolder, wanted: Wanted, promised: str | None) -> None
     total_bytes = sum(sizes.get(number, 0) for number, _ in wanted)
     if total_bytes > MAX_JOINED_BYTES:
         raise S3Error(
-            400, "EntityTooLarge", f"The object would have {total_bytes} bytes; allowed are {MAX_JOINED_BYTES}"
+            400, "EntityTooLarge", f"The object would have {total_bytes} bytes; at most {MAX_JOINED_BYTES} are allowed"
         )
     if promised not in (None, str(total_bytes)):
         raise S3Error(
-            400, "InvalidRequest", f"The parts have {total_bytes} bytes together, x-amz-mp-object-size says {promised}"
+            400,
+            "InvalidRequest",
+            f"The parts have {total_bytes} bytes together, but x-amz-mp-object-size is {promised}",
         )
 
 

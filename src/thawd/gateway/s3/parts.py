@@ -1,9 +1,9 @@
-"""Multipart uploads on the disk: a hidden folder for each, in it a file for each part. Everything blocks.
+"""Multipart uploads on the disk: each upload has a hidden folder with a file for each part. All functions block.
 
-All state is in these files, so an upload survives a restart and a reload. A part's name is its number and its MD5; a
-part that has its name is on the disk.
+All state is in these files, so an upload survives a restart and a reload. The name of a part's file consists of the
+part's number and its MD5. A file gets this name only after all its data has been synced to the disk.
 """
-# Paths are bytes here, which pathlib does not take.
+# Paths are bytes here, which pathlib does not accept.
 # ruff: noqa: PTH102, PTH118
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PartFolder:
             raise _no_such_upload()
 
     def keep(self, upload: Upload, *, number: int, etag: str) -> None:
-        """Make the uploaded data the part `number`; the part is on the disk when this returns.
+        """Store the uploaded data as the part `number`; the part is on the disk when this returns.
 
         Raises:
             S3Error: the multipart upload ended meanwhile (404).
@@ -101,11 +101,11 @@ class PartFolder:
             raise _no_such_upload() from None
 
     def parts(self) -> list[Part]:
-        """The parts in the order of their numbers; of several with one number, the one that arrived last.
+        """The parts in the order of their numbers; of several with the same number, only the one that arrived last.
 
         Raises:
             S3Error: the upload ended meanwhile (404).
-            OSError: they cannot be read.
+            OSError: the folder cannot be read.
         """
         found: dict[int, Part] = {}
         try:
@@ -171,11 +171,14 @@ def _no_such_upload() -> S3Error:
     return S3Error(
         404,
         "NoSuchUpload",
-        "There is no multipart upload of this id and key: it was completed or aborted, or nothing came for a day",
+        "There is no multipart upload with this id and key; it was completed or aborted, or removed because no part "
+        "arrived for a day",
     )
 
 
 def _no_such_part(number: int, etag: str) -> S3Error:
     return S3Error(
-        400, "InvalidPart", f"Part {number} with the ETag {etag} has not been uploaded; upload it, or list it"
+        400,
+        "InvalidPart",
+        f"Part {number} with the ETag {etag} has not been uploaded; upload it, or check with ListParts",
     )

@@ -1,4 +1,4 @@
-"""GET and HEAD of an object, whole or one range; all bytes come from one version of the object."""
+"""GET and HEAD of an object or of one range of it. All bytes of an answer come from one version of the object."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thawd.gateway.s3.xml import S3Error
 from thawd.stores.objects.catalog import ObjectRecord
 
 _PIECE_BYTES = 256 * 1024
-# An HTML page in a bucket must not run in a browser as a page of this origin, which may call every API here.
+# An HTML page in a bucket must not run in a browser as a page of thawd's origin: such a page may call every API.
 INERT: Headers = [
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),
@@ -27,11 +27,11 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 async def send_object(request: S3Request, *, root: bytes, record: ObjectRecord | None) -> None:
     """Answer a GET or HEAD.
 
-    The ETag is the MD5 if the catalog's record matches the file. Otherwise it is made from size and time and contains
-    a ``-``, as S3's ETags do that are not an MD5.
+    The ETag is the MD5 if the catalog's record matches the file. Otherwise it is made from the file's modification time
+    and size, and contains a ``-``, like every ETag of S3 that is not an MD5.
 
     Raises:
-        S3Error: there is no such object, or a condition or range of the request fails.
+        S3Error: there is no such object, or it does not meet a condition or contain the range of the request.
         OSError: the object cannot be read.
     """
     fd, found = await asyncio.to_thread(open_object, root, request.key)
@@ -61,10 +61,10 @@ async def send_object(request: S3Request, *, root: bytes, record: ObjectRecord |
 
 
 async def _send_body(request: S3Request, fd: int, start: int, end: int) -> None:
-    """Send the bytes from `start` to `end`, until the client goes away."""
+    """Send the bytes from `start` to `end`; stop if the client disconnects."""
     async with asyncio.TaskGroup() as group:
         gone = group.create_task(_until_gone(request))
-        # Too late for an error answer: the body is cut off, and the client notices from its length.
+        # A read error comes too late for an error answer. The body is cut off, and the client notices from its length.
         with contextlib.suppress(OSError):
             while start < end and not gone.done():
                 piece = await asyncio.to_thread(os.pread, fd, min(_PIECE_BYTES, end - start), start)
@@ -106,7 +106,7 @@ def _names(condition: str, etag: str) -> bool:
 
 
 def _range(value: str | None, size: int) -> tuple[int, int] | None:
-    """First byte and the one after the last of a ``Range`` header; None for the whole.
+    """Start and exclusive end of the range in a ``Range`` header, in bytes; None for the whole object.
 
     As in S3, a header that asks for several ranges or is malformed is ignored.
 

@@ -10,10 +10,10 @@ from thawd.gateway.sigv4 import claimed_service
 from thawd.invocation import new_request_id
 
 XML = (b"content-type", b"application/xml")
-# Parameters of a presigned URL that are not the operation's: signatures of both versions, and signed headers.
+# Parameters of a presigned URL that do not belong to the operation: signatures of both versions, and signed headers.
 _OF_HEADERS = "x-amz-"
 _OF_SIGNATURES = {"awsaccesskeyid", "signature", "expires", "content-type", "content-md5"}
-# A hint some SDKs add for the server's logs.
+# A parameter that some SDKs add for the server's logs.
 _HINT = "x-id"
 
 
@@ -25,7 +25,7 @@ class S3Request:
         bucket: first part of the path, decoded.
         key: the rest of the path, decoded to the bytes of a file name; empty for the bucket itself.
         query: parameters, without those of signatures; bytes that are not UTF-8 become surrogates.
-        headers: names in lower case; the last of several wins.
+        headers: by name in lower case; of several headers with one name, only the last.
         scope: the request's ASGI scope.
         asked: all ``x-amz-`` fields, from headers and, for presigned URLs, from parameters; names in lower case.
     """
@@ -48,21 +48,21 @@ class S3Request:
         self._resource = raw.decode("latin-1")
 
     def require_only(self, allowed: set[str]) -> None:
-        """Refuse a request with other parameters than `allowed`: they ask for an operation that is not offered.
+        """Refuse a request with parameters not in `allowed`: they ask for an operation that thawd does not support.
 
         Raises:
             S3Error: NotImplemented (501).
         """
         unknown = sorted(set(self.query) - allowed)
         if unknown:
-            raise S3Error(501, "NotImplemented", f"This operation is not offered: {self.method} with ?{unknown[0]}")
+            raise S3Error(501, "NotImplemented", f"This operation is not supported: {self.method} with ?{unknown[0]}")
 
     def common_headers(self) -> Headers:
-        """The headers that every answer carries."""
+        """The headers that every answer has."""
         return [(b"x-amz-request-id", self._request_id.encode())]
 
     async def answer(self, status: int, headers: Headers | None = None, body: bytes = b"") -> None:
-        """Send a whole answer."""
+        """Send a complete answer."""
         await respond(self.send, status, [*self.common_headers(), *(headers or [])], body)
 
     async def refuse(self, error: S3Error) -> None:
@@ -85,8 +85,9 @@ def _is_of_operation(parameter: str) -> bool:
 def speaks_s3(scope: Scope) -> bool:
     """Whether a request is recognisably meant for S3, whatever its path.
 
-    It is signed for the service ``s3`` (version 4) or with a version 2 signature, which only S3 accepts, in a header or
-    in its URL. Or it is unsigned and carries the digest of its body in the header that S3's clients send.
+    Such a request is signed for the service ``s3`` (version 4), or has a version 2 signature, which only S3 accepts.
+    The signature is in a header or in the URL. Or the request is unsigned and has the digest of its body in the header
+    that S3 clients send.
     """
     headers = {name: value for name, value in scope["headers"] if name in (b"authorization", b"x-amz-content-sha256")}
     signature: str = headers.get(b"authorization", b"").decode("latin-1").strip()

@@ -1,4 +1,4 @@
-"""S3's XML: error documents, listings, and the building blocks of other documents. Pure.
+"""S3's XML: error documents, listings, and the building blocks of other documents. No side effects.
 
 Source: Amazon S3 API reference, "Error responses", "ListObjectsV2" and "ListObjects".
 """
@@ -45,9 +45,9 @@ class Listing(msgspec.Struct, kw_only=True):
         url_encoded: whether all keys are sent URL-encoded.
         objects: the objects of this page.
         prefixes: the common prefixes of this page.
-        echoed: parameters of the request that the answer repeats; bytes are a key.
-        following: the element that says where the next page begins; empty when this is the last.
-        counted: whether the page has the number of its entries, as in version 2.
+        echoed: parameters of the request that the answer repeats; a value of type bytes is a key.
+        following: the element that says where the next page begins; empty when this is the last page.
+        counted: whether the document contains the number of entries, as that of ListObjectsV2 does.
     """
 
     bucket: str
@@ -93,19 +93,19 @@ class Listing(msgspec.Struct, kw_only=True):
         }
 
     def _text(self, value: str | bytes) -> str:
-        """Text unchanged; a key or a part of one in the encoding that the client asked for."""
+        """`value` as text; bytes are a key or a part of one, encoded as the client asked for."""
         if isinstance(value, bytes) and self.url_encoded:
             return quote(value, safe="/")
         return _text(value)
 
 
 def elements(fields: Mapping[str, str | bytes]) -> str:
-    """One element for each field; bytes are a key or a part of one."""
+    """One element for each field; a value of type bytes is a key or a part of one."""
     return "".join(f"<{name}>{_xml_text(_text(value))}</{name}>" for name, value in fields.items())
 
 
 def document(name: str, inner: str) -> bytes:
-    """A whole document: a root element with S3's namespace around `inner`."""
+    """A complete document: a root element with S3's namespace around `inner`."""
     return (XML_HEAD + f'<{name} xmlns="{_NAMESPACE}">{inner}</{name}>').encode()
 
 
@@ -119,6 +119,6 @@ def _text(value: str | bytes) -> str:
 
 
 def _xml_text(value: str) -> str:
-    """`value` escaped for XML; characters that XML 1.0 cannot hold become U+FFFD."""
+    """`value` escaped for XML; characters that XML 1.0 does not allow become U+FFFD."""
     clean = "".join(char if char >= " " or char in "\t\n\r" else "\ufffd" for char in value)
     return escape(clean, {"\r": "&#13;"}).encode("utf-8", "replace").decode()

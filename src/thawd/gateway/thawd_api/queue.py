@@ -41,7 +41,7 @@ class QueueOperations(Protocol):
 
 
 class QueueApi:
-    """Serves ``/_thawd/queue`` and what is under ``/_thawd/dead``."""
+    """Serves ``/_thawd/queue``, ``/_thawd/dead`` and all paths under ``/_thawd/dead/``."""
 
     def __init__(self, operations: QueueOperations) -> None:
         self._operations = operations
@@ -63,7 +63,7 @@ class QueueApi:
         change = self._changes.get(rest) if path != QUEUE_PATH else None
         wanted = "GET" if change is None else "POST"
         if scope["method"] != wanted:
-            raise MethodNotAllowedException(f"{path} takes {wanted}")
+            raise MethodNotAllowedException(f"{path} accepts {wanted}")
         if change is not None:
             body = await read_body(scope, receive, limit_bytes=_MAX_BODY_BYTES, operation=rest)
             document = await change(_selection(body))
@@ -85,10 +85,10 @@ def _selection(body: bytes) -> Selection:
     try:
         return msgspec.json.decode(body, type=Selection)
     except msgspec.DecodeError as error:
-        raise InvalidRequestContentException(f"the body names no dead letters: {error}") from None
+        raise InvalidRequestContentException(f"The body does not select dead letters: {error}") from None
 
 
 def _number(text: str, what: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 18:
-        raise InvalidParameterValueException(f"{what} is a whole number, not {text[:40]!r}")
+        raise InvalidParameterValueException(f"{what} must be a whole number, not {text[:40]!r}")
     return int(text)

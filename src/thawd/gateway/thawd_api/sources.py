@@ -1,4 +1,4 @@
-"""thawd's own operations on sources: ``GET /_thawd/sources``, ``POST /_thawd/sources/NAME/pause`` and ``…/resume``."""
+"""thawd's own operations on event sources: list them (``GET /_thawd/sources``), pause one and resume one (``POST``)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SourcesApi:
         """Serve one request.
 
         Raises:
-            ThawdError: as the operation does.
+            ThawdError: the operation failed.
         """
         raw_path = raw_path_of(scope)
         rest = raw_path.removeprefix(PREFIX).strip("/")
@@ -45,8 +45,8 @@ class SourcesApi:
         operations = {"pause": self._sources.pause, "resume": self._sources.resume}
         if not name or verb not in operations:
             raise ResourceNotFoundException(
-                f"There is no {raw_path}; there are {PREFIX} and {PREFIX}/NAME/pause, resume"
+                f"There is no {raw_path}; the paths are {PREFIX}, {PREFIX}/NAME/pause and {PREFIX}/NAME/resume"
             )
         if scope["method"] != "POST":
-            raise MethodNotAllowedException(f"{raw_path} takes POST, not {scope['method']}")
+            raise MethodNotAllowedException(f"{raw_path} accepts POST, not {scope['method']}")
         await respond_json(send, 200, await operations[verb](unquote(name)))

@@ -1,4 +1,4 @@
-"""Builds the control plane of a server and restores it from the catalog."""
+"""Builds the control plane of a server and restores its resources from the catalog in the state file."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class ControlSubsystem:
     Args:
         state: the state file.
         execution: runs functions.
-        settings: returns the configuration in force.
+        settings: returns the current configuration.
         url: returns the URL of the server.
         urls: function URLs.
         budget: memory for request bodies.
-        elsewhere: reads an object of an emulated bucket, for code; None: there is no emulator.
+        elsewhere: reads an object of an emulated bucket that contains code; None: there is no emulator.
 
     Attributes:
-        api: the Lambda API over HTTP; set by `open`, like the attributes below but `registry`.
+        api: the Lambda API over HTTP; `open` sets it and the other attributes, except `registry`.
         configured: the functions of the configuration.
-        deployments: all functions with the versions they should serve.
+        deployments: all functions, with the versions that they should serve.
         mappings: event source mappings.
         registry: functions, versions, aliases and layers.
     """
@@ -79,7 +79,7 @@ class ControlSubsystem:
         self._publishing = asyncio.Lock()
 
     async def open(self) -> None:
-        """Restore the resources that the API made before, and declare them with the configuration's functions.
+        """Restore the resources that were created through the API, and declare them and the configured functions.
 
         Raises:
             StoreError: the catalog cannot be read.
@@ -124,10 +124,10 @@ class ControlSubsystem:
         return family is not None and family.recursion == "Allow"
 
     async def publish(self, *, retry: bool = False) -> None:
-        """Publish the functions of the configuration that have changed, then remove what no version needs any more.
+        """Publish the configured functions that have changed, then remove files that no version needs any more.
 
         Args:
-            retry: publish again also what has not changed, where init or the priming event failed last time.
+            retry: also republish unchanged functions whose init or priming event failed last time.
         """
         async with self._publishing:
             await self.configured.publish(self._settings().functions, retry=retry)
@@ -135,7 +135,7 @@ class ControlSubsystem:
                 await self._publisher.clean(keep=self._packages)
                 await self._code.remove_except(self._packages)
                 await self._execution.spawner.evict()
-            except Exception as error:  # what is left over costs disk space and nothing else
+            except Exception as error:  # files that are left over only use disk space
                 reason = error.message if isinstance(error, StoreError) else unexpected(error)
                 complain(f"thawd: old packages and snapshots could not be removed: {reason}")
 
@@ -144,15 +144,15 @@ class ControlSubsystem:
         return self.registry.packages() | self._code.recent()
 
     def _serve_url(self, name: str, qualifier: str | None, config: Mapping[str, Any] | None) -> str:
-        """Serve a function URL that the API created, or remove it when `config` is None; returns the URL."""
+        """Serve a function URL that was created through the API, or remove it if `config` is None; returns the URL."""
         if config is None:
             self._urls.remove(name, qualifier or LATEST)
             return ""
-        # A path and not a host name, because not every resolver knows names under localhost.
+        # The URL differs in its path, not in its host name: not every resolver knows names under localhost.
         return f"{self._url()}{PATH_PREFIX}{self._urls.set(name, qualifier or LATEST, settings_of(config))}/"
 
     def _declared_url(self, name: str) -> Mapping[str, Any] | None:
-        """The function URL that the configuration declares, in the fields of the Lambda API."""
+        """The function URL that the configuration declares, with the fields of the Lambda API."""
         settings = self._settings().urls.get(name)
         if settings is None:
             return None

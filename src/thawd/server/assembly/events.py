@@ -1,4 +1,4 @@
-"""Builds the subsystem of asynchronous events: the queue, its invoker, the outcomes, and the upkeep."""
+"""Builds the subsystem for asynchronous events: the queue, its invoker, delivery of outcomes, and maintenance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from thawd.telemetry.metrics import Metrics
 
 
 class EventSubsystem:
-    """Asynchronous events of one server.
+    """Stores, runs and delivers the asynchronous events of one server.
 
     Args:
         state: the state file.
@@ -37,7 +37,7 @@ class EventSubsystem:
     Attributes:
         queue: the stored events.
         invoker: runs events.
-        desk: answers operators' questions about events and dead letters.
+        desk: lists events and dead letters for operators, and changes dead letters.
 
     Raises:
         StoreError: a file cannot be used.
@@ -73,17 +73,17 @@ class EventSubsystem:
         self.desk = QueueDesk(dead_letters, self._upkeep, wake=self._wake)
 
     async def recover(self) -> None:
-        """Recover the events that ran when the last server ended; call it before anything runs.
+        """Queue the events again that were running when the last server ended. Call it before anything runs.
 
         Raises:
             StoreError: the state file cannot be used.
         """
         recovered = await self.queue.recover(longest_wait_s=max(LONGEST_WAIT_S, 2 * self._retry_wait_s))
         if recovered:
-            say(f"{recovered} asynchronous events were in flight when thawd last ended; they run again")
+            say(f"{recovered} asynchronous events were running when thawd last ended; they run again")
 
     def works(self, started: asyncio.Event) -> tuple[Coroutine[None, None, None], ...]:
-        """Background tasks of the subsystem; they set `started` when functions may be declared."""
+        """Background tasks of the subsystem. They set `started` when functions may be declared."""
         return self.invoker.run(started), self._upkeep.run()
 
     def is_full(self) -> bool:
@@ -100,11 +100,11 @@ class EventSubsystem:
         self._upkeep.stop()
 
     async def settled(self, patience_s: float) -> None:
-        """Wait until the outcomes of events that ran are stored, at most `patience_s` seconds."""
+        """Wait until the outcomes of finished events are stored, at most `patience_s` seconds."""
         await self.invoker.settled(patience_s)
 
     def break_off(self) -> None:
-        """Stop deliveries and store their outcomes, to be delivered after the next start."""
+        """Stop deliveries and store their outcomes, which are delivered after the next start."""
         self._outcomes.break_off()
 
     async def close(self) -> None:

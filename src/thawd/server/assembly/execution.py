@@ -1,4 +1,4 @@
-"""Builds the subsystem that runs functions: machine limits, processes, snapshots, publisher, dispatcher."""
+"""Builds the subsystem that runs functions: limits, processes, snapshots, building of versions, dispatcher."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ from thawd.telemetry.metrics import Metrics
 _WATCH_AGAIN_S = 1.0
 
 SpawnTask = Callable[[Coroutine[None, None, None]], object]
-"""Runs a coroutine in the background."""
+"""A function that runs a coroutine in the background."""
 
 
 class ExecutionSubsystem:
-    """Runs the functions of one server, from the invocation to the process.
+    """Runs the functions of one server: dispatches invocations, and starts and watches processes.
 
     Args:
         settings: the configuration.
         environ: the platform's environment variables.
-        services: answers calls that functions make to the platform, such as those of `thawd.table`.
+        services: answers calls from functions to the platform, such as those of `thawd.table`.
         metrics: the server's metrics.
         spawn_task: runs a coroutine in the background.
         closing: closes open resources when the server ends.
 
     Attributes:
-        launcher: executes and follows processes.
+        launcher: starts and watches processes.
         spawner: starts environments.
-        room: the machine's room for environments.
+        room: accounts for the memory and the number of environments on this machine.
         dispatcher: runs invocations.
         builder: builds versions.
-        spawn_task: the argument.
+        spawn_task: the argument of the same name.
 
     Raises:
         StartError: the configuration needs more environments than the machine can run.
@@ -97,7 +97,7 @@ class ExecutionSubsystem:
         self.builder.runtimes = settings.runtimes
 
     def _set_up_snapshots(self, engine: Engine | str, settings: Settings) -> None:
-        """Let the spawner freeze and thaw; `engine` is the snapshot engine, or the reason why there is none."""
+        """Enable snapshots in the spawner. `engine` is the snapshot engine, or the reason why there is none."""
         server = settings.server
         if isinstance(engine, str):
             self.spawner.refuse_snapshots(engine)
@@ -120,7 +120,7 @@ class ExecutionSubsystem:
             complain(text)
 
     async def watch_limits(self) -> None:
-        """Enforce limits of memory and temporary storage until cancelled."""
+        """Enforce memory and temporary storage limits until cancelled."""
         storage = StorageWatch(self._disks)
         self.room.storage = storage
         async with asyncio.TaskGroup() as watches:
@@ -129,7 +129,7 @@ class ExecutionSubsystem:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """Limits of the machine, for the status document."""
+        """Limits for all environments together, for the status document."""
         return {
             "max_environments": self.room.max_environments,
             "memory_mb": self.room.memory_mb,
@@ -139,7 +139,7 @@ class ExecutionSubsystem:
 
     @property
     def shared_tmp(self) -> str:
-        """Why functions see the machine's /tmp against the configuration; empty when they do not."""
+        """Why functions share the machine's /tmp although private folders are configured; empty if they do not."""
         return self._disks.shared_tmp or ""
 
     def measure(self, metrics: Metrics) -> None:
@@ -150,7 +150,7 @@ class ExecutionSubsystem:
             metrics.set_gauge("waiting", function=name, value=waiting)
 
     async def end(self, patience_s: float) -> None:
-        """Start nothing more and kill all processes; waits for their end at most `patience_s` seconds."""
+        """Start no more processes, kill all, and wait at most `patience_s` seconds until they have exited."""
         self.dispatcher.stopping = True
         self.dispatcher.declare({})
         self.launcher.children.kill_all()
@@ -161,10 +161,10 @@ class ExecutionSubsystem:
 
 
 async def _steadily(what: str, watch: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Keep a watch running until cancelled: an error in one of its checks ends neither the watch nor the server.
+    """Keep a watch running until cancelled. An error in one of its checks ends neither the watch nor the server.
 
     Args:
-        what: resource that is watched, for messages.
+        what: name of the watched resource, for messages.
         watch: checks environments until it is cancelled.
     """
     reports = SayOnce(complain)
@@ -172,7 +172,7 @@ async def _steadily(what: str, watch: Callable[[], Coroutine[None, None, None]])
         try:
             await watch()
         except Exception as error:
-            reports.say(f"thawd: the {what} of environments was not checked: {unexpected(error)}")
+            reports.say(f"thawd: the {what} of environments could not be checked: {unexpected(error)}")
         await asyncio.sleep(_WATCH_AGAIN_S)
 
 
@@ -181,8 +181,8 @@ def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:
     with_cpu = cpu.with_cpu_limits(limiter) if cpu_limits else None
     if cpu_limits and with_cpu is None:
         complain(
-            "thawd: cpu_limits: environments have no CPU limit, because there is no writable cgroup with the cpu "
-            "controller; run thawd as root, or in a service with Delegate=yes"
+            "thawd: cpu_limits is set, but environments have no CPU limit, because there is no writable cgroup with "
+            "the cpu controller; run thawd as root, or in a systemd service with Delegate=yes"
         )
     return process_limit.with_process_limits(with_cpu or limiter)
 
@@ -196,7 +196,7 @@ def _find_engine() -> Engine | str:
 
 
 def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
-    """Paths that functions' processes read besides code and interpreter; None: they share the machine's /tmp."""
+    """Paths that functions' processes read besides code and interpreter; None if they share the machine's /tmp."""
     if not settings.server.private_tmp:
         return None
     own = [Path(package_file).parent, *([program] if program is not None else []), *sdk.folders()]
@@ -204,10 +204,10 @@ def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
 
 
 def _room(settings: Settings, spawner: Spawner) -> Room:
-    """The machine's room, with its limits.
+    """Create the object that accounts for the machine's memory and number of environments.
 
     Raises:
-        StartError: it can run fewer environments than the configuration needs.
+        StartError: the machine can run fewer environments than the configuration needs.
     """
     server = settings.server
     found = Room(
@@ -220,8 +220,8 @@ def _room(settings: Settings, spawner: Spawner) -> Room:
     required = config.required_environments(settings)
     if required > found.max_environments:
         raise StartError(
-            f"{required} environments are reserved, provisioned or left for the other functions, and this "
-            f"machine runs {found.max_environments} by default: lower reserved_concurrency or "
-            "provisioned_concurrency, or set server.max_environments"
+            f"the configuration needs {required} environments (reserved, provisioned, and some for the other "
+            f"functions), but this machine runs only {found.max_environments} by default: lower reserved_concurrency "
+            "or provisioned_concurrency, or set server.max_environments"
         )
     return found

@@ -1,7 +1,7 @@
-"""The composition root: builds the subsystems of one server, in the order in which they need each other.
+"""The composition root: builds the subsystems of one server, in the order of their dependencies.
 
 These are the stores, the execution of functions, other AWS services, asynchronous events, buckets, the control plane,
-sources, and the HTTP application in front of them. When they start and stop is decided in `thawd.server.serving`.
+sources, and the HTTP application that uses them. `thawd.server.serving` decides when they start and stop.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class Platform:
         closing: closes open resources when the server ends.
 
     Attributes:
-        settings: the configuration in force.
+        settings: the current configuration.
         url: URL of the server.
-        stores: everything durable.
+        stores: the state file, tables and remote buckets.
         execution: runs functions.
         emulated: passes requests on to the emulator of other AWS services; None: they are not emulated.
-        events: asynchronous events; set by `open`, like the attributes below.
+        events: asynchronous events; `open` sets this attribute and those below.
         watchers: bucket watchers of the buckets that are folders, by name.
         control: the control plane.
         sources: event sources.
@@ -114,11 +114,11 @@ class Platform:
         )
 
     async def open(self, *, aws: str, stopping: asyncio.Event) -> None:
-        """Build the subsystems that the attributes name.
+        """Build the subsystems that `__init__` did not build.
 
         Args:
-            aws: other AWS services for functions: ``none``, ``local`` or ``real``.
-            stopping: set once the server stops; from then on, the end of the emulator is no failure.
+            aws: which other AWS services functions use: ``none``, ``local`` or ``real``.
+            stopping: set when the server stops. If the emulator ends earlier, that is reported as a failure.
 
         Raises:
             StartError: the server cannot start; the message says why.
@@ -162,7 +162,10 @@ class Platform:
         """
         server = self.settings.server
         if server.key is not None or not config.is_loopback(server.host):
-            raise StartError("--aws is for development on this machine: use it without server.key and on loopback")
+            raise StartError(
+                "--aws is only for development on this machine: use it without server.key, and listen on a loopback "
+                "address"
+            )
 
         def lost() -> None:
             if not stopping.is_set():
@@ -186,7 +189,7 @@ class Platform:
         )
 
     async def stop_aws(self) -> None:
-        """Let the emulator save its state and end; no function may need it any more."""
+        """Stop the emulator after it has saved its state. Call it when no function needs it any more."""
         if self._emulator is not None:
             await self._emulator.stopped()
 
@@ -235,7 +238,7 @@ class Platform:
         )
 
     def take_over(self, settings: Settings) -> None:
-        """Put another configuration into force for requests; the caller then publishes its functions."""
+        """Use another configuration for requests. The caller must then publish its functions."""
         self.settings = settings
         self.execution.builder.runtimes = settings.runtimes
         self.control.configured.declare(settings.functions)

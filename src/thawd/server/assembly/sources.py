@@ -1,6 +1,6 @@
-"""Builds the event sources of a server: queues, schedules and remote buckets; and schedules of provisioned concurrency.
+"""Builds the event sources of a server (queues, schedules, remote buckets) and schedules of provisioned concurrency.
 
-Lists sources, pauses and resumes them durably, and applies a new configuration to them.
+It also lists sources, pauses and resumes them durably, and applies a new configuration to them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class SourceSubsystem:
 
     Args:
         mappings: event source mappings.
-        registry: names the paused sources.
+        registry: stores which sources are paused.
         dispatcher: runs functions.
         state: the state file.
-        settings: returns the configuration in force.
+        settings: returns the current configuration.
         wake: called with the functions that have new events in the queue.
-        sqs: URL of SQS; None: the endpoint that the AWS configuration of this process names.
+        sqs: endpoint URL of SQS; None: the endpoint in the AWS configuration of this process.
         buckets: remote buckets.
     """
 
@@ -80,13 +80,13 @@ class SourceSubsystem:
             for mapping in self._mappings.all():
                 self._pollers.apply(mapping)
             self._runs = True
-            while not await self.declare():  # noqa: ASYNC110 - no event reports that a state file works again
+            while not await self.declare():  # noqa: ASYNC110 - no event says that the state file works again
                 await asyncio.sleep(_STORE_RETRY_S)
             tasks.create_task(self._schedules.run())
             tasks.create_task(self._provisioned.run())
 
     async def declare(self) -> bool:
-        """Apply the configuration in force; returns whether it could be stored."""
+        """Apply the current configuration. Returns whether it could be stored."""
         if not self._runs:
             return True  # `run` applies it when it starts
         async with self._changing:
@@ -96,12 +96,12 @@ class SourceSubsystem:
             try:
                 await self._schedules.declare(settings.schedules, paused=frozenset(self._registry.paused))
             except StoreError as error:
-                complain(f"thawd: schedules wait: {error.message}")
+                complain(f"thawd: the schedules cannot be stored and do not run until they are: {error.message}")
                 return False
             return True
 
     def stop(self) -> None:
-        """Start no further batches; batches in flight finish."""
+        """Start no more batches; batches in flight are completed."""
         self._pollers.stop()
 
     async def settled(self, patience_s: float) -> None:
@@ -109,7 +109,7 @@ class SourceSubsystem:
         await self._pollers.settled(patience_s)
 
     async def document(self) -> dict[str, Any]:
-        """All sources with state, last result and lag."""
+        """All sources with their state, last result and lag."""
         await self._pollers.look()
         schedules = self._settings().schedules.values()
         return {
@@ -121,7 +121,7 @@ class SourceSubsystem:
         }
 
     async def pause(self, name: str) -> dict[str, Any]:
-        """Pause a source until it is resumed, also across restarts; invocations in flight finish.
+        """Pause a source until it is resumed, even across restarts. Invocations in flight are completed.
 
         Raises:
             ResourceNotFoundException: there is no such source (404).
@@ -147,7 +147,9 @@ class SourceSubsystem:
         schedule = settings.schedules.get(name)
         if schedule is not None:
             if enabled and not schedule.enabled:
-                raise ResourceConflictException(f"thawd.toml says enabled = false for {name}; change it there")
+                raise ResourceConflictException(
+                    f"{name} cannot be resumed: it has enabled = false in thawd.toml; change it there"
+                )
             async with self._changing:
                 await self._registry.pause(name, paused=not enabled)
                 await self._schedules.declare(settings.schedules, paused=frozenset(self._registry.paused))
@@ -160,7 +162,7 @@ class SourceSubsystem:
         found = [one for one in self._mappings.all() if name in (one.name, one.uuid)]
         if len(found) > 1:
             uuids = ", ".join(one.uuid for one in found)
-            raise ResourceConflictException(f"{name} is the name of several sources; give one of their UUIDs: {uuids}")
+            raise ResourceConflictException(f"{name} is the name of several sources; use one of their UUIDs: {uuids}")
         if not found:
             known = [*(one.name for one in self._mappings.all()), *self._settings().schedules, *self._buckets.names]
             raise ResourceNotFoundException(f"There is no source {name}; there are: {', '.join(known) or 'none'}")

@@ -16,7 +16,7 @@ from thawd.system import folders
 
 
 class StoreSubsystem:
-    """The stores of one server; opening them creates missing folders.
+    """The stores of one server. Missing folders are created when the stores are opened.
 
     Args:
         settings: the configuration.
@@ -25,9 +25,9 @@ class StoreSubsystem:
     Attributes:
         state: the state file.
         objects: the catalog of the buckets that are folders.
-        tables: all tables, in files and elsewhere.
+        tables: all tables, both those in files and remote ones.
         buckets: the remote buckets.
-        patience_s: longest wait for remote tables and buckets at the end, for all together, seconds.
+        patience_s: when the server stops, longest wait for all remote tables and buckets together, seconds.
 
     Raises:
         StartError: a folder cannot be created.

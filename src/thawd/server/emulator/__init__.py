@@ -1,5 +1,5 @@
 """``thawd up --aws``: an emulator of other AWS services in a separate process.
 
-`process` is the server's side. `program` runs moto in the other process, where `keeper` and `state` save the state of
-the emulated services in the data folder.
+`process` starts and stops that process for the server. `program` runs moto in it, where `keeper` and `state` save the
+state of the emulated services in the data folder.
 """

@@ -1,7 +1,7 @@
-"""Saves the emulator's state soon after requests that change it, and at the end.
+"""Decides when the emulator's state is saved: soon after requests that change it, and before the emulator exits.
 
-This runs in the emulator's own process, between the requests and `thawd.server.emulator.state`. No request works on the
-backends while their state is copied, so that a saved state never holds half of a request.
+This module runs in the emulator's own process; `thawd.server.emulator.state` does the saving. No request works on
+moto's backends while their state is copied, so that a saved state never contains only half of a request's changes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from thawd.system.retry import SayOnce
 class Keeper:
     """Saves the state while requests change the backends.
 
-    Changes are written in groups, soon after the requests, and at the latest when the emulator ends. A process that
-    is killed with -9 loses the changes since the last write began, some tenths of a second.
+    The changes of several requests are written together, soon after the requests, and at the latest when the emulator
+    ends. If the process is killed (SIGKILL), the changes since the last write began are lost: those of some tenths of
+    a second.
 
     Args:
         state: the saved state.
@@ -29,7 +30,7 @@ class Keeper:
     # The pause between two writes, as a multiple of the time that requests waited for the last one.
     _SHARE = 10
     _QUIET_S = 1.0
-    # At the end, a long poll may still run, or the disk may be full for a moment.
+    # The last save is tried several times: a long poll may still be running, or the disk may be full for a moment.
     _LAST_TRIES = 10
     _LAST_PAUSE_S = 0.5
 
@@ -42,21 +43,21 @@ class Keeper:
         self._changed = threading.Event()
         self._ending = threading.Event()
         self._last: bytes | None = None
-        self._waited_s = 0.0  # by requests, while the state was last taken
+        self._waited_s = 0.0  # how long requests had to wait while the state was last copied
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Start to save changes."""
+        """Start the thread that saves changes."""
         self._thread.start()
 
     def enter(self) -> None:
-        """Note that a request begins to work on the backends; waits while their state is copied."""
+        """Record that a request starts to work on the backends. Waits while their state is being copied."""
         with self._turn:
             self._turn.wait_for(lambda: not self._held)
             self._running += 1
 
     def leave(self, *, changed: bool) -> None:
-        """Note that a request has finished; `changed` says whether it may have changed a backend."""
+        """Record that a request has finished; `changed` says whether it may have changed a backend."""
         with self._turn:
             self._running -= 1
             self._turn.notify_all()
@@ -64,11 +65,11 @@ class Keeper:
             self._changed.set()
 
     def changed(self) -> None:
-        """Note a change outside of `enter` and `leave`."""
+        """Record a change by a request that did not call `enter` and `leave`."""
         self._changed.set()
 
     def end(self) -> None:
-        """Save the last changes; no further requests are served."""
+        """Save the last changes. From now on no requests are served."""
         self._ending.set()
         self._changed.set()
         self._thread.join()
@@ -79,7 +80,7 @@ class Keeper:
             if self._save(held=True):
                 return
             time.sleep(self._LAST_PAUSE_S)
-        self._say("thawd: the state of --aws could not be saved at the end; the last changes are lost")
+        self._say("thawd: the state of the --aws emulator could not be saved at its end; the last changes are lost")
 
     def _run(self) -> None:
         pause_s = self.PAUSE_S
@@ -89,11 +90,11 @@ class Keeper:
                 return
             self._changed.clear()
             if not self._save(held=False):
-                self._changed.set()  # again
+                self._changed.set()  # so that the next round tries again
             pause_s = max(self.PAUSE_S, self._waited_s * self._SHARE)
 
     def _save(self, *, held: bool) -> bool:
-        """Save the state; returns False when that failed and must be tried again."""
+        """Save the state. Returns False if that failed and must be tried again."""
         is_saved = False
         try:
             begun_s = time.monotonic()
@@ -111,9 +112,12 @@ class Keeper:
         except (RuntimeError, ValueError):
             pass  # a polling request changed a backend meanwhile, or removed an object
         except OSError as error:
-            self._say(f"thawd: the state of --aws could not be saved in the data folder: {error}; thawd tries again")
+            self._say(
+                f"thawd: the state of the --aws emulator could not be saved in the data folder: {error}; thawd tries "
+                "again"
+            )
         for service, why in self._state.left_out.items():
-            self._say(f"thawd: --aws: the state of {service} is lost when thawd ends, as it cannot be saved: {why}")
+            self._say(f"thawd: --aws: the state of {service} cannot be saved and is lost when thawd ends: {why}")
         return is_saved
 
     def _write(self, saved: SavedState) -> None:
@@ -123,7 +127,10 @@ class Keeper:
         self._last = saved.pickled
 
     def _hold(self) -> None:
-        """Let no request begin, and wait a limited time until none runs; the next save corrects half a request."""
+        """Let no request start, and wait for a limited time until none is running.
+
+        If one still runs then, the saved state may contain half of its changes. The next save corrects that.
+        """
         with self._turn:
             self._held = True
             self._turn.wait_for(lambda: not self._running, self._QUIET_S)

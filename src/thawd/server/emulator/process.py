@@ -1,7 +1,7 @@
-"""Starts the emulator of other AWS services, moto's server in a separate process, and connects it to thawd.
+"""Starts the emulator of other AWS services (moto's server in a separate process) and connects it to thawd.
 
-It is for development. Its state is in the data folder and is loaded before functions are published. The emulator's own
-process saves it (`thawd.server.emulator.state`).
+The emulator is for development. Its state is kept in the data folder and is loaded before functions are published. The
+emulator's own process saves the state (`thawd.server.emulator.state`).
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class Emulator:
     async def start(
         cls, folder: Path, *, environ: Mapping[str, str], children: Children, lost: Callable[[], None]
     ) -> Emulator:
-        """Start the emulator and wait until it serves.
+        """Start the emulator and wait until it accepts requests.
 
         Args:
             folder: folder for its state.
             environ: environment variables of the platform.
-            children: watches the process, which belongs to no function.
+            children: watches the emulator's process, like those of functions.
             lost: called when the process has ended.
 
         Raises:
@@ -71,13 +71,13 @@ class Emulator:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            # It emulates the account in thawd's own ARNs.
+            # The emulated account must be the one in thawd's own ARNs.
             env={**environ, "MOTO_ACCOUNT_ID": ACCOUNT_ID},
         )
         assert process.stdout is not None
         process.returncode = 0  # `Children` reaps it, not Popen
         child = children.watch(process.pid)
-        child.outlasts = True  # it ends in `stop`, after it has saved its state, and never with functions' processes
+        child.outlasts = True  # it must not be killed with the functions' processes: `stop` ends it, and it saves first
         try:
             async with asyncio.timeout(_START_S):
                 line = await asyncio.to_thread(process.stdout.readline)
@@ -85,7 +85,7 @@ class Emulator:
             line = b""
         if not line.strip().isdigit():
             child.kill()
-            raise StartError("the emulator of --aws did not start; its own message is above")
+            raise StartError("the emulator of --aws did not start; see its own message above")
         child.ended.add_done_callback(lambda _: lost())
         return cls(process, child, f"http://127.0.0.1:{int(line)}")
 
@@ -95,13 +95,13 @@ class Emulator:
         return AwsAccess(endpoint_url=self.url, access_key="test", secret="test")
 
     def stop(self) -> None:
-        """Tell the emulator to save its state and end."""
+        """Make the emulator save its state and exit, without waiting for that."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
 
     async def stopped(self) -> None:
-        """Tell the emulator to end and wait for it; after a time limit it is killed."""
+        """Make the emulator exit, and wait until it has. After a time limit it is killed."""
         self.stop()
         await asyncio.wait([self._child.ended], timeout=_STOP_S)
         self._child.kill()
@@ -112,7 +112,7 @@ def local_variables(url: str, keys: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         url: URL of the server.
-        keys: access keys with which requests must be signed; empty: any key works.
+        keys: access keys with which requests must be signed; empty: any key is accepted.
     """
     access_key, secret = next(iter(keys.items()), ("test", "test"))
     credentials = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
@@ -120,7 +120,7 @@ def local_variables(url: str, keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def real_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables with the caller's own credentials, for functions that use the caller's account.
+    """Environment variables with the user's own AWS credentials, for functions that use the user's account.
 
     Source: AWS SDKs and tools reference guide, "Settings reference".
     """
@@ -148,12 +148,12 @@ def real_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class EmulatorCallbacks:
-    """Functions of the platform that requests to the emulator need.
+    """Functions of the platform that are called for requests to the emulator.
 
     Attributes:
         accept: stores an asynchronous invocation.
-        exists: raises when no function has this name and qualifier.
-        owns: whether a path belongs to one of thawd's own buckets.
+        exists: raises if no function has this name and qualifier.
+        owns: returns whether a path belongs to one of thawd's own buckets.
     """
 
     accept: Callable[[Invocation], Awaitable[None]]
@@ -161,7 +161,7 @@ class EmulatorCallbacks:
     owns: Callable[[str], bool]
 
     def find(self, arn: str) -> tuple[str, str | None]:
-        """Name and qualifier of the function that an ARN names.
+        """Name and qualifier of the function with this ARN.
 
         Raises:
             ResourceNotFoundException: there is no such function (404).
@@ -186,7 +186,7 @@ def proxy(emulator: Emulator, platform: EmulatorCallbacks, *, folder: Path) -> A
     try:
         notifications.keep_in(folder / "notifications.json")
     except (OSError, ValueError, S3Error) as error:
-        raise StartError(f"{folder / 'notifications.json'} cannot be read: {error}; mend it, or remove it") from error
+        raise StartError(f"{folder / 'notifications.json'} cannot be read: {error}; repair or remove it") from error
     return AwsProxy(emulator.url, owns=platform.owns, notifications=notifications)
 
 

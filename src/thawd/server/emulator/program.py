@@ -1,8 +1,8 @@
-"""The program behind ``thawd up --aws``: moto's server on a free port of loopback, printed on standard output.
+"""The program behind ``thawd up --aws``: runs moto's server on a free loopback port, and prints the port.
 
 ``python -m thawd.server.emulator.program [FOLDER]`` loads the state of the emulated services from FOLDER and saves it
-there; without FOLDER the state ends with the process. The program ends when its standard input does, and so with the
-thawd that started it. Nothing imports this module, because moto is an extra.
+there; without FOLDER the state is lost when the process exits. The program exits when its standard input is closed, so
+it ends with the server that started it. No module imports this one, because moto is an optional dependency.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def main(folder: str | None = None) -> None:
-    """Serve until standard input ends."""
+    """Serve until standard input is closed."""
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    # A signal to the whole process group is for thawd, which lets invocations finish; then it closes standard input.
+    # A signal to the whole process group must stop only the server. The server lets invocations finish, and then
+    # closes this program's standard input.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     application: Application = DomainDispatcherApplication(create_backend_app)
@@ -60,10 +61,10 @@ def _complain(text: str) -> None:
 
 
 def _kept(application: Application, keeper: Keeper) -> Application:
-    """`application` with a keeper that saves the changes of its requests."""
+    """Wrap `application`, so that `keeper` saves the changes of its requests."""
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        # The body is read before `enter`, because it may arrive slowly, and the keeper would wait for it.
+        # Read the body before `enter`: it may arrive slowly, and the keeper waits for requests between enter and leave.
         body = _read(environ)
         environ["wsgi.input"] = io.BytesIO(body)
         changes = _changes(environ, body)
@@ -97,7 +98,7 @@ def _read(environ: dict[str, Any]) -> bytes:
 
 
 def _action(environ: dict[str, Any], body: bytes) -> str:
-    """The operation that a request of AWS's JSON or query protocol names; empty for others."""
+    """The operation that a request in AWS's JSON or query protocol names; empty for other requests."""
     target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
     if target:
         return target.rpartition(".")[2]

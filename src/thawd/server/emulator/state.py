@@ -1,11 +1,13 @@
-"""Saves the state of moto's backends on the disk, for ``thawd up --aws``; runs in the emulator's own process.
+"""Saves the state of moto's backends on disk, for ``thawd up --aws``. This runs in the emulator's own process.
 
-The folder holds ``state``, one pickle of all backends behind a line of JSON; ``objects``, the contents of S3 objects,
-a file each, so that a small change does not write them all again; and ``lock``. Pickles are read only from the data
-folder. It holds functions' code as well, so a user who can write there can run programs as thawd anyway.
+The folder contains ``state``, which is a line of JSON followed by one pickle of all backends; ``objects``, which has a
+file for the contents of each S3 object, so that a small change does not write all of them again; and ``lock``. Pickles
+are read only from the data folder. It also contains functions' code, so a user who can write to it can run programs as
+thawd anyway.
 
-Some of moto's objects cannot be pickled directly. Locks are created again, functions without a name are saved as code,
-and keys of `cryptography` as DER. A backend with any other such object is left out and reported; the others are saved.
+Some of moto's objects cannot be pickled directly. Locks are created again, anonymous functions are saved as byte code,
+and keys of `cryptography` as DER. A backend with any other such object is not saved, and this is reported; the other
+backends are saved.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _RLOCK = type(threading.RLock())
 
 
 class StateError(Exception):
-    """The folder cannot be used; the message says why, and the way out."""
+    """The folder cannot be used; the message says why, and what to do."""
 
 
 class EmulatedState:
@@ -51,7 +53,7 @@ class EmulatedState:
         folder: the folder; created when missing, private to its owner.
 
     Attributes:
-        left_out: why the backends of a service are not saved, by the service's name.
+        left_out: for each service that is not saved, the reason, by the service's name.
 
     Raises:
         StateError: another process has locked the folder, or it cannot be created.
@@ -73,7 +75,7 @@ class EmulatedState:
         """Load the saved state into moto's backends, if there is one.
 
         Raises:
-            StateError: another moto or Python wrote the state, or it is damaged.
+            StateError: another version of moto or Python wrote the state, or the state is damaged.
         """
         try:
             content = self._file.read_bytes()
@@ -82,7 +84,10 @@ class EmulatedState:
         except OSError as error:
             raise StateError(f"{self._file} cannot be read: {error.strerror}") from error
         line, _, pickled = content.partition(b"\n")
-        way_out = f"move {self._folder} away: it holds only the state of S3, DynamoDB and the others of --aws"
+        way_out = (
+            f"move {self._folder} to another place: it contains only the state of S3, DynamoDB and the other services "
+            "of --aws"
+        )
         try:
             head = json.loads(line)
             wrote = (head["format"], head["moto"], head["python"])
@@ -91,8 +96,9 @@ class EmulatedState:
             raise StateError(f"{self._file} is damaged; restore it from a backup, or {way_out}") from error
         if wrote != (_FORMAT, *_versions()):
             raise StateError(
-                f"{self._file} was written with moto {wrote[1]} on Python {wrote[2]}, and these are moto "
-                f"{_versions()[0]} and Python {_versions()[1]}; install the former again, or {way_out}"
+                f"{self._file} cannot be loaded: it was written with moto {wrote[1]} on Python {wrote[2]}, but moto "
+                f"{_versions()[0]} and Python {_versions()[1]} are in use; install the former versions again, or "
+                f"{way_out}"
             )
         if hashlib.sha256(pickled).hexdigest() != digest:
             raise StateError(f"{self._file} is damaged; restore it from a backup, or {way_out}")
@@ -100,14 +106,14 @@ class EmulatedState:
             for backend, state in _unpickled(pickled, self._objects):
                 backend.__dict__.clear()
                 backend.__dict__.update(state)
-        except Exception as error:  # whatever a class of moto's raises
+        except Exception as error:  # moto's classes may raise any exception
             raise StateError(f"{self._file} cannot be loaded: {error!r}; {way_out}") from error
 
     def take(self) -> SavedState:
-        """Copy the state of all backends; nothing may change them meanwhile.
+        """Copy the state of all backends. They must not change meanwhile.
 
         Raises:
-            RuntimeError: a backend changed meanwhile: try again.
+            RuntimeError: a backend changed during the copy; try again.
         """
         bodies: dict[str, Any] = {}
         backends = [backend for backend in _backends() if _service(backend) not in self.left_out]
@@ -120,7 +126,7 @@ class EmulatedState:
         return SavedState(_pickled([one for one in backends if _service(one) not in self.left_out], bodies), bodies)
 
     def can_be_loaded(self, saved: SavedState) -> bool:
-        """Whether another process can load a state; if not, the services in the way are left out from now on."""
+        """Whether another process can load a state. If not, the services that prevent it are not saved from now on."""
         try:
             _unpickled(saved.pickled, None)
         except Exception:
@@ -137,11 +143,11 @@ class EmulatedState:
                 self.left_out[_service(backend)] = f"{type(error).__name__}: {error}"
 
     def write(self, saved: SavedState) -> None:
-        """Write a state to the disk in place of the last one.
+        """Write a state to disk. It replaces the last one.
 
         Raises:
             OSError: the state cannot be written; the last one is unchanged.
-            ValueError: an object has been removed since, and its contents with it: take the state again.
+            ValueError: an S3 object was removed after the state was copied, so its contents are gone; copy it again.
         """
         for name, key in saved.bodies.items():
             path = self._objects / name
@@ -160,11 +166,11 @@ class EmulatedState:
 
 
 class SavedState:
-    """State of all backends at one moment.
+    """Copy of the state of all backends at one moment.
 
     Attributes:
         pickled: the pickled state, without the contents of S3 objects.
-        bodies: moto's S3 objects whose contents belong to the state, by the names of their files.
+        bodies: the S3 objects in the state, as moto's objects, by the names of the files for their contents.
     """
 
     __slots__ = ("bodies", "pickled")
@@ -175,7 +181,10 @@ class SavedState:
 
 
 def _lock(path: Path) -> int:
-    """Take a lock that ends with this process; an emulator whose thawd was killed holds it while it saves."""
+    """Take a lock that is released when this process exits.
+
+    Wait for it: if a server was killed, its emulator keeps the lock until it has saved the state.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until_s = time.monotonic() + _LOCK_WAIT_S
     while True:
@@ -183,7 +192,9 @@ def _lock(path: Path) -> int:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until_s:
-                raise StateError(f"another emulator uses {path.parent}; stop the thawd that it belongs to") from None
+                raise StateError(
+                    f"another emulator uses the folder {path.parent}; stop the server that it belongs to"
+                ) from None
             time.sleep(_LOCK_RETRY_S)
         else:
             return fd
@@ -215,7 +226,7 @@ def _pickled(backends: list[Any], bodies: dict[str, Any]) -> bytes:
 
 
 def _unpickled(pickled: bytes, objects: Path | None) -> Any:
-    """Backends with their attributes. For a trial, `objects` is None and the contents of S3 objects stay empty."""
+    """Backends with their attributes. In a trial, `objects` is None, and S3 objects are loaded without contents."""
     _reading.objects = objects
     return _Unpickler(io.BytesIO(pickled), is_trial=objects is None).load()
 
@@ -261,7 +272,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
     def _reduce_object(self, key: Any) -> Any:
-        """An S3 object with the name of its contents' file. moto sets the contents once, when it creates the object."""
+        """Save an S3 object with the name of the file for its contents, which moto sets only when it creates it."""
         state = {name: value for name, value in vars(key).items() if name not in _BUFFER_FIELDS}
         if key._value_buffer.closed:
             return _new_object, (type(key),), (state, None), None, None, _set_object
@@ -285,7 +296,7 @@ class _Unpickler(pickle.Unpickler):
         backend: type = getattr(found, class_name)
         from moto.core.base_backend import BackendDict
 
-        # Found by its backend class, because its own name does not follow from the service's name.
+        # The BackendDict is found by its backend class, because its name cannot be derived from the service's name.
         known = [one for one in vars(found).values() if isinstance(one, BackendDict) and one.backend is backend]
         by_account: Any = known[0]
         if kind == "service":
@@ -295,7 +306,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Reading(threading.local):
-    """Folder of the objects' contents, for functions that `pickle` calls by name."""
+    """Folder with the contents of S3 objects, for functions that `pickle` calls without this argument."""
 
     objects: Path | None
 
@@ -311,7 +322,7 @@ def _set_object(key: Any, saved: tuple[dict[str, Any], str | None]) -> None:
     state, name = saved
     value = b"" if name is None or _reading.objects is None else (_reading.objects / name).read_bytes()
     key.__setstate__({**state, "value": value})
-    # moto may have had another size before the contents were set, for example that of a part which is a range.
+    # The saved size may differ from the length of the contents, for example for a part that is a range of an object.
     if "contentsize" in state:
         key.contentsize = state["contentsize"]
     if name is None:
@@ -321,7 +332,7 @@ def _set_object(key: Any, saved: tuple[dict[str, Any], str | None]) -> None:
 
 
 def _reduce_container(obj: Any) -> Any:
-    """A dict or list subclass of moto's. pickle would fill it with the class's own methods, which have side effects."""
+    """Save a dict or list of one of moto's classes. pickle would fill it by the class's methods, with side effects."""
     if not type(obj).__module__.startswith("moto.") or isinstance(obj, collections.OrderedDict):
         return NotImplemented
     items = list(list.__iter__(obj)) if isinstance(obj, list) else dict(dict.items(obj))
@@ -349,7 +360,7 @@ def _new_rlock() -> Any:
 
 
 def _reduce_function(function: types.FunctionType) -> Any:
-    """A function that pickle cannot find by name, saved as its code, which only the same Python version can load."""
+    """Save the byte code of a function that pickle cannot find by name. Only the same Python version can load it."""
     if "<" not in function.__qualname__:
         return NotImplemented
     cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
@@ -367,7 +378,7 @@ def _new_function(
 
 
 def _reduce_key(key: Any) -> Any:
-    """A key of `cryptography`, as DER."""
+    """Save a key of `cryptography` as DER."""
     from cryptography.hazmat.primitives import serialization as forms
 
     if hasattr(key, "private_bytes"):

@@ -1,8 +1,7 @@
-"""Classes for a trial: `thawd.server.emulator.state` loads a saved state once to see whether it loads, and drops it.
+"""Makes classes for a trial, in which `thawd.server.emulator.state` loads a saved state only to see whether it loads.
 
-moto keeps every instance of its models for ever (`moto.core.common_models.BaseModel`), and some models change the
-backends in use when they are deleted: an EC2 instance releases its addresses. So a trial makes instances of subclasses
-that do neither.
+moto never drops the instances of its models (`moto.core.common_models.BaseModel`). And some models change the backends
+in use when they are deleted: an EC2 instance releases its addresses. So a trial uses subclasses that do neither.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import Any
 
 
 class _NoNote(list[Any]):
-    """moto's list of the instances of a class, for classes whose instances it should not keep."""
+    """Replaces moto's list of a class's instances, and does not keep the instances."""
 
     def append(self, instance: Any) -> None:
-        """Keep nothing."""
+        """Ignore the instance."""
 
 
 @functools.cache
 def passing(cls: type) -> type:
-    """A subclass of a moto model whose instances leave no trace when they are deleted; other classes unchanged."""
+    """A subclass of a moto model; its instances have no effect when they are deleted. Other classes are unchanged."""
     from moto.core.common_models import BaseModel
 
     if not issubclass(cls, BaseModel) or cls is BaseModel:
@@ -29,7 +28,7 @@ def passing(cls: type) -> type:
     make: Any = type(cls)
     try:
         found: Any = make(cls.__name__, (cls,), fields)
-    except TypeError:  # one that allows no subclass
+    except TypeError:  # the class does not allow subclasses
         return cls
     found.instances_tracked = _NoNote()
     subclass: type = found

@@ -1,4 +1,4 @@
-"""A private server for `thawd bench`: serves one function of a configuration under given conditions. A program.
+"""The program that runs the private server of `thawd bench`, which serves one function under given conditions.
 
 python -m thawd.server.measurement.bench CONDITIONS_AS_JSON
 """
@@ -16,13 +16,13 @@ from thawd.server.measurement.serving import alone, serve
 
 
 def main() -> int:
-    """Serve until SIGTERM; the ready file that the conditions name is written once the server is ready."""
+    """Serve until SIGTERM. The ready file that the conditions name is written when the server is ready."""
     conditions = msgspec.json.decode(sys.argv[1], type=Conditions)
     return serve(conditions.place, lambda settings: under(settings, conditions))
 
 
 def under(settings: Settings, conditions: Conditions) -> Settings:
-    """The settings under which `conditions` hold."""
+    """Change the settings so that they meet the conditions."""
     function = settings.functions[conditions.function]
     engine = conditions.engine
     function = msgspec.structs.replace(
@@ -30,7 +30,7 @@ def under(settings: Settings, conditions: Conditions) -> Settings:
         snapshot=False if engine == "cold" else function.snapshot if engine == "auto" else True,
         provisioned_concurrency=conditions.provisioned,
         reserved_concurrency=None,
-        # No environment may end because it was idle while the measurement waits for others.
+        # No idle environment may be stopped while the measurement waits for others.
         idle_timeout_s=max(function.idle_timeout_s, 3600.0),
         keep_alive="fixed",
     )

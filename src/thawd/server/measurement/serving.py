@@ -1,8 +1,8 @@
-"""A server for one measurement: it serves some functions of a configuration, and only requests invoke them.
+"""Runs a server for one measurement. It serves some functions of a configuration, and only requests invoke them.
 
-It reads no queue, runs no schedule and watches no bucket. Functions use the tables and buckets of the configuration,
-except that tables in files of the data folder are empty at the start. The program ends with the process that started
-it.
+The server reads no queue, runs no schedule and watches no bucket. Functions use the tables and buckets of the
+configuration, but tables in files of the data folder are empty at the start. The program exits when the process that
+started it exits.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from thawd.resources import Function, Table
 from thawd.telemetry.console import complain
 
 _PR_SET_PDEATHSIG = 1
-# Lambda's longest timeout: a request waits for a slow init, because the measurement is to show it.
+# Lambda's longest timeout. Requests must wait for a slow init, because the measurement has to show it.
 _WAIT_S = 900.0
 
 
 def serve(place: Place, settings_of: Callable[[Settings], Settings]) -> int:
-    """Serve until SIGTERM, or until the process that started this one ends; returns the exit status.
+    """Serve until SIGTERM, or until the process that started this one exits. Returns the exit status.
 
     Args:
         place: configuration file, data folder and ready file of the server.
-        settings_of: makes the settings of this server from the configuration.
+        settings_of: returns the settings of this server, given the configuration.
     """
     from thawd.server import serving as server
 
@@ -59,10 +59,10 @@ def alone(
 
     Args:
         settings: the configuration.
-        functions: the functions to serve; their routes stay.
+        functions: the functions to serve; their routes are served too.
         data: the data folder.
-        environments: limit of environments; the memory budget suffices for this number of the largest function.
-        changes: changed options of the server.
+        environments: largest number of environments; the memory limit allows this many of the largest function.
+        changes: other values for options of the server.
     """
     by_name = {function.name: function for function in functions}
     own = settings.server.data
@@ -106,7 +106,7 @@ def _moved(table: Table, own: Path, data: Path) -> Table:
 
 
 def _end_with(parent: int) -> None:
-    """End when the process that started this one does, however it ends. Source: prctl(2), PR_SET_PDEATHSIG."""
+    """Exit when the process that started this one exits for any reason. Source: prctl(2), PR_SET_PDEATHSIG."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         sys.exit(1)

@@ -1,7 +1,7 @@
-"""A private server for `thawd tune`: serves one function at one memory size with the CPU share of that size. A program.
+"""The program that runs the private server of `thawd tune`: a function at one memory size, with its CPU share.
 
-It serves the function three times: as it is configured, to be measured warm; and without and with a snapshot, in
-environments that end as soon as they are idle, so that each invocation starts one.
+It serves the function three times: as configured, to measure warm invocations; without a snapshot and with a snapshot,
+in environments that are stopped as soon as they are idle, so that each invocation starts a new one.
 
     python -m thawd.server.measurement.tune PLAN_AS_JSON
 """
@@ -21,13 +21,13 @@ _ENVIRONMENTS = 8
 
 
 def main() -> int:
-    """Serve until SIGTERM; the ready file that the plan names is written once the server is ready."""
+    """Serve until SIGTERM. The ready file that the plan names is written when the server is ready."""
     plan = msgspec.json.decode(sys.argv[1], type=TuneConditions)
     return serve(plan.place, lambda settings: settings_of(settings, plan))
 
 
 def settings_of(settings: Settings, plan: TuneConditions) -> Settings:
-    """The configuration with only the function, at the plan's memory size."""
+    """The configuration with only the planned function, at the planned memory size."""
     function = msgspec.structs.replace(
         settings.functions[plan.function],
         memory_mb=plan.memory_mb,

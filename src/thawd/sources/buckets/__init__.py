@@ -1,6 +1,7 @@
-"""Bucket events: objects that are written to or removed from folders of this machine and remote buckets.
+"""Bucket events: objects that are written to or removed from local folders and remote buckets.
 
-Folders: `watcher` (what is looked at, and when), `inotify`, `scan`, `pending` and `session` (where to look), `files`
-(is a file complete), `recorder` (records objects and queues events). Remote buckets: `remote` by listing,
-`remote_notifications` by SQS. `object_events` and `s3_event` make the events of both.
+For folders: `watcher` (decides what to check, and when), `inotify`, `scan`, `pending` and `session` (find and keep what
+to check), `files` (decides whether a file is complete), `recorder` (records objects and queues events). For remote
+buckets: `remote` (watches by listing), `remote_notifications` (watches through SQS). For both, `object_events` and
+`s3_event` make the events.
 """

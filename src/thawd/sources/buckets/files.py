@@ -1,11 +1,12 @@
-"""Looks at one file of a bucket: is it an object, is it complete, does it differ from its record, what is its ETag.
+"""Checks one file of a bucket: whether it is an object, is complete, and differs from its record, and its ETag.
 
-Everything here blocks and is called on threads. It reads, never writes, and knows nothing of events or the catalog.
+All functions here block, so they are called on threads. They read files, do not change them, and use neither events
+nor the catalog.
 
-A file is complete when no process has it open for writing. Linux answers that: a read lease (fcntl(2), "Leases") is
-refused with EAGAIN while there is a writer, mappings included. Where leases do not work (another owner, a network file
-system) a file counts as complete when it has not changed for a while. In both cases its last change must lie further
-back than one tick of the file system's clock, so that a write after the look is sure to change its times.
+A file is complete when no process has it open for writing. Linux can tell: it refuses a read lease (fcntl(2),
+"Leases") with EAGAIN while a process has the file open or mapped for writing. If leases do not work (another owner, a
+network file system), a file counts as complete after it has not changed for a while. In both cases, more than one tick
+of the file system's clock must have passed since the file's last change, so that a later write changes its times.
 """
 # Keys and paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH108, PTH116, PTH118
@@ -28,42 +29,42 @@ from thawd.stores.objects.catalog import ObjectRecord
 from thawd.stores.objects.folder import BucketFolder
 
 REST_S = 0.025
-"""A file is not looked at for this long after its last change, seconds. Clock ticks are at most 10 ms."""
+"""How long a file is not checked after its last change, seconds. A tick of a file system's clock is at most 10 ms."""
 FIRST_POLL_S = 0.2
 LONGEST_POLL_S = 2.0
 _POLL_GROWTH = 1.6
 _CHUNK_BYTES = 1024 * 1024
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
-"""Errors that say nothing about the file: too many open files, or it was removed or replaced during the look."""
-# An explicit utime() sets mtime to anything and ctime to now; a write sets both to now.
+"""Errors that say nothing about the file: too many open files, or it was removed or replaced during the check."""
+# utime() sets mtime to any given time and ctime to the current time; a write sets both to the current time.
 _SAME_MOMENT_NS = 20_000_000
 
 
 class FileState(Enum):
-    """What a look at a key found."""
+    """The state of a key, as a check found it."""
 
     SAME = auto()
-    """The object is as recorded."""
+    """The object equals its record."""
     CHANGED = auto()
-    """A complete object that differs from its record; `LookResult.announce` says whether an event is due."""
+    """A complete object that differs from its record; `LookResult.announce` says whether to queue an event."""
     UNFINISHED = auto()
-    """A process writes it, or may: look again in `LookResult.wait_s` seconds."""
+    """A process writes the file, or may be writing it: check again in `LookResult.wait_s` seconds."""
     GONE = auto()
-    """There is no object under this key."""
+    """There is no object with this key."""
     LARGE = auto()
-    """It would have to be read, and is larger than allowed."""
+    """The file would have to be read, but is larger than the caller allows."""
     UNREADABLE = auto()
     """The file cannot be read; `LookResult.error` says why."""
 
 
 @dataclass(slots=True)
 class UnfinishedFile:
-    """What is remembered of a file that was unfinished at the last look.
+    """What is remembered of a file that was unfinished at the last check.
 
     Attributes:
         wait_s: length of the last wait, seconds.
-        seen: size, mtime and ctime at the last look, where leases do not work; None: they do.
-        since: when these were first seen, ``time.monotonic()`` seconds.
+        seen: size, mtime and ctime at the last check; None: leases work, so these are not needed.
+        since: when `seen` had its present value first, ``time.monotonic()`` seconds.
     """
 
     wait_s: float = 0.0
@@ -73,15 +74,15 @@ class UnfinishedFile:
 
 @dataclass(slots=True)
 class LookResult:
-    """What a look at one key found.
+    """The result of checking one key.
 
     Attributes:
         key: the key.
-        state: what was found.
-        record: the object as it is; None unless it changed.
-        announce: whether an event is due for the change.
-        wait_s: when to look again, seconds from now; for an unfinished file.
-        unfinished: what to pass to the next look; for an unfinished or large file.
+        state: the state that was found.
+        record: the object's new record; None unless the state is `CHANGED`.
+        announce: whether to queue an event for the change.
+        wait_s: for an unfinished file: when to check again, seconds from now.
+        unfinished: for an unfinished or large file: what to pass to the next check.
         error: why the file cannot be read.
     """
 
@@ -96,11 +97,11 @@ class LookResult:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that the platform has written itself, and need not read again.
+    """A file that the platform itself has written, and need not read to know its ETag.
 
     Attributes:
-        stat: its stat before it got its name.
-        etag: MD5 of its content, hexadecimal digits.
+        stat: stat of the complete file before it was renamed to its final name.
+        etag: MD5 of the content, hexadecimal digits.
     """
 
     stat: os.stat_result
@@ -108,13 +109,13 @@ class WrittenFile:
 
 
 class Looker:
-    """Looks at keys of one bucket. Cheap to make; keep it for one batch of keys only.
+    """Checks keys of one bucket. Make a new one for each batch of keys; that is cheap.
 
     Args:
         root: the bucket's folder.
         leases: whether leases work in this file system, see `leases_work`.
-        settle_s: where they do not, a file that has not changed for so long is complete; seconds.
-        stop: once set, reading a file is broken off.
+        settle_s: without leases, a file counts as complete after it has not changed for this long, seconds.
+        stop: once set, reading a file is aborted.
     """
 
     def __init__(self, root: bytes, *, leases: bool, settle_s: float, stop: threading.Event) -> None:
@@ -132,14 +133,14 @@ class Looker:
         written: WrittenFile | None = None,
         largest_bytes: int | None = None,
     ) -> LookResult:
-        """Look at one key now.
+        """Check one key now.
 
         Args:
             key: the key.
-            known: the key's record, looked up before this call; None: there is none.
-            unfinished: from the last look, where that found the file unfinished.
-            written: the file as the platform wrote it; where it is still that file, it is complete and announced.
-            largest_bytes: a larger file is not read; None: files of any size are.
+            known: the key's record, read before this call; None: there is none.
+            unfinished: the value from the last check, if that found the file unfinished or large; else None.
+            written: the file as the platform wrote it. If the key still names that file, it counts as complete.
+            largest_bytes: files larger than this are not read; None: files of any size are read.
         """
         unfinished = unfinished or UnfinishedFile()
         try:
@@ -203,16 +204,16 @@ def _unreadable(key: bytes, error: OSError) -> LookResult:
 
 
 def is_same(now: os.stat_result, known: ObjectRecord) -> bool:
-    """Whether a file's stat is that of its record."""
+    """Return whether a file's stat equals that in its record."""
     return _stat_key(now) == (known.inode, known.size, known.mtime_ns, known.ctime_ns)
 
 
 def _is_new(now: ObjectRecord, known: ObjectRecord | None) -> bool:
-    """Whether an object whose stat differs from its record counts as written again.
+    """Return whether an object whose stat differs from its record counts as written again.
 
-    With the same content in the same file, it does when its mtime went forward to the moment of its last change: the
-    file was rewritten or touched. It does not when its times were set explicitly, as copying tools do after closing a
-    file, nor when only its metadata changed.
+    If the file and its content are the same, it counts as written again when its mtime moved forward to the time of its
+    last change: then the file was rewritten or touched. It does not count when a program set its times explicitly, as
+    copying tools do after closing a file, nor when only its metadata changed.
     """
     if known is None or (now.inode, now.size, now.etag) != (known.inode, known.size, known.etag):
         return True
@@ -220,18 +221,18 @@ def _is_new(now: ObjectRecord, known: ObjectRecord | None) -> bool:
 
 
 def _is_same_file(now: ObjectRecord, known: ObjectRecord | None) -> bool:
-    """Whether a file that was just written is recorded already; giving it its name has changed only its ctime."""
+    """Return whether a newly written file is already recorded. ctime is not compared: the rename changed it."""
     return known is not None and (now.inode, now.size, now.mtime_ns) == (known.inode, known.size, known.mtime_ns)
 
 
 def has_writers(descriptor: int) -> bool | None:
-    """Whether a process has the file open for writing; None when the kernel does not say.
+    """Return whether a process has the file open for writing; None: the kernel refuses leases on it.
 
     Args:
-        descriptor: of a regular file, opened for reading only.
+        descriptor: file descriptor of a regular file, opened for reading only.
     """
-    # When a process opens the file for writing while the lease is held, the kernel sends a signal. SIGURG is ignored by
-    # default; without F_SETSIG it is SIGIO, which ends a process that has no handler for it.
+    # If a process opens the file for writing while the lease is held, the kernel sends this process a signal. Make it
+    # SIGURG, which is ignored by default. The signal would otherwise be SIGIO, which ends a process without a handler.
     with contextlib.suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
     try:
@@ -243,22 +244,22 @@ def has_writers(descriptor: int) -> bool | None:
 
 
 def install_lease_signal_handler() -> None:
-    """Make SIGIO harmless, for a sandbox that allows leases and not F_SETSIG. Call once, in the main thread.
+    """Make SIGIO harmless, for a sandbox that allows leases but not F_SETSIG. Call it once, in the main thread.
 
-    A handler and not SIG_IGN, because an ignored signal stays ignored in child processes.
+    It installs a handler instead of SIG_IGN, because an ignored signal stays ignored in child processes.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGIO, _no_op)
 
 
 def _no_op(_number: int, _frame: object) -> None:
-    """Do nothing: the lease is released right after it was taken."""
+    """Do nothing: the lease is released immediately after it was taken."""
 
 
 def leases_work(folder: bytes) -> bool:
-    """Try whether leases show writers in this folder's file system; True when that cannot be tried.
+    """Test whether leases reveal writers in this folder's file system. Return True if that cannot be tested.
 
-    A file system may refuse leases, so that each file must stop changing, or report a writer for ever.
+    Some file systems refuse leases, and some always report a writer.
     """
     path = os.path.join(folder, b".thawd-lease-%d" % os.getpid())
     try:

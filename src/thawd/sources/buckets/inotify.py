@@ -1,8 +1,8 @@
-"""Notices from the kernel that something changed in a tree of folders: Linux's inotify, read by the event loop.
+"""Linux's inotify: the kernel's notices of changes in a tree of folders, read by the event loop.
 
-Notices are hints: they say where to look, never what is there. inotify is called directly because a hint must also
-come when a writer closes a file, when a name is no UTF-8, and when the kernel has dropped notices; and because an idle
-bucket should cost neither a thread nor a wake-up.
+Notices are hints: they say which key or folder to check, not what it contains. This module calls inotify directly,
+because a notice is also needed when a writer closes a file, when a name is not UTF-8, and when the kernel has dropped
+notices, and because an idle bucket should need neither a thread nor wake-ups.
 
 Source: inotify(7).
 """
@@ -54,36 +54,36 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NoticeKind(Enum):
-    """What a notice is about."""
+    """What a notice reports."""
 
     FILE = auto()
-    """A name that is, or was, not a folder: look at this key."""
+    """A file or link changed, appeared or disappeared: check this key."""
     FOLDER = auto()
-    """A folder that appeared, went or changed: look at everything under it."""
+    """A folder appeared, disappeared or changed: check everything in it."""
     LOST = auto()
-    """The kernel's queue was full: look at everything."""
+    """The kernel's queue was full and notices were lost: check the whole bucket."""
     ROOT_GONE = auto()
     """The watched folder itself was removed, moved or unmounted."""
 
 
 class Notice(NamedTuple):
-    """One hint; `path` is relative to the root, without a leading slash, empty for the root."""
+    """One notice. `path` is relative to the root, without a leading slash, and empty for the root."""
 
     kind: NoticeKind
     path: bytes
 
 
 class TreeWatch:
-    """One inotify instance for a folder and the folders below it, which the caller adds as it finds them.
+    """One inotify instance for a folder and the folders below it, which the caller adds when it finds them.
 
-    Names that begin with a dot are passed over. `watch` may be called from any thread.
+    Names that begin with a dot are ignored. `watch` may be called from any thread.
     """
 
     def __init__(self, root: bytes) -> None:
-        """Make the instance; no folder is watched yet.
+        """Make the inotify instance. No folder is watched yet.
 
         Raises:
-            OSError: the limit of inotify instances or of open files is reached, or there is no inotify.
+            OSError: the limit of inotify instances or of open files is reached, or the system has no inotify.
         """
         self._root = root
         self._lock = threading.Lock()
@@ -91,17 +91,20 @@ class TreeWatch:
         self._fd = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
 
     def fileno(self) -> int:
-        """The descriptor that is readable when there are notices."""
+        """Return the file descriptor that becomes readable when there are notices."""
         return self._fd
 
     def watch(self, folder: bytes) -> bool:
-        """Watch one folder, by its path relative to the root. Scan the folder afterwards, not before.
+        """Watch one folder. Scan the folder after this call, so that no change in between is missed.
+
+        Args:
+            folder: its path relative to the root.
 
         Returns:
-            False when there is no such folder, or it may not be watched.
+            Whether it is watched. False: there is no such folder, or thawd may not watch it.
 
         Raises:
-            OSError: ENOSPC: the limit of watches (fs.inotify.max_user_watches) is reached.
+            OSError: with ENOSPC: the limit of watches (fs.inotify.max_user_watches) is reached.
         """
         path = self._root + b"/" + folder if folder else self._root
         mask = _WANTED | _IN_DONT_FOLLOW if folder else _WANTED
@@ -116,7 +119,7 @@ class TreeWatch:
             return True
 
     def read(self) -> list[Notice]:
-        """The notices that have arrived, at most some 64 KiB of them; empty when there are none.
+        """Return the notices that have arrived, at most about 64 KiB of them. The list is empty if there are none.
 
         Raises:
             OSError: the descriptor is broken.
@@ -129,9 +132,9 @@ class TreeWatch:
             return list(self._notices(data))
 
     def close(self) -> None:
-        """Stop watching; later calls of `watch` find nothing."""
+        """Stop watching. Later calls of `watch` return False."""
         with self._lock:
-            # -1, because the number of the closed descriptor may soon be that of another file.
+            # -1, because the kernel may soon use the closed descriptor's number for another file.
             fd, self._fd = self._fd, -1
             os.close(fd)
 
@@ -163,7 +166,7 @@ class TreeWatch:
                 yield Notice(NoticeKind.FOLDER, path)
 
     def _forget(self, folder: bytes) -> None:
-        """Drop the watches of a folder that moved away: they would report under its old name."""
+        """Remove the watches of a folder that was moved away: their notices would have its old path."""
         below = folder + b"/"
         for watch, path in list(self._folders.items()):
             if path == folder or path.startswith(below):

@@ -1,4 +1,4 @@
-"""Makes the events that a change in the catalog of objects causes. Pure, but for the request ids."""
+"""Makes the events for a change in the catalog of objects. No side effects; only the request ids are random."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class BucketSource(NamedTuple):
 
 
 def events_of(source: BucketSource, change: ObjectChange, sequencer: int, *, at_s: float) -> list[NewEvent]:
-    """The events of a change, one for each function that wants it.
+    """Return the events for a change, one for each function that the bucket notifies of it.
 
     Args:
         source: the bucket.
         change: the change of an object.
-        sequencer: the change's sequencer.
+        sequencer: S3's sequencer for the change; it orders the events of a key.
         at_s: when the change was found, seconds since the epoch.
     """
     name = s3_event.REMOVED if change.now is None else s3_event.CREATED

@@ -1,6 +1,6 @@
-"""Keys that wait to be looked at, each at its time. A bounded set, not a queue: it holds a key at most once.
+"""Keys that wait to be checked, each with a due time. It is a bounded set: it contains each key at most once.
 
-Single-threaded, used within the event loop. The time is a parameter: ``time.monotonic()`` seconds.
+It may only be used in the event loop. Times are parameters, in ``time.monotonic()`` seconds.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from thawd.system.retry import is_set_within
 
 
 class DueKey(NamedTuple):
-    """A key that is due, and what is remembered of its last look."""
+    """A key that is due, and what is remembered of its last check."""
 
     key: bytes
     unfinished: UnfinishedFile | None
 
 
 class PendingKeys:
-    """Keys by the time of their next look.
+    """Keys ordered by the time of their next check.
 
     Args:
-        limit: most keys held at the same time.
+        limit: most keys at the same time.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._due: dict[bytes, tuple[float, UnfinishedFile | None]] = {}
-        # May hold times that a later `push` has replaced by earlier ones; `take` passes over them.
+        # May contain times that a later `push` has replaced by earlier ones; `take` ignores these.
         self._heap: list[tuple[float, bytes]] = []
         self._changed = asyncio.Event()
 
@@ -41,10 +41,10 @@ class PendingKeys:
         return key in self._due
 
     def push(self, key: bytes, due: float, *, unfinished: UnfinishedFile | None = None) -> bool:
-        """Hold `key` until `due`; where it is held already, the earlier time counts.
+        """Add `key`, to be checked at `due`. If it is already contained, the earlier of both times is used.
 
         Returns:
-            False when the limit is reached and the key is not held.
+            Whether the key is contained now. False: the limit is reached.
         """
         known = self._due.get(key)
         if known is None and len(self._due) >= self._limit:
@@ -61,7 +61,7 @@ class PendingKeys:
         return True
 
     def take(self, now: float, limit: int) -> list[DueKey]:
-        """Take out up to `limit` keys that are due, the earliest first."""
+        """Remove and return up to `limit` keys that are due, the earliest first."""
         taken: list[DueKey] = []
         while self._heap and len(taken) < limit and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
@@ -72,7 +72,7 @@ class PendingKeys:
         return taken
 
     def next_due(self) -> float | None:
-        """When the earliest key comes due; None: no key is held."""
+        """Return when the earliest key is due; None: no key waits."""
         while self._heap:
             due, key = self._heap[0]
             held = self._due.get(key)
@@ -82,13 +82,13 @@ class PendingKeys:
         return None
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Return when an earlier time than all before was pushed, or after `timeout_s` seconds."""
+        """Wait until a key is added that is due before all others, at most `timeout_s` seconds."""
         self._changed.clear()
         await is_set_within(self._changed, timeout_s)
 
 
 def _longer(one: UnfinishedFile | None, other: UnfinishedFile | None) -> UnfinishedFile | None:
-    """Of two, the one that has seen the file unchanged for longer."""
+    """Return the one that has seen the file unchanged for longer."""
     if one is None or other is None:
         return one or other
     return other if one.seen is None or (other.seen is not None and other.since < one.since) else one

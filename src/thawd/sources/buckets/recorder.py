@@ -1,8 +1,8 @@
-"""Looks at files of one bucket, records the objects and queues their events; one transaction for each batch.
+"""Checks files of one bucket, records the objects and queues their events, with one transaction for each batch.
 
-A file's record is looked up before the file is looked at, and the change is stored only if that record is still the
-one in the catalog. So two looks at the same change, for example after a PUT and after the kernel's notice of it, cause
-one event, and a look that was overtaken is repeated.
+A file's record is read before the file is checked, and a change is stored only if the catalog still contains that
+record. So if the same change is checked twice, for example after a PUT and after the kernel's notice of it, it causes
+only one event. A check is repeated if another one has updated the record in the meantime.
 """
 # The root is bytes here, which pathlib does not take.
 # ruff: noqa: PTH116
@@ -28,23 +28,23 @@ from thawd.system import threads
 from thawd.system.retry import SayOnce
 
 BATCH_KEYS = 100
-"""Most keys that are looked at and recorded together."""
+"""Most keys that are checked and recorded together."""
 LARGE_BYTES = 16 * 1024 * 1024
-"""Larger files are read apart from the others, and a batch of smaller ones ends once this much was read."""
+"""Larger files are read separately. A batch of smaller ones ends once this many bytes were read."""
 _THREADS = 4
 _STORE_RETRY_S = 2.0
-_FULL = "as many events as server.max_queued allows wait already"
-# Files and folders whose trouble is remembered, so that it is not reported again.
+_FULL = "too many events wait (the limit is server.max_queued)"
+# Most files and folders whose errors are remembered, so that they are not reported again.
 _REMEMBERED_COMPLAINTS = 1000
 
 
 class LookAgain(NamedTuple):
-    """A key that is to be looked at again.
+    """A key to check again.
 
     Attributes:
         key: the key.
-        wait_s: when, seconds from now.
-        unfinished: what is remembered of the last look; None: nothing.
+        wait_s: when to check it, seconds from now.
+        unfinished: what is remembered of the last check; None: nothing.
         alone: whether its file is too large for a batch with others.
     """
 
@@ -55,19 +55,19 @@ class LookAgain(NamedTuple):
 
 
 class FolderLost(Exception):
-    """The bucket's folder is missing, or is another one than before: a missing file there does not count as removed."""
+    """The bucket's folder is missing or was replaced, so that missing files do not count as removed objects."""
 
 
 class Recorder:
-    """Looks at keys, records what changed, queues the events.
+    """Checks keys, records what changed, and queues the events.
 
     Args:
         bucket: the bucket.
-        objects: the catalog.
+        objects: the catalog of objects.
         log: takes lines for the operator.
-        on_events: called with the functions that have new events in the queue.
+        on_events: called with the names of functions that have new events in the queue.
         settle_s: see `Looker`.
-        is_full: whether the queue takes no events at the moment.
+        is_full: returns whether the queue accepts no events now.
 
     Attributes:
         root: the bucket's folder.
@@ -98,10 +98,10 @@ class Recorder:
         self._identity: tuple[int, int] | None = None
 
     def bind(self) -> None:
-        """Remember which folder is there now: from now on, any other one counts as lost. Blocks.
+        """Remember the folder's identity: from now on, a different folder at its path counts as lost. Blocks.
 
         Raises:
-            OSError: there is no folder, or it cannot be reached.
+            OSError: there is no folder, or it cannot be accessed.
         """
         now = os.stat(self.root)
         if not stat.S_ISDIR(now.st_mode):
@@ -109,15 +109,15 @@ class Recorder:
         self._identity = (now.st_dev, now.st_ino)
 
     def require_folder(self) -> None:
-        """Check that the folder is there and the same as when `bind` was called. Blocks.
+        """Check that the folder exists and is the same as when `bind` was called. Blocks.
 
         Raises:
-            FolderLost: it is missing, or another one.
+            FolderLost: the folder is missing or was replaced.
         """
         try:
             now = os.stat(self.root)
         except OSError as error:
-            raise FolderLost(f"cannot be reached ({error.strerror})") from error
+            raise FolderLost(f"cannot be accessed ({error.strerror})") from error
         if self._identity not in (None, (now.st_dev, now.st_ino)):
             raise FolderLost("was replaced by another folder")
 
@@ -128,18 +128,18 @@ class Recorder:
         written: Mapping[bytes, WrittenFile] | None = None,
         limit_bytes: int | None = None,
     ) -> list[LookAgain]:
-        """Look at up to `BATCH_KEYS` keys and record what changed; when it returns, that is durable.
+        """Check up to `BATCH_KEYS` keys and record what changed. When it returns, the changes are on the disk.
 
         Args:
-            dues: the keys, and what is remembered of their last look.
+            dues: the keys, and what is remembered of their last check.
             written: files that the platform has just written, by key.
-            limit_bytes: read no file larger than this, and not much more in all; None: no limit.
+            limit_bytes: read no file larger than this, and stop the batch once more than this was read; None: no limit.
 
         Returns:
-            The keys that are to be looked at again; all of them where the store fails, which is logged.
+            The keys to check again. If the store fails, these are all of `dues`, and the error is logged.
 
         Raises:
-            FolderLost: keys are missing because the folder is.
+            FolderLost: keys are missing because the folder is missing.
         """
         if self._bucket.notify and self._is_full():
             self._complain_of_waiting(_FULL)
@@ -164,20 +164,20 @@ class Recorder:
         """Log once that a file or folder cannot be read. May be called from any thread."""
         self._unreadable.say(
             f"bucket {self._bucket.name}: {os.fsdecode(key)!r} cannot be read ({error.strerror or error}); "
-            "make it readable for the user thawd runs as. It is tried again with every scan",
+            "make it readable for the user that thawd runs as. Every scan tries it again",
             topic=key,
             cause="unreadable",
         )
 
     def complain_of_store(self, error: StoreError) -> None:
-        """Log an error of the state file, once until it is another one."""
+        """Log an error of the state file. The same error is logged only once until it has ended."""
         self._complain_of_waiting(error.message)
 
     def _complain_of_waiting(self, why: str) -> None:
-        self._reports.say(f"bucket {self._bucket.name}: objects wait to be recorded: {why}")
+        self._reports.say(f"bucket {self._bucket.name}: objects cannot be recorded yet: {why}")
 
     def close(self) -> None:
-        """Have the threads end; reading a file is broken off."""
+        """End the threads. Reading a file is aborted."""
         self._stop.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -188,7 +188,7 @@ class Recorder:
         written: Mapping[bytes, WrittenFile],
         limit_bytes: int | None,
     ) -> list[LookResult]:
-        """Look at the first of `dues`, as many as the limit of bytes allows. Runs on a thread."""
+        """Check as many of the first keys in `dues` as `limit_bytes` allows. Runs on a thread."""
         looker = Looker(self.root, leases=self.leases, settle_s=self._settle_s, stop=self._stop)
         findings: list[LookResult] = []
         read_bytes = 0

@@ -1,9 +1,9 @@
 """Remote buckets, watched by listing: each listing is compared with the catalog.
 
-An object that is new, changed or gone is recorded and its events are queued in one transaction, as with folders, so
-that a crash neither loses nor repeats one. A listing that fails is started again; what it had recorded stays, and no
-object counts as removed until a listing is complete. Whatever the order of a store's listing, memory grows by eight
-bytes an object.
+If an object is new, changed or removed, it is recorded and its events are queued in one transaction, as with folders,
+so that a crash neither loses nor repeats an event. A listing that fails is started again. What it had recorded until
+then is kept, and no object counts as removed until a listing is complete. A listing needs eight bytes of memory for
+each object, in whatever order the store lists them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from thawd.system.retry import SayOnce
 
 _BATCH_KEYS = 250
 _PAGE_KEYS = 1000
-_FULL = "as many events as server.max_queued allows wait already"
+_FULL = "too many events wait (the limit is server.max_queued)"
 _FULL_RECHECK_S = 1.0
 
 
@@ -49,14 +49,14 @@ class RemoteBucketWatcher:
         log: Callable[[str], None],
         on_events: Callable[[set[str]], None],
     ) -> None:
-        """Prepare; the store is not called before `run`.
+        """Prepare the watcher. The store is not called before `run`.
 
         Args:
             bucket: the bucket.
             store: reads the bucket.
-            watcher_stores: the stores that this records into.
+            watcher_stores: the stores that the watcher records into.
             log: takes lines for the operator.
-            on_events: called with the functions that have new events in the queue.
+            on_events: called with the names of functions that have new events in the queue.
         """
         self.first_listing_done = asyncio.Event()
         self._bucket = bucket
@@ -71,14 +71,14 @@ class RemoteBucketWatcher:
         self._going = asyncio.Event()
         self._going.set()
         self._reports = SayOnce(log)
-        self._complaint = ""  # why the bucket is not listed, for `status`
+        self._complaint = ""  # why the bucket cannot be listed, for `status`
         self._completed_at: float | None = None
         self._took_s: float | None = None
         self._objects_seen: int | None = None
         self._events = 0
 
     async def run(self) -> None:
-        """List the bucket again and again until cancelled."""
+        """List the bucket repeatedly until cancelled."""
         try:
             while True:
                 await self._going.wait()
@@ -99,17 +99,17 @@ class RemoteBucketWatcher:
             self._on_events({notification.function for notification in self._bucket.notify})
 
     def pause(self) -> None:
-        """Begin no more listings; one that runs goes on to its end."""
+        """Start no more listings. A running listing is completed."""
         self._going.clear()
 
     def resume(self) -> None:
-        """List again; changes made meanwhile are found."""
+        """Start listings again. The next one finds the changes made in the meantime."""
         self._going.set()
 
     def status(self) -> dict[str, Any]:
-        """The watcher's state and figures, as ``thawd source`` shows them.
+        """Return the watcher's state and figures, as ``thawd source`` shows them.
 
-        ``oldest_s`` is how long ago the last complete listing began, seconds: earlier changes have been seen.
+        ``oldest_s`` is how long ago the last complete listing began, seconds. All earlier changes have been found.
         """
         result = "No listing yet" if self._completed_at is None else "OK"
         return {
@@ -128,10 +128,10 @@ class RemoteBucketWatcher:
         }
 
     async def look(self) -> None:
-        """List the bucket once; when this returns, all changes are recorded and their events queued.
+        """List the bucket once. When this returns, all changes are recorded and their events queued.
 
         Raises:
-            StoreError: the bucket cannot be listed, or the state file not be written.
+            StoreError: the bucket cannot be listed, or the state file cannot be written.
         """
         begun_at = time.time()
         progress = await self._listings.begin(self._catalog, now=begun_at)
@@ -153,7 +153,7 @@ class RemoteBucketWatcher:
         self.first_listing_done.set()
 
     async def _record(self, found: Sequence[RemoteObject], progress: ListingProgress) -> int:
-        """Record the objects that differ from their records; how many of `found` had a record before."""
+        """Record the objects that differ from their records. Return how many of `found` already had a record."""
         await self._until_room()
         keys = [entry.key.encode() for entry in found]
         known = await self._objects.lookup(self._catalog, keys)
@@ -176,24 +176,27 @@ class RemoteBucketWatcher:
         return len(known)
 
     async def _until_room(self) -> None:
-        """Wait while the queue is full: it has no room for the events of what would be recorded."""
+        """Wait while the queue is full, because recording an object may queue events."""
         while self._is_full():
             self._complaint = _FULL
-            self._reports.say(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
+            self._reports.say(f"bucket {self._bucket.name}: objects cannot be recorded yet: {_FULL}")
             await asyncio.sleep(_FULL_RECHECK_S)
 
     def _is_from_before(self, entry: RemoteObject, progress: ListingProgress) -> bool:
-        """Whether the object is older than the first listing, and the bucket's configuration passes over such ones."""
+        """Return whether the bucket is configured to ignore this object, as older than the first listing."""
         if self._bucket.existing == "notify" or progress.completed_at is not None:
             return False
         return entry.mtime_ns < progress.begun_at * 1e9
 
     async def _is_object(self, entry: RemoteObject) -> bool:
-        """Whether it is an object and no folder marker, whose key ends with a slash that the listing leaves out."""
+        """Return whether this is an object and not a folder marker.
+
+        A folder marker is an empty object with a key that ends with a slash, which the listing omits.
+        """
         return entry.size > 0 or await self._store.exists(entry.key)
 
     async def _sweep(self, seen: array[int], salt: bytes) -> None:
-        """Record as removed the recorded objects that the listing did not have."""
+        """Record as removed all recorded objects that the listing did not contain."""
         ordered = array("Q", sorted(seen))
         start = b""
         while page := await self._objects.page(self._catalog, start=start, limit=_PAGE_KEYS):
@@ -220,9 +223,9 @@ class RemoteBucketWatcher:
             self._on_events(applied.functions)
 
     def _complain(self, error: str) -> None:
-        """Log an error once until it is another one."""
+        """Log an error. The same error is logged only once until it has ended."""
         self._complaint = error
-        self._reports.say(f"{error}. It is tried again every {self._bucket.poll_s:g} s; nothing is lost")
+        self._reports.say(f"{error}. It is tried again every {self._bucket.poll_s:g} s; no event is lost")
 
     def _relieve(self) -> None:
         self._complaint = ""

@@ -1,7 +1,7 @@
-"""Remote buckets, watched by the notifications that S3 sends to an SQS queue.
+"""Remote buckets, watched through the notifications that S3 sends to an SQS queue.
 
-A message is deleted once its records are queued as events. S3 sends a notification at least once, and not always in
-order: a notification that is older than the key's record, or repeats it, causes no event. Records are passed to the
+A message is deleted once its records are queued as events. S3 sends each notification at least once, and not always in
+order. So a notification causes no event if it is older than the key's record or repeats it. Records are passed to the
 function unchanged.
 
 Source: Amazon S3 user guide, "Event message structure", on ``sequencer``; "Configuring notification by using Amazon
@@ -33,7 +33,7 @@ from thawd.system.retry import SayOnce
 
 _ROOM = 4
 _SEQUENCER_DIGITS = 32
-# Any program may put messages into a queue: one that is no notification must not delay the others.
+# Raised when a message is not a notification. Any program may send messages to the queue; they must not delay others.
 _FOREIGN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _MOST = (1 << 63) - 1
 
@@ -42,11 +42,11 @@ class ObjectNotification(NamedTuple):
     """One record of S3's event message, parsed.
 
     Attributes:
-        message_id: id of the SQS message that it came in.
+        message_id: id of the SQS message that contained the record.
         bucket: name of the bucket.
         name: event name, for example ``ObjectCreated:Copy``.
         key: the object's complete key.
-        size: bytes; 0 where the record has none.
+        size: the object's size, bytes; 0 if the record has none.
         at_ns: time of the event, nanoseconds since the epoch.
         mark: the sequencer, which orders the notifications of a key, followed by the ETag.
         record: the record as S3 sent it.
@@ -63,18 +63,18 @@ class ObjectNotification(NamedTuple):
 
 
 class NotifiedBucketWatcher:
-    """Watches one bucket by its notifications; `thawd.sources.buckets.remote.RemoteBucketWatcher` does it by listing.
+    """Watches one bucket through its notifications. `RemoteBucketWatcher` (`remote`) watches one by listing.
 
     Args:
-        bucket: the bucket, whose configuration names a queue.
-        watcher_stores: the stores that this records into.
-        endpoint: where SQS is; None: where AWS's environment variables and files say.
+        bucket: the bucket. Its configuration must name a queue for notifications.
+        watcher_stores: the stores that the watcher records into.
+        endpoint: address of SQS; None: as configured by AWS's environment variables and files.
         log: takes lines for the operator.
-        on_events: called with the functions that have new events in the queue.
+        on_events: called with the names of functions that have new events in the queue.
 
     Attributes:
         bucket: the bucket.
-        events: events queued so far.
+        events: number of events queued so far.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class NotifiedBucketWatcher:
         self._reports = SayOnce(log)
 
     async def run(self) -> None:
-        """Receive until cancelled."""
+        """Receive notifications until cancelled."""
         try:
             while True:
                 await self._going.wait()
@@ -122,17 +122,17 @@ class NotifiedBucketWatcher:
             self._on_events({notification.function for notification in self.bucket.notify})
 
     def pause(self) -> None:
-        """Receive no more; new messages stay in the SQS queue, as long as that keeps them."""
+        """Receive no more notifications. New ones stay in the SQS queue for its retention period."""
         self._going.clear()
         if self._receiver is not None:
             self._receiver.stop()
 
     def resume(self) -> None:
-        """Receive again."""
+        """Receive notifications again."""
         self._going.set()
 
     def status(self) -> dict[str, Any]:
-        """The watcher's state and figures, as ``thawd source`` shows them."""
+        """Return the watcher's state and figures, as ``thawd source`` shows them."""
         progress = self._progress
         return {
             "name": f"bucket:{self.bucket.name}",
@@ -152,7 +152,7 @@ class NotifiedBucketWatcher:
 
     async def _handle(self, messages: Sequence[ReceivedMessage]) -> set[str]:
         if self._watcher_stores.is_full():
-            raise Throttled("as many events as server.max_queued allows wait already")
+            raise Throttled("too many events wait (the limit is server.max_queued)")
         failed: set[str] = set()
         found: list[ObjectNotification] = []
         for message in messages:
@@ -168,14 +168,14 @@ class NotifiedBucketWatcher:
                     failed |= await self._record(batch)
         except StoreError as error:
             raise Throttled(error.message) from error
-        self._progress.last_result = "PROBLEM: messages that are no notifications" if failed else "OK"
+        self._progress.last_result = "PROBLEM: messages that are not notifications" if failed else "OK"
         return failed
 
     def _is_ours(self, notification: ObjectNotification) -> bool:
         return notification.bucket == self.bucket.bucket and notification.key.startswith(self.bucket.prefix.encode())
 
     async def _record(self, batch: Mapping[bytes, ObjectNotification]) -> set[str]:
-        """Record the notifications that are news and queue their events; ids of the messages that must come again."""
+        """Record the notifications that are new and queue their events. Return the ids of messages to receive again."""
         known = await self._watcher_stores.objects.lookup(self._catalog, list(batch))
         changes = [
             ObjectChange(
@@ -213,17 +213,17 @@ class NotifiedBucketWatcher:
 
     def _report_foreign(self, error: Exception) -> None:
         self._reports.say(
-            f"bucket {self.bucket.name}: {self.bucket.notifications} holds messages that are no notifications of "
-            f"S3 ({error!r}); they stay there, for the queue's redrive policy to deal with",
+            f"bucket {self.bucket.name}: {self.bucket.notifications} contains messages that are not S3 notifications "
+            f"({error!r}); they stay in the queue until its redrive policy moves them or they expire",
             cause="foreign",
         )
 
 
 def object_notifications(body: bytes, *, message_id: str) -> list[ObjectNotification]:
-    """The objects that a notification names as created or removed; it may have come through SNS.
+    """Parse the records of created and removed objects in a message, which may have been sent through SNS.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is no notification.
+        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is not a notification.
     """
     document = msgspec.json.decode(body)
     if document.get("Type") == "Notification":
@@ -268,13 +268,13 @@ def _record_of(notification: ObjectNotification) -> ObjectRecord:
 
 
 def _is_news(notification: ObjectNotification, known: ObjectRecord) -> bool:
-    """Whether a notification is later than the key's record, and does not repeat it."""
+    """Return whether a notification is later than the key's record and does not repeat it."""
     then, now = known.etag[:_SEQUENCER_DIGITS], notification.mark[:_SEQUENCER_DIGITS]
     return now > then or (now == then and (notification.mark, notification.at_ns) != (known.etag, known.mtime_ns))
 
 
 def _one_of_each_key(found: Iterable[ObjectNotification]) -> list[dict[bytes, ObjectNotification]]:
-    """The notifications in batches with at most one of each key; those of a key keep their order."""
+    """Split notifications into batches with at most one for each key. Those of one key keep their order."""
     batches: list[dict[bytes, ObjectNotification]] = []
     for one in sorted(found, key=lambda one: one.mark[:_SEQUENCER_DIGITS]):
         batch = next((batch for batch in batches if one.key not in batch), None)

@@ -1,4 +1,4 @@
-"""All remote buckets that invoke functions: each is watched by listing, or by its notifications."""
+"""Runs the watchers of all remote buckets that invoke functions. Each watches by listing or by notifications."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class RemoteSources:
     """Watches all remote buckets.
 
     Args:
-        buckets: the buckets; those without notifications are not watched.
-        stores: read the buckets.
+        buckets: the buckets; those that notify no function are not watched.
+        stores: the stores that read the buckets.
         watcher_stores: the stores that watchers record into.
-        sqs: address of SQS; None: where AWS's environment variables and files say.
+        sqs: URL of SQS; None: as configured by AWS's environment variables and files.
         log: takes lines for the operator.
-        wake: called with the functions that have new events in the queue.
+        wake: called with the names of functions that have new events in the queue.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class RemoteSources:
 
     @property
     def names(self) -> list[str]:
-        """The names of the watchers, as ``thawd source`` has them: ``bucket:`` and the bucket's name."""
+        """The names of the watchers, as ``thawd source`` shows them: ``bucket:`` and the bucket's name."""
         return list(self._watchers)
 
     async def run(self, *, paused: Collection[str]) -> None:
-        """Watch until cancelled; watchers whose names are in `paused` wait to be resumed."""
+        """Watch until cancelled. Watchers named in `paused` start paused, and wait to be resumed."""
         async with asyncio.TaskGroup() as tasks:
             for name, watcher in self._watchers.items():
                 if name in paused:
@@ -69,7 +69,7 @@ class RemoteSources:
                 tasks.create_task(watcher.run())
 
     def enable(self, name: str, *, enabled: bool) -> dict[str, Any]:
-        """Resume or pause the watcher called `name`; returns its status."""
+        """Resume or pause the watcher called `name`, and return its status."""
         watcher = self._watchers[name]
         if enabled:
             watcher.resume()
@@ -78,11 +78,11 @@ class RemoteSources:
         return watcher.status()
 
     def status(self) -> list[dict[str, Any]]:
-        """The status of each watcher."""
+        """Return the status of each watcher."""
         return [watcher.status() for watcher in self._watchers.values()]
 
     def measure(self, metrics: Metrics) -> None:
-        """Add the watchers' figures to those of the other sources."""
+        """Add the watchers' figures to `metrics`."""
         for name, watcher in self._watchers.items():
             shown = watcher.status()
             figures: dict[str, float] = {

@@ -15,8 +15,8 @@ class WatcherStores:
 
     Attributes:
         objects: the catalog of objects.
-        listings: stores how far listings are.
-        is_full: whether the queue takes no events at the moment; watchers wait meanwhile.
+        listings: stores when each bucket's first listing began and its last listing was completed.
+        is_full: returns whether the queue accepts no events now; watchers wait while it does.
     """
 
     objects: ObjectCatalog

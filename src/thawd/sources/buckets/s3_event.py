@@ -1,4 +1,4 @@
-"""S3's event notifications: their JSON, and which functions a notification configuration names. Pure.
+"""S3's event notifications: their JSON, and the functions to invoke for an event. No side effects.
 
 Source: Amazon S3 user guide, "Event message structure" and "Event notification types and destinations".
 """
@@ -20,16 +20,16 @@ REMOVED = "ObjectRemoved:Delete"
 
 
 class ObjectEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to an object.
+    """The creation or removal of an object.
 
     Attributes:
         name: event name, for example ``ObjectCreated:Put``.
         bucket: name of the bucket.
-        key: the object's key, the bytes of the file system.
-        size: bytes, or None when it was removed.
-        etag: MD5 of the content in hexadecimal digits, or None when it was removed.
-        sequencer: grows with every event of a key.
-        at_s: when it happened, seconds since the epoch.
+        key: the object's key, as the bytes of its path in the file system.
+        size: the object's size, bytes; None: it was removed.
+        etag: MD5 of the content in hexadecimal digits; None: the object was removed.
+        sequencer: number that increases with each event of a key.
+        at_s: when the event happened, seconds since the epoch.
         request_id: request id of the invocation that the event causes.
         region: the region of the bucket.
     """
@@ -46,11 +46,11 @@ class ObjectEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(event: ObjectEvent, *, configuration_id: str) -> bytes:
-    """The event as the JSON text that a function receives: a list of one record.
+    """Return the event as the JSON text that a function receives: a list of one record.
 
     Args:
-        event: what happened to the object.
-        configuration_id: names the notification configuration that asks for the event.
+        event: the event.
+        configuration_id: id of the notification configuration that the event matches.
     """
     described: dict[str, object] = {"key": quote_plus(event.key, safe="/")}
     if event.size is not None:
@@ -87,11 +87,11 @@ def encode(event: ObjectEvent, *, configuration_id: str) -> bytes:
 
 
 def functions_for(notifications: Sequence[Notification], *, key: bytes, event_name: str) -> list[str]:
-    """The functions to invoke, each once however many notifications of it match, in the order of configuration."""
+    """Return the functions to invoke, in configuration order. A function is named once even if several match."""
     return list(dict.fromkeys(one.function for one in notifications if one.wants(event_name, key)))
 
 
 def row_key(key: bytes) -> str:
-    """The key of an object's result in a table: the object's key as text, with bytes that are no UTF-8 as ``%FF``."""
+    """Return the table key for an object's result: its key as text. Bytes that are not UTF-8 are written as ``%FF``."""
     text = key.decode("utf-8", "surrogateescape")
     return "".join(f"%{ord(char) - 0xDC00:02X}" if "\udc80" <= char <= "\udcff" else char for char in text)

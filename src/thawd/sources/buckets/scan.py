@@ -1,6 +1,6 @@
-"""Walks a bucket's folder and compares it with the catalog, in pieces, on a thread. Finds candidates only.
+"""Walks a bucket's folder and compares it with the catalog, in chunks, on a thread. It only finds keys to check.
 
-Memory holds one piece of a folder, however many files there are, and the names of folders still to be walked.
+However many files there are, memory contains only one chunk of keys and the names of folders still to be walked.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Report = Callable[[bytes, OSError], None]
 def walk(
     root: bytes, prefix: bytes, *, enter: Callable[[bytes], object], report: Report, chunk_keys: int = CHUNK_KEYS
 ) -> Iterator[list[bytes]]:
-    """Keys of the files and links in and below the folder `prefix`, in pieces.
+    """Yield the keys of the files and links in and below the folder `prefix`, in chunks.
 
     Args:
         root: the bucket's folder.
-        prefix: folder to begin with, relative to the root; empty for all.
-        enter: called with each folder before it is read, so that a watch set there misses no file.
-        report: called with a folder that cannot be read, and the error; a folder that is missing is passed over.
-        chunk_keys: most keys in a piece.
+        prefix: folder to start with, relative to the root; empty: the root.
+        enter: called with each folder before it is read, so that a watch that is set then misses no file.
+        report: called with a folder that cannot be read, and the error; a missing folder is skipped silently.
+        chunk_keys: most keys in a chunk.
 
     Raises:
         OSError: the root itself cannot be read.
@@ -57,7 +57,10 @@ def walk(
 
 
 def _entries(path: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Names in a folder and whether they are folders; no hidden ones, no devices or pipes. No link is followed."""
+    """Yield each name in a folder, and whether it is a folder. Hidden names, devices and pipes are skipped.
+
+    Links are not followed.
+    """
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.name.startswith(b"."):
@@ -71,7 +74,7 @@ def _entries(path: bytes) -> Iterator[tuple[bytes, bool]]:
 def differing(
     root: bytes, keys: Sequence[bytes], known: Mapping[bytes, ObjectRecord], *, report: Report
 ) -> list[bytes]:
-    """Those of `keys` whose file differs from its record: it is new, changed or gone."""
+    """Return those of `keys` for which the file differs from its record: it is new, changed or removed."""
     folder = BucketFolder(root)
     found = []
     for key in keys:

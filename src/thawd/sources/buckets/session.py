@@ -1,6 +1,6 @@
-"""A bucket's state while it is watched: keys to look at, folders to scan, whether its folder is lost.
+"""A bucket's state while it is watched: keys to check, folders to scan, and whether its folder is lost.
 
-Bounded: when more keys wait than may be held, only their folders are remembered, and scanned later.
+Its memory is limited: when too many keys wait, only the folders of further keys are remembered, and scanned later.
 """
 # Keys and paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH120
@@ -25,11 +25,11 @@ class WatchSettings:
     """How a bucket is watched.
 
     Attributes:
-        settle_s: where leases do not work, a file that is unchanged for so long is complete; seconds.
+        settle_s: without leases, a file counts as complete after it has not changed for this long, seconds.
         scan_interval_s: shortest time between two full scans, seconds.
-        unwatched_interval_s: the same when some folders cannot be watched, seconds.
-        scan_share: a full scan that takes one second is followed by this many seconds without one.
-        held_keys: most keys that wait for a look; of further ones, only the folders are remembered.
+        unwatched_interval_s: shortest time between two full scans if some folders cannot be watched, seconds.
+        scan_share: after a full scan, the next one starts no earlier than this many times its duration.
+        held_keys: most keys that wait for a check. For further keys, only their folders are remembered.
     """
 
     settle_s: float = 1.0
@@ -41,17 +41,17 @@ class WatchSettings:
 
 @dataclass(slots=True)
 class WatchSession:
-    """The time between finding the bucket's folder and losing it.
+    """The state from finding the bucket's folder until it is lost.
 
     Attributes:
-        tree: gives the kernel's notices; None: the kernel gives none.
-        pending: keys to look at.
-        large: keys of files so large that others should not wait for them.
-        dirty: folders to scan, and when, ``time.monotonic()`` seconds; the empty name is the whole bucket.
+        tree: receives the kernel's notices; None: there are none.
+        pending: keys to check.
+        large: keys of files so large that other files should not wait for them.
+        dirty: folders to scan, and when, ``time.monotonic()`` seconds; the empty name means the whole bucket.
         dirtied: set when a folder was added to `dirty`.
         lost: set when the folder is lost.
-        reason: how the folder was lost; empty while it is not.
-        unwatched: whether some folder is not watched.
+        reason: how the folder was lost; empty until then.
+        unwatched: whether any folder is not watched.
     """
 
     tree: TreeWatch | None
@@ -64,12 +64,12 @@ class WatchSession:
     unwatched: bool = False
 
     def lose(self, reason: str) -> None:
-        """Note that the folder is lost; the first reason counts."""
+        """Record that the folder is lost. If this is called again, the first reason is kept."""
         self.reason = self.reason or reason
         self.lost.set()
 
     def scan_folder(self, folder: bytes, due: float) -> None:
-        """Have `folder` scanned at `due` or earlier."""
+        """Schedule a scan of `folder` at `due` or earlier."""
         if len(self.dirty) >= _MOST_DIRTY:
             self.dirty.clear()
             folder = b""
@@ -77,12 +77,12 @@ class WatchSession:
         self.dirtied.set()
 
     def look_at(self, key: bytes, due: float) -> None:
-        """Have `key` looked at; when too many wait, have its folder scanned instead."""
+        """Schedule a check of `key`. If too many keys wait, schedule a scan of its folder instead."""
         if not self.pending.push(key, due):
             self.scan_folder(os.path.dirname(key), due)
 
     def look_again(self, again: list[LookAgain]) -> None:
-        """Have keys looked at later; when too many wait, have their folders scanned later."""
+        """Schedule further checks of keys. If too many keys wait, schedule scans of their folders instead."""
         now = time.monotonic()
         for key, wait_s, unfinished, alone in again:
             held_by = self.large if alone else self.pending

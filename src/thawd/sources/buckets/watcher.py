@@ -1,11 +1,11 @@
-"""Watches a bucket's folder: every object that appears in it, is overwritten or removed becomes exactly one event.
+"""Watches a bucket's folder: each object that appears, is overwritten or is removed causes exactly one event.
 
-The folder is compared with the catalog; the kernel's notices only say where to look. The whole folder is compared at
-the start and from time to time, in case notices were lost. Events are queued here and run by `thawd.queue.invoker`;
-`files` decides whether a file is complete.
+Changes are found by comparing files with the catalog; the kernel's notices only say which ones to compare. The whole
+folder is compared at the start and from time to time, in case notices were lost. Events are queued here and run by
+`thawd.queue.invoker`; `files` decides whether a file is complete.
 
-Way of a file: a notice or a scan names its key -> the file is looked at (25 ms later, and again while a process writes
-to it) -> its record and its events are stored in one transaction (`recorder`) -> the functions are woken.
+What happens to a file: a notice or a scan names its key -> the file is checked (25 ms later, and again while a process
+writes to it) -> its record and its events are stored in one transaction (`recorder`) -> the invoker is woken.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _PAGE_KEYS = 1000
 _STORE_RETRY_S = 2.0
 _RETURN_POLL_S = 1.0
 _INGEST_LOOKS = 5
-# Wait after a batch, so that many files that come one by one share transactions. A file that comes alone does not wait.
+# The wait after a batch, so that files that arrive in quick succession share transactions. A single file does not wait.
 _GATHER_S = 0.01
-# The event loop's timers count whole milliseconds; a shorter wait would spin.
+# The event loop's timers count whole milliseconds. With a shorter wait, the loop would run without sleeping.
 _TICK_S = 0.001
 
 
@@ -63,15 +63,15 @@ class BucketWatcher:
         settings: WatchSettings | None = None,
         is_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Prepare; no file is opened before `run`.
+        """Prepare the watcher. No file is opened before `run`.
 
         Args:
             bucket: the bucket.
             objects: the catalog of objects.
             log: takes lines for the operator; may be called from other threads.
-            on_events: called with the functions that have new events in the queue, in the event loop.
-            settings: None: the defaults.
-            is_full: whether the queue takes no events at the moment; objects wait to be recorded meanwhile.
+            on_events: called in the event loop with the names of functions that have new events in the queue.
+            settings: how the bucket is watched; None: the defaults.
+            is_full: returns whether the queue accepts no events now. While it does, no objects are recorded.
         """
         self.initial_scan_done = asyncio.Event()
         self._bucket = bucket
@@ -92,7 +92,7 @@ class BucketWatcher:
         self._ended = False
 
     async def run(self) -> None:
-        """Watch until cancelled. A folder that is missing at the start is made; one that goes away is waited for."""
+        """Watch until cancelled. If the folder is missing at the start, make it. If it is lost later, wait for it."""
         reports = SayOnce(self._log)
         try:
             with contextlib.suppress(OSError):
@@ -103,11 +103,11 @@ class BucketWatcher:
                 except OSError as error:
                     reason = f"cannot be used ({error.strerror or error})"
                 else:
-                    reports.over(f"bucket {self._bucket.name}: its folder is there again; looking for what arrived")
+                    reports.over(f"bucket {self._bucket.name}: its folder is available again; looking for new objects")
                     reason = await self._watch()
                 reports.say(
-                    f"bucket {self._bucket.name}: its folder {self._bucket.path} {reason}; put it back where it was "
-                    "and readable: what arrives is found then, and nothing counts as removed until then",
+                    f"bucket {self._bucket.name}: its folder {self._bucket.path} {reason}; put it back and make it "
+                    "readable. thawd then finds all changes; until then, no object counts as removed",
                     cause="lost",
                 )
                 await asyncio.sleep(_RETURN_POLL_S)
@@ -117,13 +117,14 @@ class BucketWatcher:
             self._scan_thread.shutdown(wait=False, cancel_futures=True)
 
     async def ingest(self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None) -> None:
-        """Look at one key now, after the platform wrote or removed the object; returns when that is recorded.
+        """Check one key now, because the platform wrote or removed its object. Returns when the change is recorded.
 
-        An error of the store is not raised: the object is there, and is recorded when the store works again.
+        An error of the store is not raised: the file is complete, and is recorded when the store works again.
 
         Args:
             key: the key.
-            stat: stat of the complete file before it got its name; with `etag`, the file is not read again.
+            stat: stat of the complete file before it was renamed to its final name. If `etag` is given, too, the file
+                is not read.
             etag: MD5 of the content, hexadecimal digits.
         """
         if self._ended or is_hidden(key):
@@ -138,14 +139,14 @@ class BucketWatcher:
         except FolderLost:
             return
         except RuntimeError:
-            # The watcher's threads ended meanwhile; the next start finds the object.
+            # The watcher's threads have ended in the meantime. The scan at the next start finds the object.
             if not self._ended:
                 raise
         if again and self._session is not None:
             self._session.look_again(again)
 
     async def lookup(self, key: bytes) -> ObjectRecord | None:
-        """The object's record, or None.
+        """Return the object's record; None: there is none.
 
         Raises:
             StoreError: the catalog cannot be read.
@@ -153,7 +154,7 @@ class BucketWatcher:
         return (await self._objects.lookup(self._bucket.name, [key])).get(key)
 
     async def listing(self, *, prefix: bytes = b"", start: bytes = b"", limit: int = 1000) -> list[ObjectRecord]:
-        """Recorded objects in the order of their keys' bytes: keys that begin with `prefix`, from `start` on.
+        """Return recorded objects in the byte order of their keys: keys that begin with `prefix`, from `start` on.
 
         Raises:
             StoreError: the catalog cannot be read.
@@ -161,12 +162,12 @@ class BucketWatcher:
         return await self._objects.page(self._bucket.name, prefix=prefix, start=start, limit=limit)
 
     async def _watch(self) -> str:
-        """Watch until the folder is lost; returns how."""
+        """Watch until the folder is lost, and return the reason."""
         self._recorder.leases = await asyncio.to_thread(leases_work, self._recorder.root)
         if not self._recorder.leases:
             self._log(
-                f"bucket {self._bucket.name}: this file system does not say which files are being written; "
-                f"a file counts as complete when unchanged for {self._settings.settle_s:g} s"
+                f"bucket {self._bucket.name}: leases do not work in its file system, so thawd cannot tell which files "
+                f"are being written; a file counts as complete after {self._settings.settle_s:g} s without a change"
             )
         session = self._session = WatchSession(
             self._open_tree(), PendingKeys(self._settings.held_keys), PendingKeys(self._settings.held_keys)
@@ -198,7 +199,7 @@ class BucketWatcher:
             return TreeWatch(self._recorder.root)
         except OSError as error:
             self._log(
-                f"bucket {self._bucket.name}: the kernel gives no notices ({error.strerror}); it is scanned every "
+                f"bucket {self._bucket.name}: inotify cannot be used ({error.strerror}); the bucket is scanned every "
                 f"{self._settings.unwatched_interval_s:g} s instead. Raise fs.inotify.max_user_instances"
             )
             return None
@@ -208,7 +209,7 @@ class BucketWatcher:
         try:
             notices = tree.read()
         except OSError as error:
-            session.lose(f"gives no notices any more ({error.strerror})")
+            session.lose(f"can no longer be watched ({error.strerror})")
             return
         for notice in notices:
             if notice.kind is NoticeKind.FILE:
@@ -265,10 +266,10 @@ class BucketWatcher:
                 self.initial_scan_done.set()
 
     async def _reconcile(self, session: WatchSession, folder: bytes) -> float:
-        """Compare a folder, and all below it, with the catalog, and record what differs.
+        """Compare a folder and everything below it with the catalog, and record the differences.
 
         Returns:
-            Seconds it took, without what was spent on objects that differ.
+            How long the comparison took, without the time spent on objects that differ, seconds.
         """
         begun = time.monotonic()
         recorded = await self._objects.count(self._bucket.name) if not folder else -1
@@ -290,7 +291,7 @@ class BucketWatcher:
         return time.monotonic() - begun - spent_s
 
     async def _sweep(self, session: WatchSession, folder: bytes) -> float:
-        """Find recorded objects in and below a folder whose files are gone."""
+        """Find and record removed objects: those in and below a folder that are in the catalog but have no file."""
         spent_s = 0.0
         start = b""
         prefix = folder + b"/" if folder else b""
@@ -303,7 +304,7 @@ class BucketWatcher:
     async def _record_differing(
         self, session: WatchSession, keys: list[bytes], known: dict[bytes, ObjectRecord]
     ) -> float:
-        """Look at those of `keys` that differ from their records; how long that took, seconds."""
+        """Check those of `keys` that differ from their records. Return how long that took, seconds."""
         found = await self._in_scan_thread(
             partial(scan.differing, self._recorder.root, keys, known, report=self._recorder.complain)
         )
@@ -314,7 +315,7 @@ class BucketWatcher:
         return time.monotonic() - begun
 
     def _enter(self, session: WatchSession, folder: bytes) -> None:
-        """Watch a folder that is about to be scanned. Runs on the scanning thread."""
+        """Watch a folder that is about to be scanned. Runs on the scan thread."""
         if session.tree is None or session.unwatched:
             return
         try:
@@ -322,7 +323,7 @@ class BucketWatcher:
         except OSError as error:
             session.unwatched = True
             self._log(
-                f"bucket {self._bucket.name}: the kernel watches no more folders ({error.strerror}); the bucket is "
+                f"bucket {self._bucket.name}: inotify cannot watch more folders ({error.strerror}); the bucket is "
                 f"scanned every {self._settings.unwatched_interval_s:g} s instead. Raise fs.inotify.max_user_watches"
             )
 

@@ -1,5 +1,5 @@
-"""Event source mappings: messages of SQS queues are received in batches, and deleted once a function has handled them.
+"""Event source mappings: receive messages of SQS queues in batches, and delete them once a function has handled them.
 
-Reading order: `source` (one mapping, and all of them), `receiver` (receives, holds and deletes messages), `batch` (what
-they share), `records` (messages as Lambda's event), `client` (SQS by boto3).
+Reading order: `source` (invokes functions for mappings), `receiver` (receives, holds and deletes messages), `batch`
+(batches and figures, which both use), `records` (makes Lambda's event from messages), `client` (calls SQS with boto3).
 """

@@ -1,4 +1,4 @@
-"""Messages that were received from an SQS queue, batches of them, and a source's figures. State only."""
+"""Classes for messages received from an SQS queue, their batches, and a source's figures. They only keep state."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class ReceivedMessage:
 
     Attributes:
         raw: the message as boto3 returns it.
-        content: what `Receiver` makes of it, such as a record of Lambda's event.
+        content: what `Receiver` made of the message, such as a record of Lambda's event.
         received_at: when it was received, ``time.monotonic()`` seconds.
-        held_until: up to when no other client receives it, ``time.monotonic()`` seconds.
-        hold_s: visibility timeout that was set last, seconds.
+        held_until: no other client receives the message before this time, ``time.monotonic()`` seconds.
+        hold_s: the visibility timeout that was set last, seconds.
     """
 
     raw: RawMessage
@@ -45,9 +45,9 @@ class Batching:
 
     Attributes:
         most: most messages in a batch.
-        window_s: how long to gather, seconds from the first message; 0: the first messages received are the batch.
-        most_bytes: most bytes of the contents of a batch together; a larger message goes alone.
-        ordered: whether the queue is FIFO: messages that do not fit wait until the batch before them has succeeded.
+        window_s: how long to gather, seconds from the first message; 0: the messages of one reception are the batch.
+        most_bytes: limit for the sum of the contents of a batch; a larger message gets a batch of its own.
+        ordered: whether the queue is FIFO. Then messages that do not fit wait until the previous batch has succeeded.
     """
 
     most: int = MOST_AT_ONCE
@@ -61,15 +61,15 @@ class SourceProgress:
     """The figures of a source so far.
 
     Attributes:
-        received: messages received, with those that no pattern matches.
-        filtered: messages that no pattern matches.
-        failed: messages that were handled and failed.
-        troubles: times in a row that the queue could not be read.
-        trouble: why the queue cannot be read now; None: it can.
-        last_result: result of the last batch, in the words of ``LastProcessingResult``.
+        received: number of messages received, including those that no pattern matches.
+        filtered: number of messages that no pattern matches.
+        failed: number of messages whose handling failed.
+        troubles: how many times in a row the queue could not be read.
+        trouble: why the queue cannot be read now; None: it can be read.
+        last_result: result of the last batch, in the form of ``LastProcessingResult``.
         waiting: about how many messages wait; None: not known.
         in_flight: about how many messages are received and not deleted; None: not known.
-        oldest_s: age of the oldest message received last, seconds; 0 when there was none.
+        oldest_s: age of the oldest message in the last reception, seconds; 0: the reception was empty.
     """
 
     received: int = 0
@@ -87,13 +87,13 @@ class Batch:
     """Messages that a function handles together.
 
     Args:
-        before: the batch that has to succeed first; None: no batch has to.
+        before: the batch that must succeed before this one; None: there is none.
 
     Attributes:
         messages: the messages, in the order of their reception.
-        succeeded: whether all messages were handled, and deleted.
-        over: set when the messages need not be held any more.
-        holding: the task that keeps the messages from other clients.
+        succeeded: whether all messages were handled and deleted.
+        over: set when the messages no longer have to be held.
+        holding: the task that keeps other clients from receiving the messages.
     """
 
     def __init__(self, before: Batch | None = None) -> None:
@@ -105,7 +105,7 @@ class Batch:
         self._before = before
 
     async def may_begin(self) -> bool:
-        """Wait for the batch before this one; whether that has succeeded."""
+        """Wait for the batch before this one. Return whether it has succeeded."""
         before, self._before = self._before, None
         if before is None:
             return True
@@ -113,7 +113,7 @@ class Batch:
         return before.succeeded
 
     def takes(self, content: bytes, batching: Batching) -> bool:
-        """Whether there is room for one more message."""
+        """Return whether a message with this content fits in the batch."""
         return not self.messages or self._size_bytes + len(content) + 1 <= batching.most_bytes
 
     def add(self, message: ReceivedMessage) -> None:
@@ -122,7 +122,7 @@ class Batch:
         self._size_bytes += len(message.content) + 1
 
     async def let_go(self) -> None:
-        """Hold the messages no longer; when this returns, the task that held them has ended."""
+        """Stop holding the messages. When this returns, the task that held them has ended."""
         self.over.set()
         if self.holding is not None:
             await asyncio.wait({self.holding})

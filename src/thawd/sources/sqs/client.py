@@ -1,4 +1,4 @@
-"""One SQS queue, by boto3. Each call runs in a thread of its own, which a stop of the server does not wait for.
+"""Calls one SQS queue with boto3. Each call runs in its own daemon thread, so the server can stop without waiting.
 
 Source: Amazon SQS API reference, the operations named.
 """
@@ -27,17 +27,17 @@ _CONNECTIONS = 50
 
 
 class SourceError(Exception):
-    """SQS cannot be reached, or refuses; the message says why."""
+    """SQS cannot be reached or refuses a request; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where SQS answers instead of at AWS: an emulator.
+    """An SQS emulator, used instead of AWS.
 
     Attributes:
-        url: the emulator's address.
-        access_key: id of an access key that it accepts.
-        secret: the key's secret.
+        url: the emulator's URL.
+        access_key: id of an access key that the emulator accepts.
+        secret: the access key's secret.
     """
 
     url: str
@@ -47,7 +47,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class QueueLook:
-    """A queue's attributes when it was last asked.
+    """A queue's attributes at the last request for them.
 
     Attributes:
         visible: about how many messages wait to be received.
@@ -64,8 +64,8 @@ class SqsQueue:
     """One SQS queue.
 
     Args:
-        name: its name, account and region.
-        endpoint: where SQS is; None: as the name, the environment variables and AWS's configuration files say.
+        name: the queue's name, account and region.
+        endpoint: address of SQS; None: as given by the name, the environment variables and AWS's configuration files.
     """
 
     def __init__(self, name: QueueName, *, endpoint: Endpoint | None = None) -> None:
@@ -76,13 +76,16 @@ class SqsQueue:
         self._lock = threading.Lock()
 
     async def receive(self, *, most: int, wait_s: int, hold_s: int | None = None) -> list[RawMessage]:
-        """ReceiveMessage: up to `most` (1-10) messages, waiting up to `wait_s` seconds (0-20) for the first.
+        """Receive messages with ReceiveMessage. Messages that arrive after the caller was cancelled are released.
 
-        No other client receives them for `hold_s` seconds; None: for the queue's visibility timeout. Messages that come
-        after the caller was cancelled are given back to the queue.
+        Args:
+            most: most messages, 1 to 10.
+            wait_s: how long to wait for the first message, 0 to 20 seconds.
+            hold_s: for how long no other client receives the messages, seconds; None: for the queue's visibility
+                timeout.
 
         Raises:
-            SourceError: it failed.
+            SourceError: the call failed.
         """
 
         held = {} if hold_s is None else {"VisibilityTimeout": hold_s}
@@ -101,7 +104,7 @@ class SqsQueue:
         return await _in_thread(lambda: _explained(work), unwanted=self.release)
 
     async def delete(self, handles: Sequence[str]) -> list[str]:
-        """DeleteMessageBatch; returns the handles of messages that were not deleted.
+        """Delete messages with DeleteMessageBatch. Return the handles of messages that were not deleted.
 
         Raises:
             SourceError: the call failed as a whole.
@@ -109,7 +112,9 @@ class SqsQueue:
         return await self._each("delete_message_batch", handles, {})
 
     async def set_visibility(self, handles: Sequence[str], wait_s: int) -> list[str]:
-        """ChangeMessageVisibilityBatch: the messages come again in `wait_s` seconds; returns the handles refused.
+        """Make messages visible again in `wait_s` seconds, with ChangeMessageVisibilityBatch.
+
+        Returns the handles that SQS refused.
 
         Raises:
             SourceError: the call failed as a whole.
@@ -117,10 +122,10 @@ class SqsQueue:
         return await self._each("change_message_visibility_batch", handles, {"VisibilityTimeout": wait_s})
 
     async def look(self) -> QueueLook:
-        """GetQueueAttributes.
+        """Read the queue's attributes with GetQueueAttributes.
 
         Raises:
-            SourceError: it failed.
+            SourceError: the call failed.
         """
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "VisibilityTimeout"]
 
@@ -132,7 +137,10 @@ class SqsQueue:
         return await _in_thread(lambda: _explained(work))
 
     def release(self, messages: Sequence[RawMessage]) -> None:
-        """Give messages back to the queue now, from any thread; where that fails, they come again later."""
+        """Make messages visible to all clients now. May be called from any thread.
+
+        If it fails, they become visible when their visibility timeout is over.
+        """
         handles = [message["ReceiptHandle"] for message in messages]
         try:
             for part in _parts(handles):
@@ -153,7 +161,7 @@ class SqsQueue:
         return await _in_thread(lambda: _explained(work))
 
     def _ready(self) -> Any:
-        """The client, made on first use: that reads files and takes a moment."""
+        """Return boto3's client. It is made at the first use, because that reads files and takes time."""
         with self._lock:
             if self._client is None:
                 self._client = self._make()
@@ -195,17 +203,17 @@ def _parts(handles: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _explained(work: Callable[[], T]) -> T:
-    """Run `work`; an error of boto3 is raised as a `SourceError` of one line."""
+    """Run `work`, and raise any error of boto3 as a `SourceError` with a one-line message."""
     try:
         return work()
     except SourceError:
         raise
-    except Exception as error:  # botocore, urllib3, the operating system: all mean that it did not work
+    except Exception as error:  # from botocore, urllib3 or the operating system: they all mean that the call failed
         raise SourceError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
 async def _in_thread(work: Callable[[], T], *, unwanted: Callable[[T], None] | None = None) -> T:
-    """Run `work` in a daemon thread; `unwanted` is called with its value where the caller was cancelled."""
+    """Run `work` in a daemon thread and return its value. If the caller is cancelled, `unwanted` gets the value."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -214,7 +222,7 @@ async def _in_thread(work: Callable[[], T], *, unwanted: Callable[[T], None] | N
             unwanted(value)
 
     def resolve_unwanted(value: T) -> None:
-        with contextlib.suppress(NoThreadError):  # messages that are not given back come again after their time
+        with contextlib.suppress(NoThreadError):  # unreleased messages become visible after their timeout
             threads.start(threading.Thread(target=left_over, args=(value,), daemon=True))
 
     def resolve(value: T) -> None:
@@ -245,13 +253,13 @@ async def _in_thread(work: Callable[[], T], *, unwanted: Callable[[T], None] | N
     except asyncio.CancelledError:
         if (
             future.done() and not future.cancelled() and future.exception() is None
-        ):  # the value came together with the cancellation
+        ):  # the value arrived together with the cancellation
             resolve_unwanted(future.result())
         raise
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], value: Any) -> bool:
-    """Have the loop call `function`; False when it is closed."""
+    """Make the loop call `function`. Return whether it will: False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(function, value)
     except RuntimeError:

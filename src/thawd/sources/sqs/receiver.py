@@ -1,9 +1,9 @@
-"""Receives batches of messages from an SQS queue, has them handled, and deletes them.
+"""Receives batches of messages from an SQS queue, passes them to a handler, and deletes the handled ones.
 
-Guarantee: at least once. A message is deleted only after `handle` returned without naming it, and is held, so that no
-other client receives it, until then. A message that failed comes again when the queue's visibility timeout, counted
-from its reception, is over; the queue's redrive policy says how often, and where it goes then. A crash counts as such a
-failure.
+Guarantee: each message is handled at least once. It is deleted only after `handle` has returned without naming it as
+failed. Until then it is held: no other client receives it. A failed message is received again when the queue's
+visibility timeout, counted from its reception, is over. The queue's redrive policy limits how often, and says where the
+message goes then. A crash counts as a failure.
 
 Source: Amazon SQS developer guide, "Amazon SQS visibility timeout"; AWS Lambda developer guide, "Using Lambda with
 Amazon SQS".
@@ -25,48 +25,48 @@ from thawd.sources.sqs.client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, Ra
 from thawd.system import threads
 from thawd.system.retry import Backoff, backoff_s, is_set_within
 
-# The visibility timeout that holding sets each time; at least the queue's own.
+# The visibility timeout that each extension sets, unless the queue's own is longer.
 _HOLD_S = 30
-# A shorter timeout might be over before the first extension: messages are received with this one instead.
+# If the queue's timeout is shorter than this, messages are received with this one, so that it can be extended in time.
 _SHORTEST_HOLD_S = 10
 _BACKOFF_FIRST_S, _BACKOFF_LAST_S = 1.0, 60.0
 _RECHECK_S = 1.0
 _LOOK_S = 30.0
 _DELETE_TRIES = 6
-# Source: AWS Lambda developer guide, "Configuring scaling behavior for SQS event source mappings": five to begin with.
+# Source: AWS Lambda developer guide, "Configuring scaling behavior for SQS event source mappings": five at the start.
 _MOST_POLLERS = 5
 _SOON_S = 0.2
-# A larger body is decoded in a thread: the event loop must not wait for it.
+# Larger bodies are decoded in a thread, so that they do not block the event loop.
 _LARGE_BODY = 16_384
 
 
 class Throttled(Exception):
-    """Raised by `handle` when there was no room for the batch: its messages go back to the queue, and come later."""
+    """Raised by `handle` when the batch cannot be handled now. Its messages are received again later."""
 
 
 Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[set[str]]]
-"""Handles a batch; returns the ids of the messages that failed. Raises `Throttled` when there was no room."""
+"""Handles a batch and returns the ids of the messages that failed. Raises `Throttled` if it cannot run now."""
 
 
 class Receiver:
-    """Receives, holds and deletes messages. Knows nothing of functions.
+    """Receives, holds and deletes messages. It does not depend on functions.
 
     Args:
         queue: the queue.
-        open_: makes the content of a message; None: the message is not wanted, and is deleted.
+        open_: makes the content of a message. If it returns None, the message is not wanted and is deleted.
         handle: handles a batch.
-        batching: how batches are made.
-        room: returns how many batches may be handled at the same time at this moment.
-        progress: the figures that this updates.
+        batching: how messages are gathered into batches.
+        room: returns how many batches may be handled at the same time now.
+        progress: the source's figures, which the receiver updates.
         report: takes a line for the operator.
 
     Attributes:
         progress: the source's figures.
-        visibility_s: the queue's visibility timeout when it was last asked, seconds.
+        visibility_s: the queue's visibility timeout, as last read, seconds.
         stopping: set once no more messages are received.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts that it is put together from
+    def __init__(  # noqa: PLR0913 - the receiver's collaborators
         self,
         queue: SqsQueue,
         *,
@@ -89,12 +89,12 @@ class Receiver:
         self._pollers = 1
         self._freed = asyncio.Event()
         self.stopping = asyncio.Event()
-        self._behind: list[Batch] = []  # messages that were received together with a batch and did not fit
-        self._backoff = Backoff(first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)  # while it cannot be read
-        self._throttled = 0  # batches in a row that there was no room for
+        self._behind: list[Batch] = []  # batches of messages that were received with another batch and did not fit
+        self._backoff = Backoff(first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)  # while the queue cannot be read
+        self._throttled = 0  # number of throttled batches in a row
 
     def stop(self) -> None:
-        """Receive no more; batches that are handled go on, and `run` returns when they have ended."""
+        """Receive no more messages. `run` returns when the running batches have ended."""
         self.stopping.set()
 
     async def run(self) -> None:
@@ -110,7 +110,7 @@ class Receiver:
                 ended = {task for task in gathering if task.done()}
                 gathering -= ended
                 if ended:
-                    is_full = any(task.result() for task in ended)  # then more messages may wait than one poller takes
+                    is_full = any(task.result() for task in ended)  # if so, more messages may wait than a poller takes
                     self._pollers = min(_MOST_POLLERS, self._pollers + 1) if is_full else 1
             for task in gathering:
                 task.cancel()
@@ -119,10 +119,10 @@ class Receiver:
             self._release([])
 
     async def look(self) -> QueueLook:
-        """Ask the queue for its attributes, and note them in `progress`.
+        """Read the queue's attributes, and store them in `progress`.
 
         Raises:
-            SourceError: the queue cannot be asked.
+            SourceError: they cannot be read.
         """
         found = await self._queue.look()
         self.visibility_s = found.visibility_s
@@ -132,11 +132,11 @@ class Receiver:
     async def _look_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            with contextlib.suppress(SourceError):  # receiving fails too, and reports it
+            with contextlib.suppress(SourceError):  # receiving also fails, and reports it
                 await self.look()
 
     async def _wait(self, gathering: set[asyncio.Task[bool]], *, most_s: float | None) -> None:
-        """Wait until a batch was gathered or has ended, or for a stop, or for `most_s` seconds."""
+        """Wait until a batch was gathered, a batch has ended, `stop` was called, or `most_s` seconds have passed."""
         self._freed.clear()
         others = [asyncio.ensure_future(event.wait()) for event in (self._freed, self.stopping)]
         try:
@@ -146,7 +146,7 @@ class Receiver:
                 task.cancel()
 
     async def _gather_one(self, batches: asyncio.TaskGroup) -> bool:
-        """Gather one batch and have it handled, or back off when the queue cannot be read; whether it was full."""
+        """Gather one batch and start handling it. If the queue cannot be read, back off. Return whether it was full."""
         is_full = False
         try:
             if self.progress.waiting is None or self.progress.trouble is not None:
@@ -154,7 +154,7 @@ class Receiver:
             is_full = await self._gather(batches)
         except SourceError as error:
             await self._in_trouble(str(error))
-        except Exception as error:  # a bug of ours with one message must not end the source
+        except Exception as error:  # a bug in thawd that one message triggers must not end the source
             await self._in_trouble(f"failed inside thawd: {error!r}")
         if self._throttled:
             await asyncio.sleep(self._throttle_s())
@@ -192,7 +192,7 @@ class Receiver:
         return batch
 
     def _release(self, batches: list[Batch]) -> None:
-        """Give back batches that will not be handled here, and those behind them, so that others receive them soon."""
+        """Release the messages of unhandled batches and of those behind, so that other clients receive them soon."""
         batches += self._behind
         self._behind = []
         for batch in batches:
@@ -201,11 +201,11 @@ class Receiver:
 
     def _give_back(self, raw: Sequence[RawMessage]) -> None:
         if raw:
-            with contextlib.suppress(NoThreadError):  # messages that are not given back come again later
+            with contextlib.suppress(NoThreadError):  # messages that are not released are received again later
                 threads.start(threading.Thread(target=self._queue.release, args=(raw,), daemon=True))
 
     async def _fill(self, batch: Batch, batches: asyncio.TaskGroup) -> None:
-        """Receive until the batch is full, or its window is over."""
+        """Receive messages until the batch is full or its window is over."""
         batching = self._batching
         end = time.monotonic() + batching.window_s if batch.messages else None
         last = batch
@@ -239,7 +239,7 @@ class Receiver:
                 await asyncio.sleep(min(_SOON_S, left_s))
 
     async def _contents(self, raw: Sequence[RawMessage]) -> list[tuple[RawMessage, bytes | None]]:
-        """Messages with their contents; a message whose content cannot be made is left to the redrive policy."""
+        """Return messages with their contents. Messages whose content cannot be made are left to the redrive policy."""
         found: list[tuple[RawMessage, bytes | None]] = []
         try:
             for message in raw:
@@ -248,9 +248,11 @@ class Receiver:
                         content = await asyncio.to_thread(self._open, message)
                     else:
                         content = self._open(message)
-                except Exception as error:  # it must not delay the other messages
+                except Exception as error:  # one message must not delay the others
                     self.progress.failed += 1
-                    self._report(f"message {message['MessageId']} cannot be dealt with, and comes again: {error!r}")
+                    self._report(
+                        f"message {message['MessageId']} cannot be decoded, and will be received again: {error!r}"
+                    )
                 else:
                     found.append((message, content))
         except BaseException:
@@ -271,7 +273,7 @@ class Receiver:
         progress.oldest_s = max((time.time() - at / 1000 for at in sent if at), default=0.0)
 
     async def _hold(self, batch: Batch) -> None:
-        """Keep other clients from receiving the messages of a batch, also those added later, until it is over."""
+        """Keep other clients from receiving the messages of a batch, including later ones, until the batch is over."""
         while not batch.over.is_set():
             await is_set_within(batch.over, _RECHECK_S)
             hold_s = max(_HOLD_S, self.visibility_s)
@@ -279,13 +281,13 @@ class Receiver:
             due = [one for one in batch.messages if one.held_until - now < one.hold_s / 2]
             if not due or batch.over.is_set():
                 continue
-            with contextlib.suppress(SourceError):  # tried again soon; at worst a message comes twice
+            with contextlib.suppress(SourceError):  # tried again soon; at worst a message is received twice
                 refused = set(await self._queue.set_visibility([message.handle for message in due], hold_s))
                 for message in (one for one in due if one.handle not in refused):
                     message.held_until, message.hold_s = now + hold_s, hold_s
 
     async def _deal(self, batch: Batch) -> None:
-        """Have a batch handled, delete the messages that were, and let the others come again."""
+        """Handle a batch, delete the messages that succeeded, and let the others be received again."""
         messages = batch.messages
         try:
             if not await batch.may_begin():
@@ -299,7 +301,8 @@ class Receiver:
             self._throttled = 0
             self.progress.failed += len(failed)
             now = time.monotonic()
-            # As if it had not been held: it comes again when the visibility timeout is over, or now if that is over.
+            # A failed message becomes visible as if it had not been held: when the queue's visibility timeout after its
+            # reception is over, or now if it is over already.
             ends = [(one, one.received_at + self.visibility_s) for one in messages if one.id in failed]
             held = [(one, end) for one, end in ends if one.held_until > end + 1]
             await self._put_back([(one, max(0, math.ceil(end - now))) for one, end in held])
@@ -309,9 +312,9 @@ class Receiver:
             self.progress.last_result = f"PROBLEM: {error}"
             await self._put_back([(message, math.ceil(self._throttle_s())) for message in messages])
         except SourceError as error:
-            self._report(f"messages come again though they were handled, as they could not be deleted: {error}")
-        except Exception as error:  # a bug of ours with one batch must not end the source
-            self._report(f"a batch failed inside thawd, and comes again: {error!r}")
+            self._report(f"handled messages could not be deleted, and will be received again: {error}")
+        except Exception as error:  # a bug in thawd that one batch triggers must not end the source
+            self._report(f"a batch failed inside thawd, and will be received again: {error!r}")
         finally:
             batch.over.set()
             self._under_way -= 1
@@ -321,7 +324,7 @@ class Receiver:
         """Delete messages that were handled.
 
         Raises:
-            SourceError: every try failed.
+            SourceError: all attempts failed.
         """
         handles = [message.handle for message in messages]
         if not handles:
@@ -340,5 +343,5 @@ class Receiver:
     async def _put_back(self, waits: Sequence[tuple[ReceivedMessage, int]]) -> None:
         for wait_s in {wait_s for _, wait_s in waits}:
             handles = [message.handle for message, wanted_s in waits if wanted_s == wait_s]
-            with contextlib.suppress(SourceError):  # they come again by themselves, later
+            with contextlib.suppress(SourceError):  # their present visibility timeout also ends, only later
                 await self._queue.set_visibility(handles, wait_s)

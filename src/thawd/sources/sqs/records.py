@@ -1,4 +1,4 @@
-"""SQS messages as Lambda's event, and the failures that a handler's answer names. Pure.
+"""Makes Lambda's event from SQS messages, and reads the failures from a handler's answer. No side effects.
 
 Source: AWS Lambda developer guide, "Using Lambda with Amazon SQS", "Implementing partial batch responses", "Using event
 filtering with an Amazon SQS event source".
@@ -16,7 +16,7 @@ from thawd.grammar.event_patterns import Pattern, decode
 
 
 def record(message: Mapping[str, Any], *, arn: str, region: str) -> dict[str, Any]:
-    """One of the event's ``Records``.
+    """Return one message as an element of the event's ``Records``.
 
     Args:
         message: the message as boto3 returns it.
@@ -49,12 +49,12 @@ def _attribute(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def event(records: Iterable[bytes]) -> bytes:
-    """The event of a batch, JSON text, from the JSON texts of its records."""
+    """Return a batch's event as JSON text, from the JSON texts of its records."""
     return b'{"Records":[' + b",".join(records) + b"]}"
 
 
 def is_wanted(patterns: Sequence[Pattern], encoded: bytes, body: str) -> bool:
-    """Whether a message matches one of the patterns; without patterns every message does.
+    """Return whether a message matches one of the patterns. Without patterns, every message does.
 
     A pattern on fields of the body matches only bodies that are JSON objects or lists; a pattern on the body itself
     matches only bodies that are neither.
@@ -82,14 +82,17 @@ def is_wanted(patterns: Sequence[Pattern], encoded: bytes, body: str) -> bool:
 
 
 def failures(answer: bytes, ids: Iterable[str]) -> set[str] | None:
-    """Ids of the messages that a handler's answer names as failed; None: all have failed, as the answer is not valid.
+    """Return the ids of the messages that a handler's answer names as failed.
 
-    An answer without ``batchItemFailures``, or with an empty list there, means that all succeeded. An item without an
-    ``itemIdentifier``, with an empty one or with one that no message of the batch has means that all failed.
+    If the answer has no ``batchItemFailures``, or an empty list there, all messages succeeded. If an item has no
+    ``itemIdentifier``, an empty one or one that no message of the batch has, the answer is not valid.
 
     Args:
-        answer: JSON text.
+        answer: the handler's answer, JSON text.
         ids: ids of the messages of the batch.
+
+    Returns:
+        The ids; None: the answer is not valid, so all messages have failed.
     """
     try:
         decoded = msgspec.json.decode(answer or b"null", type=_Answer | None)

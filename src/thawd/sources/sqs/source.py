@@ -1,6 +1,6 @@
-"""Event source mappings: each reads its queue and invokes its function.
+"""Event source mappings: for each one, a poller reads its queue and invokes its function.
 
-`thawd.control.event_source_mappings` manages them.
+`thawd.control.event_source_mappings` creates, changes and deletes mappings.
 Source: AWS Lambda developer guide, "Using Lambda with Amazon SQS"; "Scaling behavior".
 """
 
@@ -26,7 +26,7 @@ from thawd.sources.sqs.client import Endpoint, RawMessage, SourceError, SqsQueue
 from thawd.sources.sqs.receiver import Receiver, Throttled
 from thawd.system.retry import Backoff, is_set_within
 
-# How long a batch may wait for an environment, seconds; its messages are held meanwhile.
+# How long a batch may wait for an environment, seconds. Its messages are held during that time.
 _QUEUE_S = 300.0
 _LOOK_S = 2.0
 _THROTTLE_FIRST_S = 0.5
@@ -39,15 +39,15 @@ class SqsPoller:
     Args:
         mapping: the event source mapping.
         dispatcher: runs the function.
-        endpoint: where SQS is; None: where AWS's environment variables and files say.
-        progress: the source's figures, which go on from here.
+        endpoint: address of SQS; None: as configured by AWS's environment variables and files.
+        progress: the source's figures so far, which the poller continues.
         report: takes a line for the operator.
 
     Attributes:
         mapping: the event source mapping.
         progress: the source's figures.
         receiver: receives the messages.
-        task: the task in which the receiver runs; None: it does not run yet.
+        task: the task in which the receiver runs; None: the receiver does not run yet.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class SqsPoller:
         return encoded if records.is_wanted(self._patterns, encoded, message["Body"]) else None
 
     def _room(self) -> int:
-        """How many batches may be handled at the same time; 0 for a function that is missing or may not run."""
+        """Return how many batches may be handled at the same time; 0: the function is missing or may not run."""
         mapping = self.mapping
         try:
             entry = self._dispatcher.entry(mapping.function, mapping.qualifier)
@@ -122,14 +122,14 @@ class SqsPoller:
         return set(ids) if failed is None else failed
 
     async def _invoke(self, invocation: Invocation, *, since: float) -> Result:
-        """Invoke the function with a batch; a throttle is tried again, with back-off, for the visibility timeout.
+        """Invoke the function with a batch. If it is throttled, retry with back-off during the visibility timeout.
 
         Args:
-            invocation: the batch.
-            since: when its first message was received, ``time.monotonic()`` seconds.
+            invocation: the invocation whose event is the batch.
+            since: when the batch's first message was received, ``time.monotonic()`` seconds.
 
         Raises:
-            Throttled: the function was throttled for the whole visibility timeout, or the source stops.
+            Throttled: the function was throttled for the whole visibility timeout, or the source is stopping.
         """
         backoff = Backoff(first_s=_THROTTLE_FIRST_S)
         while True:
@@ -144,13 +144,13 @@ class SqsPoller:
 
 
 class SqsPollers:
-    """The pollers of all mappings; see `thawd.control.event_source_mappings.Pollers`.
+    """The pollers of all mappings. Implements `thawd.control.event_source_mappings.Pollers`.
 
     Args:
         dispatcher: runs functions.
-        endpoint: where SQS is; None: where AWS's environment variables and files say.
+        endpoint: address of SQS; None: as configured by AWS's environment variables and files.
         report: takes a line for the operator.
-        settled: called with the UUID of a mapping once its last change has been carried out.
+        settled: called with a mapping's UUID once its last change has been carried out.
     """
 
     def __init__(
@@ -173,20 +173,20 @@ class SqsPollers:
         self._ended.set()
 
     async def run(self, started: asyncio.Event) -> None:
-        """Read until cancelled; sets `started` when `apply` may be called."""
+        """Run pollers until cancelled. Sets `started` when `apply` may be called."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             started.set()
             await asyncio.Event().wait()
 
     def apply(self, mapping: SourceMapping) -> None:
-        """Read a queue as its mapping says from now on."""
+        """Start, replace or stop the poller of a mapping, so that its queue is read as the mapping now says."""
         old = self._pollers.pop(mapping.uuid, None)
         if old is not None:
             old.receiver.stop()
         progress = self._progress.setdefault(mapping.uuid, SourceProgress())
         if mapping.enabled:
-            # The figures of the queue start again: the mapping may name another one now.
+            # Reset the queue's figures, because the mapping may name a different queue now.
             progress.waiting = progress.in_flight = progress.trouble = None
             poller = SqsPoller(
                 mapping, self._dispatcher, endpoint=self._endpoint, progress=progress, report=self._report
@@ -206,16 +206,16 @@ class SqsPollers:
         self._settle_after(old, uuid)
 
     def last_result(self, uuid: str) -> str:
-        """The result of a mapping's last batch, as ``LastProcessingResult`` has it."""
+        """Return the result of a mapping's last batch, in the form of ``LastProcessingResult``."""
         progress = self._progress.get(uuid)
         return UNPROCESSED if progress is None else progress.last_result
 
     def progress(self, uuid: str) -> SourceProgress:
-        """The figures of a mapping."""
+        """Return the figures of a mapping."""
         return self._progress.get(uuid) or SourceProgress()
 
     def stop(self) -> None:
-        """Receive no more; batches that are handled go on."""
+        """Receive no more messages. Running batches are completed."""
         for poller in self._pollers.values():
             poller.receiver.stop()
 
@@ -224,7 +224,7 @@ class SqsPollers:
         await is_set_within(self._ended, patience_s)
 
     async def look(self) -> None:
-        """Ask all queues for their lengths; where one does not answer within seconds, its last figures stay."""
+        """Update the lengths of all queues. If a queue does not answer within seconds, its last figures are kept."""
 
         async def one(poller: SqsPoller) -> None:
             with contextlib.suppress(SourceError, TimeoutError):
@@ -247,7 +247,7 @@ class SqsPollers:
         poller.task.add_done_callback(ended)
 
     def _settle_after(self, poller: SqsPoller | None, uuid: str) -> None:
-        """Report a change as carried out once the poller has ended."""
+        """Report a mapping's change as carried out after its old poller has ended."""
         if poller is None or poller.task is None:
             asyncio.get_running_loop().call_soon(self._settled, uuid)
         else:

@@ -1,4 +1,4 @@
-"""Writes that come close together, made together."""
+"""Joins writes that are requested at almost the same time into one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ R = TypeVar("R")
 
 
 class Batches(Generic[T, R]):
-    """Gathers the items that come during a write, and writes them together with the next one.
+    """Collects the items that are added during a write, and writes them together in the next write.
 
     Args:
-        write: writes several items together; returns the result of each, in their order.
-        patience_s: wait for further items before each write, seconds; 0: one turn of the event loop.
+        write: writes several items together; returns their results, in the same order.
+        patience_s: how long to wait for further items before each write, seconds; 0: one iteration of the event loop.
     """
 
     def __init__(self, write: Callable[[list[T]], Awaitable[Sequence[R]]], *, patience_s: float = 0.0) -> None:
@@ -27,10 +27,10 @@ class Batches(Generic[T, R]):
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, item: T) -> R:
-        """Write `item` together with others; returns its result once it is written.
+        """Write `item` together with others; returns its result after it is written.
 
         Raises:
-            StoreError: it was not written.
+            StoreError: the item was not written.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
@@ -53,7 +53,7 @@ class Batches(Generic[T, R]):
                         future.set_result(result)
 
     async def _one_by_one(self, batch: list[tuple[T, asyncio.Future[R]]], error: BaseException) -> None:
-        """Write the items of a batch that failed one by one: only one of them may be at fault."""
+        """A batch failed: write its items one by one, because perhaps only one of them is at fault."""
         alone = len(batch) > 1 and not isinstance(error, (StoreError, asyncio.CancelledError))
         for item, future in batch:
             failure = error

@@ -17,7 +17,7 @@ from thawd.stores.database import Database
 from thawd.stores.events.event_rows import COLUMNS, Event, count_flow, event_of, kept
 from thawd.stores.schema import DEAD, DELIVERING, QUEUED
 
-# Rows changed in one transaction: between two, other writers have their turn.
+# Most rows changed in one transaction, so that other writers can write between two transactions.
 _AT_ONCE = 500
 
 
@@ -25,11 +25,12 @@ class DeadLetter(Event, frozen=True, kw_only=True):
     """An event that failed for good.
 
     Attributes:
-        error: what was wrong with the last attempt.
-        condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
+        error: why the last attempt failed.
+        condition: why it is a dead letter, for example ``RetriesExhausted`` or ``EventAgeExceeded``.
         buried_at: when it became a dead letter, seconds since the epoch.
-        has_outcome: whether it had run and its outcome could not be delivered; a redrive delivers the outcome.
-        payload_bytes: size of its payload, also where `payload` is left out.
+        has_outcome: whether the event had run and its outcome could not be delivered. A redrive then delivers the
+            outcome.
+        payload_bytes: size of its payload, also if `payload` was not read.
     """
 
     error: str
@@ -40,12 +41,12 @@ class DeadLetter(Event, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters are meant: by id, by function, or all; exactly one of the three.
+    """Selects dead letters by id, by function, or all of them. Exactly one of the three must be set.
 
     Attributes:
-        ids: their ids.
-        function: the function whose dead letters they are.
-        all: whether all dead letters are meant.
+        ids: ids of dead letters.
+        function: selects all dead letters of this function.
+        all: True selects all dead letters.
     """
 
     ids: list[int] | None = None
@@ -58,13 +59,13 @@ _SELECT = (
     "EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id), length(p.body) "
     "FROM events e JOIN payloads p ON p.event = e.id"
 )
-# SQLite knows a payload's length without reading it.
+# Does not read the payloads; SQLite can compute `length(p.body)` without reading the body.
 _SELECT_WITHOUT = _SELECT.replace("p.body,", "x'',", 1)
 _WIDTH = COLUMNS.count(",") + 1
 
 
 class DeadLetters:
-    """The dead letters in the state file. All methods raise `StoreError` when it cannot be used."""
+    """The dead letters in the state file. All methods raise `StoreError` when the file cannot be used."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -75,16 +76,16 @@ class DeadLetters:
         """Up to `limit` dead letters with ids above `after`, in the order of acceptance.
 
         Args:
-            function: the function whose dead letters are read; None: those of all functions.
-            after: the id before the first one.
-            limit: most dead letters.
-            payloads: whether to read payloads; else they are empty, and memory does not grow with them.
+            function: read the dead letters of this function; None: of all functions.
+            after: read only ids above this one.
+            limit: most dead letters to return.
+            payloads: whether to read payloads. If False, they are empty, so large payloads use no memory.
         """
         select = _SELECT if payloads else _SELECT_WITHOUT
         return await self._db.read(lambda connection: _page(connection, select, function, after, limit))
 
     async def find(self, ids: Iterable[int]) -> list[DeadLetter]:
-        """The dead letters with these ids, in this order; an id that no dead letter has is left out."""
+        """The dead letters with these ids, in this order. Ids without a dead letter are ignored."""
         wanted = list(ids)
 
         def work(connection: sqlite3.Connection) -> list[DeadLetter]:
@@ -96,10 +97,10 @@ class DeadLetters:
         return await self._db.read(work)
 
     async def redrive(self, ids: Iterable[int]) -> set[str]:
-        """Queue dead letters again, as if they had just been accepted; where one has an outcome, that is delivered.
+        """Queue dead letters again, as if they had just been accepted. If one has an outcome, only that is delivered.
 
         Returns:
-            The functions whose events they are; ids of no dead letter are passed over.
+            The functions of these events. Ids without a dead letter are ignored.
         """
         functions: set[str] = set()
         for part in _parts(ids):
@@ -107,7 +108,7 @@ class DeadLetters:
         return functions
 
     async def remove(self, ids: Iterable[int]) -> int:
-        """Delete the dead letters with these ids; how many there were."""
+        """Delete the dead letters with these ids; returns how many existed."""
         removed = 0
         for part in _parts(ids):
             removed += await self._db.write(lambda connection, part=part: _remove(connection, part))  # type: ignore[misc]
@@ -124,7 +125,7 @@ class DeadLetters:
         )
 
     async def remove_older(self, before: float, *, limit: int = _AT_ONCE) -> int:
-        """Delete up to `limit` dead letters from before a time, seconds since the epoch; how many were deleted."""
+        """Delete up to `limit` dead letters from before a time (seconds since the epoch); returns how many."""
 
         def work(connection: sqlite3.Connection) -> int:
             found = [
@@ -144,15 +145,15 @@ def add(connection: sqlite3.Connection, event_id: int, *, error: str, condition:
     """Make an event a dead letter, inside a transaction of the state file.
 
     Args:
-        connection: the transaction's.
+        connection: the transaction's connection.
         event_id: the event.
         error: why the last attempt failed.
-        condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
+        condition: why it is a dead letter, for example ``RetriesExhausted`` or ``EventAgeExceeded``.
         counts: whether an attempt has been made that is not counted yet.
         at: the time, seconds since the epoch.
 
     Returns:
-        False: there is no such event, or it is a dead letter already.
+        False if there is no such event, or it is a dead letter already.
     """
     row = connection.execute(
         "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ?, condition = ? "
@@ -166,7 +167,7 @@ def add(connection: sqlite3.Connection, event_id: int, *, error: str, condition:
 
 
 def keep_outcome(connection: sqlite3.Connection, event_id: int, outcome: bytes | None) -> None:
-    """Set what a redrive of a dead letter delivers, inside a transaction; None: it runs the event again."""
+    """Set the outcome that a redrive of a dead letter delivers, inside a transaction; None: it runs the event again."""
     if outcome is None:
         connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))
     else:

@@ -1,6 +1,6 @@
-"""Events as rows of the state file: how they look, are inserted, read, deleted and counted.
+"""Events as rows of the state file: defines the rows, and inserts, reads, deletes and counts them.
 
-Functions of a connection only. `thawd.stores.events.queue` runs the transactions and keeps the leases.
+All functions here take a connection. `thawd.stores.events.queue` runs the transactions and keeps the leases.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import msgspec
 from thawd.stores import clock
 from thawd.stores.schema import QUEUED
 
-# Rows of one statement: with eight values each they are fewer values than any SQLite allows, 999.
+# Most rows in one statement. With eight values in each row, this stays below 999, the limit of old SQLite versions.
 _AT_ONCE = 100
-# Payloads are read with their rows, 16 rows at a time, up to about this size, so that large ones do not pile up.
+# Events are read with their payloads, 16 rows at a time, until the payloads reach about this size. So many large
+# payloads do not use too much memory.
 _READ_AT_ONCE = 16
 _READ_BYTES = 4 * 1024 * 1024
-# Characters kept of an error's text: a handler may raise an error of megabytes at each attempt.
+# Most characters stored of an error's text, because a handler may raise an error of several megabytes at each attempt.
 _ERROR_KEPT = 32 * 1024
 COLUMNS = (
     "e.id, e.function, e.accepted_at, e.attempts, e.request_id, e.source, e.row_key, e.client_context, e.trace_id, "
     "p.body, e.qualifier, e.interruptions"
 )
-"""The columns that `event_of` takes, of events e and their payloads p."""
+"""The columns that `event_of` needs, of ``events e`` joined with ``payloads p``."""
 
 
 class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +39,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
         payload: the event, JSON text in UTF-8.
         request_id: the same on every attempt.
         source: ``invoke``, or the kind and name of a source, for example ``bucket:uploads``.
-        row_key: key under which a table that is a destination stores the result; None: the request id.
+        row_key: if the destination is a table, the key under which it stores the result; None: the request id.
         client_context: JSON text of the caller's client context, or None.
         trace_id: X-Ray trace header, or None.
         qualifier: version or alias to invoke; None: ``$LATEST``.
@@ -58,8 +59,8 @@ class Event(NewEvent, frozen=True, kw_only=True):
     """An event taken from the queue.
 
     Attributes:
-        id: grows in the order of acceptance.
-        attempts: attempts that have ended.
+        id: a number; an event that is accepted later has a larger one.
+        attempts: number of attempts that have ended.
         accepted_at: when the event was accepted, seconds since the epoch.
         interruptions: how often the server died while the event ran.
     """
@@ -72,13 +73,13 @@ class Event(NewEvent, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """Numbers of a function's events.
+    """How many events a function has in each state.
 
     Attributes:
         queued: events that wait to run.
-        leased: events that are leased or run.
+        leased: events that are leased or running.
         dead: dead letters.
-        delivering: events that have run and whose outcome waits to be delivered.
+        delivering: events that have run, with an outcome that waits to be delivered.
     """
 
     queued: int = 0
@@ -89,11 +90,11 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Numbers of a function's events since the state file was made.
+    """Counts of a function's events since the state file was created.
 
     Attributes:
         accepted: events stored.
-        done: events that ended well.
+        done: events that were deleted when they had ended.
         retried: attempts that failed and were followed by another.
         buried: events that became dead letters.
     """
@@ -105,7 +106,7 @@ class Flow:
 
 
 def as_accepted(event: NewEvent, event_id: int, accepted_at: float) -> Event:
-    """The event as the queue has it once it is accepted."""
+    """The event as the queue returns it after accepting it."""
     return Event(id=event_id, accepted_at=accepted_at, attempts=0, **msgspec.structs.asdict(event))
 
 
@@ -113,9 +114,9 @@ def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: f
     """Accept `events` inside a transaction of the state file, for example together with the objects they are about.
 
     Args:
-        connection: the transaction's.
-        events: to be accepted.
-        now: when they are accepted, seconds since the epoch; None: the clock's time.
+        connection: the transaction's connection.
+        events: the events to accept.
+        now: the time of acceptance, seconds since the epoch; None: the current time.
     """
     accepted_at = clock.now() if now is None else now
     given = [(event, accepted_at) for event in events]
@@ -124,11 +125,11 @@ def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: f
 
 
 def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, float]]) -> int:
-    """Accept events with the times of their acceptance; the id of the first, which those of the others follow."""
+    """Accept events, each with its time of acceptance. Returns the id of the first; the ids of the others follow it."""
     first_id = 0
     for first in range(0, len(given), _AT_ONCE):
         part = given[first : first + _AT_ONCE]
-        # Their numbers have no gaps, as nothing else writes during the transaction.
+        # Their ids have no gaps, because nothing else writes during the transaction.
         last_id = insert_rows(
             connection,
             "events (function, accepted_at, request_id, source, row_key, client_context, trace_id, qualifier)",
@@ -162,9 +163,10 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
 
 
 def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> int:
-    """Insert up to `_AT_ONCE` rows by one statement; the id of the last.
+    """Insert up to `_AT_ONCE` rows with one statement; returns the id of the last.
 
-    `executemany` would let go of the interpreter's lock, and wait for it again, with each row; the event loop holds it.
+    `executemany` would release the interpreter's lock for each row, and each time wait for the event loop, which takes
+    it.
     """
     row = f"({', '.join('?' * len(rows[0]))})"
     cursor = connection.execute(
@@ -174,7 +176,7 @@ def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[Sequen
 
 
 def delete(connection: sqlite3.Connection, ids: Sequence[int]) -> Counter[str]:
-    """Remove events, whatever their state; how many there were of each function."""
+    """Remove events in any state; returns how many of each function existed."""
     functions: Counter[str] = Counter()
     for part in _parts(ids):
         among = f"id IN ({', '.join('?' * len(part))})"
@@ -186,7 +188,7 @@ def delete(connection: sqlite3.Connection, ids: Sequence[int]) -> Counter[str]:
 
 
 def delete_of(connection: sqlite3.Connection, function: str, ids: Sequence[int]) -> Counter[str]:
-    """`delete` for events that are all of one function."""
+    """`delete` for events that all belong to one function."""
     deleted = 0
     for part in _parts(ids):
         among = f"id IN ({', '.join('?' * len(part))})"
@@ -199,7 +201,7 @@ def _parts(ids: Sequence[int]) -> Iterable[Sequence[int]]:
 
 
 def count_flow(connection: sqlite3.Connection, what: str, counts: Iterable[tuple[str, int]]) -> None:
-    """Add to a column of `Flow`, by function."""
+    """Add counts, by function, to the column `what` of the table ``flow``; see `Flow`."""
     connection.executemany(
         f"INSERT INTO flow (function, {what}) VALUES (?, ?) "
         f"ON CONFLICT (function) DO UPDATE SET {what} = {what} + excluded.{what}",
@@ -208,7 +210,7 @@ def count_flow(connection: sqlite3.Connection, what: str, counts: Iterable[tuple
 
 
 def read(connection: sqlite3.Connection, ids: Iterable[int]) -> list[Event]:
-    """These events, in this order, as far as their payloads allow; one at least."""
+    """Read these events, in this order, until their payloads reach `_READ_BYTES`; at least one event."""
     wanted = list(ids)
     events: list[Event] = []
     size = 0
@@ -229,8 +231,8 @@ def read(connection: sqlite3.Connection, ids: Iterable[int]) -> list[Event]:
 
 
 def kept(error: str) -> str:
-    """An error's text as it is stored: cut where it is very long."""
-    return error if len(error) <= _ERROR_KEPT else f"{error[:_ERROR_KEPT]}… ({len(error):,} characters in all)"
+    """An error's text as it is stored: very long texts are cut off."""
+    return error if len(error) <= _ERROR_KEPT else f"{error[:_ERROR_KEPT]}… ({len(error):,} characters in total)"
 
 
 def functions_in(connection: sqlite3.Connection, state: int) -> list[str]:
@@ -240,7 +242,7 @@ def functions_in(connection: sqlite3.Connection, state: int) -> list[str]:
 
 
 def event_of(row: Sequence[Any]) -> Event:
-    """The event of a row of `COLUMNS`."""
+    """The event in a row that begins with `COLUMNS`."""
     return Event(
         id=row[0],
         function=row[1],

@@ -1,4 +1,7 @@
-"""Leases: which events are taken from the queue and not ended yet. In memory; `thawd.stores.events.queue` owns them."""
+"""Leases: which events have been taken from the queue and have not ended. `thawd.stores.events.queue` uses them.
+
+Leases exist only in memory.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ class Leases:
     """The leased events of all functions.
 
     Attributes:
-        ready_after: by function, the id up to which its ready events have been leased.
-        returned: by function, events whose lease was given back; they are leased first.
+        ready_after: by function, the highest id of the ready events that have been leased.
+        returned: by function, events that were returned without running; they are leased next.
         exhausted: by function, whether the last lease took all events that were due.
     """
 
@@ -32,7 +35,7 @@ class Leases:
         self._held.setdefault(function, set()).add(event_id)
 
     def take(self, event_id: int, function: str) -> bool:
-        """Lease an event without reading its row; False where a read of rows may find the event, or has found it."""
+        """Lease an event without reading its row. False if `lease` may be reading the event, or has leased it."""
         if self._reading[function] or event_id <= self.ready_after.get(function, 0) or event_id in self._function:
             return False
         self.add(event_id, function)
@@ -40,7 +43,7 @@ class Leases:
 
     @contextlib.contextmanager
     def reading(self, function: str) -> Iterator[None]:
-        """While this lasts, rows of `function` are read to be leased."""
+        """A context within which rows of `function` are being read to lease them."""
         self._reading[function] += 1
         try:
             yield
@@ -58,7 +61,7 @@ class Leases:
         return self._function.get(event_id)
 
     def held(self, function: str) -> set[int]:
-        """Ids of events of `function` that are leased or returned, which are not to be read from their rows."""
+        """Ids of events of `function` that are leased or returned, so their rows must not be leased again."""
         return self._held.get(function, set())
 
     def count(self, function: str) -> int:
@@ -71,13 +74,13 @@ class Leases:
             self.returned.setdefault(event.function, deque()).append(event)
 
     def forget(self, function: str) -> None:
-        """Forget a function none of whose events is leased: events given back are read from their rows again."""
+        """Forget a function that has no leased events. Its returned events will be read from their rows again."""
         for event in self.returned.pop(function, ()):
             self.remove(event.id)
         self.ready_after.pop(function, None)
         self._held.pop(function, None)
 
     def take_returned(self, function: str, limit: int) -> list[Event]:
-        """Lease up to `limit` events that were given back."""
+        """Lease up to `limit` returned events."""
         waiting = self.returned.get(function, deque())
         return [waiting.popleft() for _ in range(min(limit, len(waiting)))]

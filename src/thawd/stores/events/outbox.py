@@ -1,7 +1,7 @@
 """The outbox: outcomes of events that have run, which wait to be delivered to their destinations.
 
 `EventQueue.deliver_later` stores an outcome here. `thawd.queue.outcome_delivery` leases and delivers it, and then ends
-its event by `EventQueue.done` or `EventQueue.dead_letter`. Leases are in memory, as those of events.
+its event with `EventQueue.done` or `EventQueue.dead_letter`. Leases exist only in memory, like those of events.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WaitingOutcome(msgspec.Struct, frozen=True, kw_only=True):
         function: the function of its event.
         document: the outcome as `EventQueue.deliver_later` stored it.
         since: when it was stored, seconds since the epoch.
-        tries: deliveries that have failed since.
+        tries: how many deliveries have failed since then.
     """
 
     id: int
@@ -35,12 +35,12 @@ class WaitingOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outbox:
-    """The outcomes that wait. Times are seconds since the epoch; a ``now`` left out is the clock's."""
+    """The waiting outcomes. Times are seconds since the epoch; the default of ``now`` is the current time."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._leased: dict[int, str] = {}
-        self._turns: dict[str, int] = {}  # a growing number by function: that of its last lease
+        self._turns: dict[str, int] = {}  # by function, the number of its last lease; leases are numbered in order
         self._turn = 0
 
     def ended(self, event_id: int) -> None:
@@ -48,10 +48,10 @@ class Outbox:
         self._leased.pop(event_id, None)
 
     async def lease(self, *, limit: int, now: float | None = None) -> list[WaitingOutcome]:
-        """Lease up to `limit` outcomes that are due to be delivered, of all functions in turn.
+        """Lease up to `limit` outcomes that are due. Functions take turns.
 
         Raises:
-            StoreError: they could not be read.
+            StoreError: the outcomes could not be read.
         """
         at, held, turns = clock.now() if now is None else now, self._held(), dict(self._turns)
 
@@ -65,7 +65,8 @@ class Outbox:
                     (function, DELIVERING, at, limit + len(of)),
                 )
                 fresh = [row[0] for row in rows if row[0] not in of]
-                # A destination that is down must not stop the others: the function with the fewest leases comes first.
+                # The function with the fewest leases comes first, so that a destination that is down cannot hold up the
+                # others.
                 due += [(len(of) + place, turns.get(function, 0), number) for place, number in enumerate(fresh)]
             return [_read(connection, number) for _, _, number in sorted(due)[:limit]]
 
@@ -82,10 +83,10 @@ class Outbox:
         return held
 
     async def retry(self, event_id: int, *, at: float, error: str) -> None:
-        """Have an outcome that could not be delivered tried again at or after `at`.
+        """Schedule another delivery of an outcome that could not be delivered, at or after `at`.
 
         Raises:
-            StoreError: that could not be stored; the outcome is tried again after the next start.
+            StoreError: the change could not be stored; the delivery is tried again after the next start.
         """
 
         def work(connection: sqlite3.Connection) -> None:
@@ -99,14 +100,14 @@ class Outbox:
         self._leased.pop(event_id, None)
 
     async def advance(self, event_id: int, document: bytes) -> None:
-        """Replace an outcome, whose first delivery has ended, by what is left of it; that is due now.
+        """After an outcome's first delivery has ended, replace it with the deliveries that remain; they are due now.
 
         Args:
             event_id: the event.
-            document: what is left to be delivered.
+            document: the outcome with the remaining deliveries.
 
         Raises:
-            StoreError: it could not be stored; the outcome will be tried again as it was.
+            StoreError: the change could not be stored; all deliveries of the outcome will be tried again.
         """
         now = clock.now()
 
@@ -122,10 +123,10 @@ class Outbox:
         self._leased.pop(event_id, None)
 
     async def next_due(self, *, now: float | None = None) -> float | None:
-        """When the next outcome is due to be delivered: `now`, a later time, or None for never.
+        """When the next outcome is due: `now`, a later time, or None for never.
 
         Raises:
-            StoreError: it could not be read.
+            StoreError: the times could not be read.
         """
         at, held = clock.now() if now is None else now, frozenset(self._leased)
 

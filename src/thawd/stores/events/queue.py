@@ -1,13 +1,14 @@
 """The durable queue of asynchronous events: an accepted event is on the disk, and stays there until it has ended.
 
-Delivery is at least once. Leases are in memory: one process uses a state file (its data folder is locked), so events
-that ran when it died are simply queued. The table holds what survives, in one of three states:
+Events are delivered at least once. Leases exist only in memory, because only one process uses a state file (the data
+folder is locked). A running event is still QUEUED in the table, so after a crash it runs again. In the table each event
+is in one of three states:
 
-    QUEUED      to be run, now (``available_at`` 0) or at a time
-    DELIVERING  has run; its outcome waits to be delivered, and is stored beside it
+    QUEUED      waits to run, now (``available_at`` 0) or at a later time
+    DELIVERING  has run; its outcome waits to be delivered, and is stored together with it
     DEAD        a dead letter, kept with its error until it is redriven, removed or too old
 
-`thawd.queue.invoker` decides what is invoked, retried and dead-lettered; this module stores what it decided.
+`thawd.queue.invoker` decides which events are invoked, retried and dead-lettered; this module stores its decisions.
 """
 
 from __future__ import annotations
@@ -40,19 +41,20 @@ from thawd.stores.events.leases import Leases
 from thawd.stores.events.running_marks import Marks
 from thawd.stores.schema import DEAD, DELIVERING, QUEUED, count_waiting
 
-# Nothing waits for an acknowledgement: many are written together. If the process dies before, their events run again.
+# Nobody waits until a finished event is deleted, so many deletions are written together. If the process dies before
+# that, these events run again.
 _DONE_PATIENCE_S = 0.005
-# A time that is not 0, which stands for "ready".
+# Used instead of time 0, because an `available_at` of 0 means "ready".
 _SMALLEST = 1e-9
 
 
 class EventQueue:
-    """The queue in the state file. Times are seconds since the epoch; a ``now`` left out is the clock's.
+    """The queue in the state file. Times are seconds since the epoch; the default of ``now`` is the current time.
 
     Args:
         db: the state file.
-        marks: marks the events that run, so that an event that takes the server down is found.
-        max_queued: most events that may wait; further ones are refused. None: any number.
+        marks: marks the running events, so that an event that crashes the server can be identified.
+        max_queued: most events that may wait; further ones are refused. None: no limit.
     """
 
     def __init__(self, db: Database, *, marks: Marks | None = None, max_queued: int | None = None) -> None:
@@ -65,14 +67,14 @@ class EventQueue:
 
     @property
     def full(self) -> bool:
-        """Whether as many events wait as may."""
+        """Whether the number of waiting events has reached `max_queued`."""
         return self._max_queued is not None and self._db.gauged >= self._max_queued
 
     async def put(self, events: Sequence[NewEvent], *, now: float | None = None) -> list[int]:
-        """Accept `events`, all or none; when this returns they are durable. Their ids, in this order.
+        """Accept `events`, all or none; they are durable when this returns. Returns their ids, in the same order.
 
         Raises:
-            StoreError: they could not be stored.
+            StoreError: the events could not be stored.
             TooManyRequestsException: too many events wait already (429).
         """
         if not events:
@@ -82,18 +84,22 @@ class EventQueue:
             first_id = await self._puts.add((events, clock.now() if now is None else now))
         if first_id is None:
             raise TooManyRequestsException(
-                f"{self._db.gauged} asynchronous events wait, and server.max_queued is {self._max_queued}; "
-                "try again later",
+                f"{self._db.gauged} asynchronous events wait, and server.max_queued is {self._max_queued}, so this "
+                "request is refused; try again later",
                 reason="CallerRateLimitExceeded",
             )
         return list(range(first_id, first_id + len(events)))
 
     async def _put_all(self, given: list[tuple[Sequence[NewEvent], float]]) -> list[int | None]:
-        """Accept the groups of events that there is room for, in this order; the first id of each, None: no room."""
+        """Accept groups of events in this order, except those for which the queue has no room.
+
+        Returns:
+            The first id of each group; None for a group that was not accepted.
+        """
 
         def work(connection: sqlite3.Connection) -> list[int | None]:
             room = math.inf if self._max_queued is None else self._max_queued - count_waiting(connection)
-            numbers: list[int | None] = []  # by which each follows the first
+            numbers: list[int | None] = []  # the difference between each group's first id and the first id of all
             pairs: list[tuple[NewEvent, float]] = []
             for events, at in given:
                 fits = len(pairs) + len(events) <= room
@@ -106,19 +112,21 @@ class EventQueue:
         return await self._db.write(work)
 
     def take(self, event: Event) -> bool:
-        """Lease an event that has just been put, without reading its row; whether this leased it.
+        """Lease an event that has just been put, without reading its row.
 
-        False where a `lease` that runs at the moment may take the event, or has: then `lease` returns it.
+        Returns:
+            Whether the event was leased. False when a concurrent call of `lease` may take it or has taken it; that call
+            then returns the event.
         """
         return self._leases.take(event.id, event.function)
 
     async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
         """Lease up to `limit` due events of `function`: retries first, then the others, oldest first.
 
-        The cost grows with `limit` only. Fewer are returned where payloads are large; none only where none is due.
+        The cost depends only on `limit`. If payloads are large, fewer events are returned; none only if none is due.
 
         Raises:
-            StoreError: they could not be read.
+            StoreError: the events could not be read.
         """
         leases = self._leases
         events = leases.take_returned(function, limit)
@@ -164,28 +172,28 @@ class EventQueue:
         self._leases.give_back(event)
 
     def forget(self, function: str) -> None:
-        """Forget a function whose events nothing leases any more; events given back are as if never leased."""
+        """Forget a function of which no more events will be leased; returned events count as never leased."""
         self._leases.forget(function)
 
     def begins(self, event: Event) -> None:
-        """Mark that the event runs: if the process dies meanwhile, `recover` counts an interruption."""
+        """Mark the event as running. If the process dies while it runs, `recover` counts an interruption."""
         if self._marks is not None:
             self._marks.set(event.id)
 
     def ended(self, event: Event) -> None:
-        """Mark that the event does not run any more."""
+        """Remove the mark of an event that no longer runs."""
         if self._marks is not None:
             self._marks.unset(event.id)
 
     async def done(self, ids: Iterable[int], *, follow_ups: Sequence[NewEvent] = ()) -> None:
-        """Delete events that have ended, dead letters too. Unknown ids are passed over.
+        """Delete events that have ended, including dead letters. Unknown ids are ignored.
 
         Args:
             ids: the events.
             follow_ups: events to accept in the same transaction.
 
         Raises:
-            StoreError: they could not be deleted; they would run again after a restart.
+            StoreError: the events could not be deleted; they would run again after a restart.
         """
         keys = list(ids)
         await self._dones.add((keys, follow_ups))
@@ -210,16 +218,16 @@ class EventQueue:
         return [None] * len(given)
 
     async def retry(self, event_id: int, *, at: float, error: str, counts: bool = True) -> None:
-        """Put a leased event back, to be tried again at or after `at`.
+        """End the lease of an event and queue it for another attempt at or after `at`.
 
         Args:
             event_id: the event.
-            at: when it comes due, seconds since the epoch.
+            at: when it is due, seconds since the epoch.
             error: why the attempt failed.
-            counts: whether this was an attempt; a throttle or a failure of the platform is none.
+            counts: whether this counts as an attempt; a throttle or a failure of the platform does not.
 
         Raises:
-            StoreError: it could not be stored; the lease stays.
+            StoreError: the change could not be stored; the event remains leased.
         """
 
         def work(connection: sqlite3.Connection) -> None:
@@ -233,7 +241,7 @@ class EventQueue:
 
         await self._end_lease(event_id, work)
 
-    async def dead_letter(  # noqa: PLR0913 - all of one transaction
+    async def dead_letter(  # noqa: PLR0913 - all belong to one transaction
         self,
         event_id: int,
         *,
@@ -244,20 +252,20 @@ class EventQueue:
         follow_ups: Sequence[NewEvent] = (),
         now: float | None = None,
     ) -> None:
-        """Make an event a dead letter, one that is leased or whose outcome is.
+        """Make an event a dead letter. The event or its outcome must be leased.
 
         Args:
             event_id: the event.
             error: why the last attempt failed.
-            condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
+            condition: why it becomes a dead letter, for example ``RetriesExhausted`` or ``EventAgeExceeded``.
             counts: whether an attempt was made since the event was leased.
-            outcome: replaces the outcome that waits, so that a redrive delivers only this; None: a redrive runs the
+            outcome: replaces the waiting outcome, so that a redrive delivers only this one; None: a redrive runs the
                 event again.
             follow_ups: events to accept in the same transaction.
-            now: when, seconds since the epoch.
+            now: the time, seconds since the epoch.
 
         Raises:
-            StoreError: it could not be stored; the lease stays.
+            StoreError: the change could not be stored; the lease remains.
         """
         at = clock.now() if now is None else now
 
@@ -269,12 +277,16 @@ class EventQueue:
         await self._end_lease(event_id, work)
 
     async def dead_letter_older(self, function: str, before: float, *, error: str, condition: str) -> int:
-        """Make the events of a function that were accepted before a time, and are not leased, dead letters; how many.
+        """Make the old events of a function dead letters: those accepted before a time, and not leased.
 
-        For functions that are gone: nothing leases their events meanwhile. Some hundred at a time.
+        Call this for functions that no longer exist, so that nothing leases their events at the same time. One call
+        looks at up to 1,000 events.
+
+        Returns:
+            How many events became dead letters.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the change could not be stored.
         """
         at, held = clock.now(), frozenset(self._leases.held(function))
 
@@ -300,10 +312,10 @@ class EventQueue:
             document: the outcome with its destination.
             at: when it is due, seconds since the epoch.
             error: why it could not be delivered, or why the event failed.
-            counts: whether the outcome is of an attempt made since the event was leased.
+            counts: whether an attempt was made since the event was leased.
 
         Raises:
-            StoreError: it could not be stored; the lease stays.
+            StoreError: the outcome could not be stored; the event remains leased.
         """
         since = clock.now()
 
@@ -319,13 +331,17 @@ class EventQueue:
         await self._end_lease(event_id, work)
 
     async def recover(self, *, longest_wait_s: float = 300.0) -> int:
-        """Take over from the process before this one; how many events ran when it ended. Call once, first.
+        """Take over the queue from the previous process. Call this once, before anything else.
 
-        An interruption is counted for each event that ran. An event whose time is further away than `longest_wait_s`
-        seconds is due now: the clock has been set back since that time was written.
+        For each event that ran when that process ended, an interruption is counted. An event that is due later than
+        `longest_wait_s` seconds from now becomes due now, because the clock must have been set back since its time was
+        written.
+
+        Returns:
+            How many events ran when the previous process ended.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the change could not be stored.
         """
         ran = self._marks.left_over if self._marks is not None else []
         now = clock.now()
@@ -351,10 +367,12 @@ class EventQueue:
         return interrupted
 
     async def depth(self) -> dict[str, Depth]:
-        """Numbers of events by function; functions without events are left out. The cost grows with functions only.
+        """How many events are in each state, by function. Functions without events are left out.
+
+        The cost depends only on the number of functions.
 
         Raises:
-            StoreError: they could not be read.
+            StoreError: the numbers could not be read.
         """
         counts: dict[str, dict[int, int]] = {}
         rows = await self._db.read(
@@ -371,10 +389,10 @@ class EventQueue:
         return Depth(queued - leased, leased, counts.get(DEAD, 0), counts.get(DELIVERING, 0))
 
     async def flow(self) -> dict[str, Flow]:
-        """Numbers of events since the state file was made, by function.
+        """Counts of events since the state file was created, by function.
 
         Raises:
-            StoreError: they could not be read.
+            StoreError: the counts could not be read.
         """
         rows = await self._db.read(
             lambda connection: connection.execute(
@@ -384,20 +402,20 @@ class EventQueue:
         return {row[0]: Flow(*row[1:]) for row in rows}
 
     async def waiting(self) -> list[str]:
-        """Names of the functions that have events which wait to run, or run.
+        """Names of the functions that have events which wait to run or are running.
 
         Raises:
-            StoreError: they could not be read.
+            StoreError: the names could not be read.
         """
         return await self._db.read(lambda connection: functions_in(connection, QUEUED))
 
     async def oldest(self) -> dict[str, float]:
-        """When the oldest event that waits was accepted, seconds since the epoch, by function.
+        """When the oldest waiting event was accepted, seconds since the epoch, by function.
 
-        Where more than 1,000 events wait for a retry, only the 1,000 that are due first are looked at.
+        If more than 1,000 events of a function wait for a retry, only the 1,000 that are due first are considered.
 
         Raises:
-            StoreError: it could not be read.
+            StoreError: the times could not be read.
         """
 
         def work(connection: sqlite3.Connection) -> dict[str, float]:
@@ -417,10 +435,10 @@ class EventQueue:
         return await self._db.read(work)
 
     async def next_due(self, function: str, *, now: float | None = None) -> float | None:
-        """When the next queued event of `function` may be leased: `now` if one is due, a later time, or None for never.
+        """When the next queued event of `function` can be leased: `now` if one is due, a later time, or None for never.
 
         Raises:
-            StoreError: it could not be read.
+            StoreError: the times could not be read.
         """
         at = clock.now() if now is None else now
         held = frozenset(self._leases.held(function))

@@ -1,8 +1,9 @@
 """Marks the events that are running, in a way that survives a crash of the server but not a reboot.
 
 An event that crashes the server each time would run again after every start, for ever. So each running event is marked
-in a memory-mapped file. Setting a mark is one store to memory, and the kernel keeps it when the process dies. The file
-also holds the boot in which it was written. Marks of another boot are ignored: a power failure is not an event's fault.
+in a memory-mapped file. Setting a mark is one write to memory, and the kernel keeps the mark when the process dies. The
+file also contains the id of the boot in which it was written. Marks of another boot are ignored, because no event
+causes a power failure.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from thawd.errors import StoreError
 from thawd.system.boot import boot_id
 
 SLOTS = 1024
-"""Most events marked at the same time; further ones go unmarked."""
+"""Most events marked at the same time; further running events are not marked."""
 _SLOT = struct.Struct("<q")
 _SIZE = SLOTS * _SLOT.size
 _BOOT_BYTES = 64
-"""Behind the slots: the boot id, filled up with zeros. All zeros in the file of an earlier version."""
+"""Size of the boot id behind the slots, padded with zeros. A file of an earlier version contains only zeros there."""
 
 
 class Marks:
-    """The marks in a file, which is made when missing. Only one process may use the file.
+    """The marks in a file, which is created if it is missing. Only one process may use the file.
 
     Attributes:
         left_over: ids of the events that the previous process had marked, if it ran in the current boot.
@@ -34,19 +35,22 @@ class Marks:
         """Open the file.
 
         Raises:
-            StoreError: it cannot be used.
+            StoreError: the file cannot be used.
         """
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # Allocated, not only sized: a store to a hole on a full disk would end the process.
+                # Allocate the blocks now: on a full disk, a write to memory without blocks would kill the process.
                 os.posix_fallocate(fd, 0, _SIZE + _BOOT_BYTES)
                 os.ftruncate(fd, _SIZE + _BOOT_BYTES)
                 self._map = mmap.mmap(fd, _SIZE + _BOOT_BYTES)
             finally:
                 os.close(fd)
         except OSError as error:
-            raise StoreError(f"{path}: cannot be used ({error}); free some space or mend its folder") from error
+            raise StoreError(
+                f"{path} cannot be used ({error}); check that the disk has free space and that thawd may write to the "
+                "file and its folder"
+            ) from error
         written_in = self._map[_SIZE:].rstrip(b"\0")
         self.left_over: list[int] = []
         if written_in in (b"", boot_id().encode()):
@@ -55,7 +59,7 @@ class Marks:
         self._free = list(range(SLOTS))
 
     def clear(self) -> None:
-        """Delete the marks of the previous process, which have been counted by now, and write down the current boot."""
+        """Delete the marks of the previous process, which have been counted by now, and store the current boot id."""
         self._map[:_SIZE] = bytes(_SIZE)
         self._map[_SIZE:] = boot_id().encode().ljust(_BOOT_BYTES, b"\0")
         self.left_over = []

@@ -1,3 +1,5 @@
-"""Objects of buckets: `catalog` (the objects that were recorded), `folder` (buckets of this machine), `remote` (object
-stores elsewhere), `listings` (how far the listings of remote buckets are).
+"""Objects of buckets.
+
+`catalog` stores which objects were recorded, `folder` handles buckets that are folders, `remote` accesses buckets in
+remote object stores, and `listings` stores the progress of listing remote buckets.
 """

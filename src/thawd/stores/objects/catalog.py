@@ -1,10 +1,10 @@
-"""The catalog of objects: what each bucket contained when it was last looked at.
+"""The catalog of objects: the content of each bucket when thawd last looked at it.
 
-A change of the catalog and the events it causes are stored in one transaction, so that a crash neither loses nor
-repeats an event. A change is checked against the record that the caller had looked up: of two callers who saw the same
-change, one wins.
+A change of the catalog and the events that it causes are stored in one transaction, so that a crash neither loses nor
+repeats an event. A change is stored only if the record is still the one that the caller has compared with: if two
+callers have seen the same change, only one of them stores it.
 
-`thawd.sources.buckets` looks at files. Memory does not grow with the number of objects.
+`thawd.sources.buckets` looks at the files. Memory use does not grow with the number of objects.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _COLUMNS = "key, inode, size, mtime_ns, ctime_ns, etag, sequencer"
 
 
 class ObjectRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An object as it was when recorded.
+    """An object as it was when it was recorded.
 
     Attributes:
-        key: path within the bucket's folder, the bytes of the file system, with ``/``.
+        key: path within the bucket's folder, with ``/``, as the bytes that the file system has.
         inode: its inode number.
         size: bytes.
         mtime_ns: last modification, nanoseconds since the epoch.
         ctime_ns: last change of content or metadata, nanoseconds since the epoch.
         etag: MD5 of the content, 32 hexadecimal digits.
-        sequencer: grows with every change recorded; 0 in a record that is not stored yet.
+        sequencer: a number that grows with every recorded change; 0 in a record that is not stored yet.
     """
 
     key: bytes
@@ -52,8 +52,8 @@ class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key: the key.
         expected: sequencer of the record that the object was compared with; 0: there was none.
-        now: the object as it is; None: it is gone.
-        announce: whether events are due; False when only times changed.
+        now: the object as it is now; None: it no longer exists.
+        announce: whether the change causes events; False when only times changed.
     """
 
     key: bytes
@@ -63,7 +63,10 @@ class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EventsFor = Callable[[ObjectChange, int], Sequence[NewEvent]]
-"""Makes the events that a change causes, from the change and its sequencer. Pure: it may be called twice for one."""
+"""Makes the events that a change causes, from the change and its sequencer.
+
+It must have no side effects, because it may be called twice for the same change.
+"""
 
 
 @dataclass(slots=True)
@@ -71,7 +74,7 @@ class AppliedChanges:
     """The result of a batch of changes.
 
     Attributes:
-        conflicts: keys whose record was not the expected one; they were left as they were, look at them again.
+        conflicts: keys with another record than the expected one. Their changes were not stored; look at them again.
         functions: functions that have new events.
         events: number of events queued.
     """
@@ -88,10 +91,10 @@ class ObjectCatalog:
         self._db = db
 
     async def lookup(self, bucket: str, keys: Sequence[bytes]) -> dict[bytes, ObjectRecord]:
-        """The records of those of `keys` that have one.
+        """The records of `keys`, by key; keys without a record are left out.
 
         Raises:
-            StoreError: they could not be read.
+            StoreError: the records could not be read.
         """
 
         def work(connection: sqlite3.Connection) -> dict[bytes, ObjectRecord]:
@@ -113,12 +116,12 @@ class ObjectCatalog:
 
         Args:
             bucket: the bucket's name.
-            changes: at most one of each key.
-            events_for: makes the events of each change that is to be announced.
-            now: when the events are accepted, seconds since the epoch; None: the clock's time.
+            changes: the changes, at most one of each key.
+            events_for: makes the events of each change with `announce`.
+            now: when the events are accepted, seconds since the epoch; None: the current time.
 
         Raises:
-            StoreError: nothing was recorded, and no event queued.
+            StoreError: storing failed; no change was recorded and no event queued.
         """
         at = clock.now() if now is None else now
         return await self._db.write(lambda connection: _apply(connection, bucket, changes, events_for, at))
@@ -126,10 +129,10 @@ class ObjectCatalog:
     async def page(
         self, bucket: str, *, prefix: bytes = b"", start: bytes = b"", limit: int = 1000
     ) -> list[ObjectRecord]:
-        """Up to `limit` records in the order of their keys' bytes: keys that begin with `prefix`, from `start` on.
+        """Up to `limit` records with keys that begin with `prefix`, from the key `start` on, in byte order of the keys.
 
         Raises:
-            StoreError: they could not be read.
+            StoreError: the records could not be read.
         """
         sql = f"SELECT {_COLUMNS} FROM objects WHERE bucket = ? AND key >= ?"
         values: list[Any] = [bucket, max(prefix, start)]
@@ -143,10 +146,10 @@ class ObjectCatalog:
         return [_record(row) for row in rows]
 
     async def count(self, bucket: str) -> int:
-        """How many objects of `bucket` are recorded. Takes some 50 ns for each.
+        """How many objects of `bucket` are recorded. This takes about 50 ns for each object.
 
         Raises:
-            StoreError: they could not be read.
+            StoreError: the number could not be read.
         """
         (number,) = await self._db.read(
             lambda connection: connection.execute("SELECT count(*) FROM objects WHERE bucket = ?", (bucket,)).fetchone()
@@ -171,7 +174,8 @@ def _apply(
         if (row[0] if row else 0) != change.expected:
             applied.conflicts.append(change.key)
             continue
-        # The clock makes sequencers grow even when the state file was lost; the row, when the clock was set back.
+        # Sequencers must always grow. The clock ensures this if the state file was lost, and the last sequencer ensures
+        # it if the clock was set back.
         last = max(last + 1, time.time_ns())
         _store(connection, bucket, change, last)
         if change.announce:
@@ -207,11 +211,11 @@ def _record(row: tuple[Any, ...]) -> ObjectRecord:
 
 
 def signed(inode: int) -> int:
-    """An unsigned 64-bit inode number as the signed integer SQLite can hold."""
+    """An unsigned 64-bit inode number as a signed integer, which SQLite can store."""
     return inode - (1 << 64) if inode >= 1 << 63 else inode
 
 
 def successor(prefix: bytes) -> bytes | None:
-    """The smallest byte string greater than all that begin with `prefix`; None when there is none."""
+    """The smallest byte string that is greater than all byte strings with this prefix; None when there is none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None

@@ -1,9 +1,9 @@
-"""The folder of a bucket: a key is a path within it. Decides which files are objects, and which may be reached.
+"""The folder of a bucket: a key is a path within the folder. Decides which files are objects, and which are accessible.
 
-The only place with these rules: `thawd.sources.buckets`, which looks at files, and `thawd.gateway`, which writes them,
-ask here. Keys and paths are bytes, as file names need not be text.
+Only this module contains these rules. `thawd.sources.buckets`, which looks at files, and `thawd.gateway`, which writes
+them, use it. Keys and paths are bytes, because file names need not be valid text.
 """
-# pathlib does not take bytes.
+# os.path is used, because pathlib does not accept bytes.
 # ruff: noqa: PTH116, PTH118, PTH120
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import stat
 from typing import NamedTuple
 
 STAGING = b".thawd-staging"
-"""Folder within a bucket in which the platform writes objects before they get their names."""
+"""Folder within a bucket in which the platform writes objects before it gives them their names."""
 MAX_KEY_BYTES = 1024
 """Source: Amazon S3 user guide, "Naming Amazon S3 objects"."""
 
 
 class LocatedFile(NamedTuple):
-    """A file that is an object: its path, links resolved, and its stat."""
+    """A file that is an object: its path with links resolved, and its stat."""
 
     path: bytes
     stat: os.stat_result
 
 
 class BucketFolder:
-    """The folder of a bucket. Cheap to make; keep it for one batch of keys only, as it remembers which folders are no
-    links.
+    """The folder of a bucket.
+
+    The object remembers which folders are not links, so use it for one batch of keys only. It is cheap to create.
 
     Args:
         root: the folder.
@@ -42,11 +43,11 @@ class BucketFolder:
         """The object under `key`: a regular file, or a link to one in the same bucket.
 
         Returns:
-            None when there is no object, or none that may be reached: folders, devices, pipes, links that lead out of
-            the bucket or to a hidden file, and everything behind a linked folder.
+            None when there is no accessible object. Not accessible are folders, devices, pipes, links that lead outside
+            the bucket or to a hidden file, and everything in a linked folder.
 
         Raises:
-            OSError: the file cannot be looked at, for example because a folder may not be searched.
+            OSError: the file's stat cannot be read, for example because a folder may not be searched.
         """
         path = self.path(key)
         if path is None:
@@ -63,7 +64,7 @@ class BucketFolder:
         return LocatedFile(path, found) if stat.S_ISREG(found.st_mode) else None
 
     def path(self, key: bytes) -> bytes | None:
-        """The path of `key`, whether a file is there or not; None when its folder is reached through a link."""
+        """The path of `key`, whether the file exists or not; None when the path to its folder contains a link."""
         parent = os.path.dirname(key)
         if parent and not self._is_real(parent):
             return None
@@ -82,5 +83,5 @@ class BucketFolder:
 
 
 def is_hidden(key: bytes) -> bool:
-    """Whether a component of the key begins with a dot: such files are no objects."""
+    """Whether a component of the key begins with a dot. Such files are not objects."""
     return key.startswith(b".") or b"/." in key

@@ -1,4 +1,4 @@
-"""Stores how far the listings of remote buckets are: when the first one began, and when one was last complete."""
+"""Stores the progress of listing remote buckets: when the first listing began, and when the last complete one ended."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from thawd.stores.database import Database
 
 
 class ListingProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the listings of one bucket are.
+    """The progress of listing one bucket.
 
     Attributes:
         begun_at: when the first listing began, seconds since the epoch.
-        completed_at: when the last complete listing ended, seconds since the epoch; None: none was complete yet.
+        completed_at: when the last complete listing ended, seconds since the epoch; None: no listing is complete yet.
     """
 
     begun_at: float
@@ -28,10 +28,10 @@ class Listings:
         self._db = db
 
     async def begin(self, bucket: str, *, now: float) -> ListingProgress:
-        """Note that a listing of `bucket` begins at `now`; returns the progress of the listings before.
+        """Record that a listing of `bucket` begins at `now`; returns the progress of earlier listings.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the record could not be stored.
         """
 
         def work(connection: sqlite3.Connection) -> ListingProgress:
@@ -44,10 +44,10 @@ class Listings:
         return await self._db.write(work)
 
     async def complete(self, bucket: str, *, now: float) -> None:
-        """Note that a listing of `bucket` is complete, and all of it recorded.
+        """Record that a listing of `bucket` is complete and all its objects are recorded.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the record could not be stored.
         """
         await self._db.write(
             lambda connection: (

@@ -1,7 +1,8 @@
-"""Remote buckets: S3 and stores with its API, Google Cloud Storage and Azure, through obstore.
+"""Accesses remote buckets with obstore: S3 and stores with the same API, Google Cloud Storage and Azure.
 
-obstore's blocking calls are used, on threads of the bucket's own: its coroutines can crash the process when it ends,
-see docs/decisions/0011-remote-buckets.md. Keys are the store's complete keys, except in `BucketStore.put`.
+Each bucket runs obstore's blocking calls on its own threads. obstore's coroutines are not used, because they can crash
+the process when it ends; see docs/decisions/0011-remote-buckets.md. Keys are the store's complete keys, except in
+`BucketStore.put`.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ class ObjectWriter(Protocol):
     """A bucket that a destination can write to."""
 
     async def put(self, key: str, data: bytes) -> None:
-        """Store an object, replacing one of the same key; durable on return.
+        """Store an object; an object with the same key is replaced. Durable on return.
 
         Raises:
             StoreError: the store failed; the call may be repeated.
-            InvalidParameterValueException: the store takes no such key.
+            InvalidParameterValueException: the store does not accept such a key.
         """
 
 
 class RemoteObject(NamedTuple):
-    """An object in a listing: its complete key, and what changes with its content."""
+    """An object in a listing: its complete key, and properties that change when its content changes."""
 
     key: str
     size: int
@@ -50,7 +51,7 @@ class RemoteObject(NamedTuple):
 
 
 class OddKeysError(StoreError):
-    """The bucket has keys that obstore cannot represent; the next listing uses boto3."""
+    """The bucket has keys that obstore cannot represent. The next listing uses boto3."""
 
 
 class BucketStore:
@@ -58,8 +59,8 @@ class BucketStore:
 
     Args:
         bucket: the bucket.
-        aws: an AWS to use instead of the usual one; None: the usual one.
-        store: obstore's store; None: it is made from the URL at its first use.
+        aws: endpoint and credentials to use instead of the usual ones, for example of an emulator; None: the usual.
+        store: obstore's store; None: it is created from the URL when it is first used.
     """
 
     def __init__(self, bucket: RemoteBucket, *, aws: AwsAccess | None = None, store: ObjectStore | None = None) -> None:
@@ -70,15 +71,15 @@ class BucketStore:
         self._threads = StoreThreads(_THREADS, store=f"bucket {bucket.name}")
 
     async def put(self, key: str, data: bytes) -> None:
-        """As `ObjectWriter.put`; the key goes below the bucket's prefix."""
+        """See `ObjectWriter.put`. The bucket's prefix is put before the key."""
         await self.write(self.bucket.prefix + key, data)
 
     async def write(self, key: str, data: bytes) -> None:
-        """Store an object, replacing one of the same key; durable on return.
+        """Store an object; an object with the same key is replaced. Durable on return.
 
         Raises:
             StoreError: the store failed; the call may be repeated.
-            InvalidParameterValueException: the key is not below the bucket's prefix, or the store takes no such key.
+            InvalidParameterValueException: the key is not below the bucket's prefix, or the store does not accept it.
         """
         self._require_prefix(key)
         await self._run(partial(self._write, key, data))
@@ -96,7 +97,7 @@ class BucketStore:
         return await self._run(partial(self._read, key, limit_bytes))
 
     async def exists(self, key: str) -> bool:
-        """Whether there is an object of exactly this key.
+        """Whether there is an object with exactly this key.
 
         Raises:
             StoreError: the store failed.
@@ -107,21 +108,21 @@ class BucketStore:
         """The next page of a `listing`; empty at its end.
 
         Raises:
-            OddKeysError: start the listing again.
+            OddKeysError: obstore cannot list a key; start the listing again, which then uses boto3.
             StoreError: the store failed.
         """
         return await self._run(partial(next, listing, []))
 
     def listing(self) -> Iterator[list[RemoteObject]]:
-        """All objects below the prefix, in pages; blocks, and raises what `next_page` does."""
+        """All objects below the prefix, in pages. Iterating blocks, and raises the same exceptions as `next_page`."""
         return self._boto_pages() if self._has_odd_keys else self._obstore_pages()
 
     def close(self, *, until: float | None = None) -> None:
         """End the threads. Blocks.
 
         Args:
-            until: when to stop waiting for operations that run, ``time.monotonic()`` seconds; None: soon. Operations
-                that still run are left behind.
+            until: when to stop waiting for running operations, ``time.monotonic()`` seconds; None: soon. Operations
+                that still run then are abandoned.
         """
         self._threads.close(until=patience_over() if until is None else until)
 
@@ -129,7 +130,7 @@ class BucketStore:
         return await self._threads.run(partial(self._explained, work))
 
     def _explained(self, work: Callable[[], T]) -> T:
-        """Run `work`; its errors are raised as thawd's."""
+        """Run `work`, and turn its exceptions into thawd's."""
         from obstore.exceptions import BaseError, InvalidPathError
 
         try:
@@ -142,23 +143,23 @@ class BucketStore:
             raise StoreError(self._said(f"{self.bucket.url} failed", error)) from None
         except ThawdError:
             raise
-        except Exception as error:  # of boto3, or of the credentials that it looks for
+        except Exception as error:  # an exception of boto3, or of its search for credentials
             raise StoreError(self._said(f"{self.bucket.url} failed", error)) from None
 
     def _said(self, what: str, error: Exception) -> str:
-        # The first line has the message; internals of obstore follow.
+        # The first line is the message; internals of obstore follow it.
         said = self.bucket.url.conceal(str(error).partition("\n")[0].strip())
         return f"bucket {self.bucket.name}: {what}: {said}"
 
     def _require_prefix(self, key: str) -> None:
         if not key.startswith(self.bucket.prefix) or key == self.bucket.prefix:
             raise InvalidParameterValueException(
-                f"bucket {self.bucket.name}: the key {key!r} is not below the prefix {self.bucket.prefix!r}; keys are "
-                "those of the store, as in events"
+                f"bucket {self.bucket.name}: the key {key!r} is not below the prefix {self.bucket.prefix!r}; use the "
+                "store's complete key, as in events"
             )
         if key.startswith("/") or key.endswith("/"):  # obstore would remove the slash
             raise InvalidParameterValueException(
-                f"bucket {self.bucket.name}: the key {key!r} begins or ends with a slash; leave it out"
+                f"bucket {self.bucket.name}: the key {key!r} begins or ends with a slash; remove the slash"
             )
 
     def _write(self, key: str, data: bytes) -> None:
@@ -172,8 +173,8 @@ class BucketStore:
         answer = obstore.get(self._opened(), key)
         if answer.meta["size"] > limit_bytes:
             raise InvalidParameterValueException(
-                f"bucket {self.bucket.name}: the object {key!r} has {answer.meta['size']} bytes; thawd.bucket reads at "
-                f"most {limit_bytes}. Read it by the store's own client"
+                f"bucket {self.bucket.name}: the object {key!r} has {answer.meta['size']} bytes, but thawd.bucket "
+                f"reads at most {limit_bytes}. Read it with the store's own client"
             )
         return bytes(answer.bytes())
 
@@ -202,16 +203,17 @@ class BucketStore:
                     for entry in page
                 ]
         except (InvalidPathError, ValueError) as error:
-            if self.bucket.url.scheme != "s3" or importlib.util.find_spec("boto3") is None:
+            is_s3 = self.bucket.url.scheme == "s3"
+            if not is_s3 or importlib.util.find_spec("boto3") is None:
                 raise StoreError(
-                    self._said("has a key that obstore cannot list; rename that object", error)
-                    + (". With pip install 'thawd[aws]' it can be" if self.bucket.url.scheme == "s3" else "")
+                    self._said("it has a key that obstore cannot list; rename that object", error)
+                    + (". Or install boto3, which can list it: pip install 'thawd[aws]'" if is_s3 else "")
                 ) from None
             self._has_odd_keys = True
-            raise OddKeysError(self._said("has keys that obstore cannot list; boto3 lists it", error)) from None
+            raise OddKeysError(self._said("it has keys that obstore cannot list; boto3 lists it", error)) from None
 
     def _boto_pages(self) -> Iterator[list[RemoteObject]]:
-        """The same by boto3, which is slower and returns every key unchanged."""
+        """The same pages as `_obstore_pages`, from boto3, which is slower but returns every key unchanged."""
         client = self._boto_client()
         try:
             pages = client.get_paginator("list_objects_v2").paginate(
@@ -269,7 +271,7 @@ class BucketStore:
         return self._store
 
     def _open(self) -> ObjectStore:
-        """Make obstore's store. obstore takes what the URL leaves out from the environment."""
+        """Create obstore's store. Settings that the URL does not contain come from environment variables."""
         from obstore.store import AzureStore, GCSStore
 
         given = self.bucket.parameters
@@ -294,7 +296,7 @@ class BucketStore:
         if self._aws is not None:
             common |= {"access_key_id": self._aws.access_key, "secret_access_key": self._aws.secret}
         elif "skip_signature" not in common and importlib.util.find_spec("boto3") is not None:
-            # boto3 supports all profiles, sign-ons and roles, obstore some of them.
+            # Use boto3's credentials: it supports all profiles, sign-ons and roles, but obstore only some of them.
             session = self._session()
             if session.get_credentials() is not None:
                 from obstore.auth.boto3 import Boto3CredentialProvider
@@ -312,7 +314,8 @@ class BucketStores:
     """The remote buckets of a configuration.
 
     Attributes:
-        aws: an AWS to use instead of the usual one; None: the usual one. Set it before the first use.
+        aws: endpoint and credentials to use instead of the usual ones, for example of an emulator; None: the usual.
+            Set it before the first use.
     """
 
     def __init__(self, buckets: Mapping[str, RemoteBucket]) -> None:
@@ -327,17 +330,17 @@ class BucketStores:
         return self._open.get(name)
 
     def close(self, *, until: float | None = None) -> None:
-        """Close all buckets that were opened, as `BucketStore.close`. Blocks."""
+        """Close all buckets that were opened, as `BucketStore.close` does. Blocks."""
         until = patience_over() if until is None else until
         while self._open:
             self._open.popitem()[1].close(until=until)
 
 
 def require_library(buckets: Mapping[str, RemoteBucket]) -> None:
-    """Check that the library that remote buckets need is installed.
+    """Check that the library for remote buckets is installed, if there are any.
 
     Raises:
-        StoreError: it is not; the message names the extra that installs it.
+        StoreError: the library is not installed; the message names the extra that installs it.
     """
     for bucket in buckets.values():
         if importlib.util.find_spec("obstore") is None:

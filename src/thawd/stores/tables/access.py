@@ -1,6 +1,6 @@
-"""Tables: items (JSON objects) by key, in SQLite files, PostgreSQL or DynamoDB; a table's URL says which.
+"""Tables store items (JSON objects) by key, in SQLite files, PostgreSQL or DynamoDB. A table's URL selects the store.
 
-`TableStore` is the interface of every store. A store returns an item as the bytes that were put.
+`TableStore` is the interface of every store. A store returns an item as exactly the bytes that were put.
 """
 
 from __future__ import annotations
@@ -37,44 +37,44 @@ _LIBRARIES = {
     "postgres": ("psycopg", "postgresql"),
     "dynamodb": ("boto3", "aws"),
 }
-"""By scheme: the module that a store needs, and the extra that installs it."""
+"""By URL scheme: the module that the store needs, and the extra of thawd that installs it."""
 
 
 class TableStore(Protocol):
-    """A table. All methods raise `StoreError` when the store behind it fails; the next call tries it again.
+    """A table. All methods raise `StoreError` when the store fails; the next call tries again.
 
-    A `put` or `delete` that raised may have been carried out all the same, where the connection was lost before the
-    store answered. Repeating it has the same effect as doing it once.
+    A `put` or `delete` that raised an exception may still have been carried out, if the connection was lost before the
+    store answered. It can be repeated: doing it twice has the same effect as doing it once.
     """
 
     async def put(self, key: str, item: bytes) -> None:
-        """Store `item` under `key`, replacing an item that is there; durable on return.
+        """Store `item` under `key`; an existing item is replaced. Durable on return.
 
         Raises:
-            InvalidParameterValueException: the key or the item is not acceptable (HTTP 400).
+            InvalidParameterValueException: the key or the item is not allowed (HTTP 400).
         """
 
     async def get(self, key: str) -> bytes | None:
         """The item under `key`; None: there is none."""
 
     async def delete(self, key: str) -> bool:
-        """Remove the item under `key`; whether there was one."""
+        """Remove the item under `key`; returns whether there was one."""
 
     async def scan(self, *, after: str = "", limit: int = _PAGE_ITEMS) -> list[tuple[str, bytes]]:
-        """Up to `limit` keys and items from after the key `after`; fewer only at the end.
+        """Up to `limit` keys and items, beginning after the key `after`; fewer only at the end.
 
-        The order is that of the keys' UTF-8 bytes; DynamoDB has an order of its own, which does not change.
+        The order is that of the keys' UTF-8 bytes. DynamoDB has another order, which does not change.
         """
 
     async def count(self) -> int:
         """How many items there are."""
 
     def close(self, *, until: float | None = None) -> None:
-        """Finish the operations that run and close the store. Blocks.
+        """Wait for running operations and close the store. Blocks.
 
         Args:
-            until: when to stop waiting for a remote store, ``time.monotonic()`` seconds; None: soon. Operations that it
-                has not answered by then fail, as if the answer had been lost.
+            until: when to stop waiting for a remote store, ``time.monotonic()`` seconds; None: soon. Operations without
+                an answer by then fail, as if the connection had been lost.
         """
 
 
@@ -82,7 +82,8 @@ class Tables:
     """The tables of a configuration; each is opened at its first use.
 
     Attributes:
-        aws: an AWS to use for tables in DynamoDB instead of the usual one; None: the usual one.
+        aws: endpoint and credentials for DynamoDB to use instead of the usual ones, for example of an emulator; None:
+            the usual ones.
     """
 
     def __init__(self, tables: Mapping[str, Table], *, aws: AwsAccess | None = None) -> None:
@@ -96,7 +97,7 @@ class Tables:
 
         Raises:
             ResourceNotFoundException: there is no such table (HTTP 404).
-            StoreError: its file cannot be used, or a library that it needs is not installed (HTTP 500).
+            StoreError: the table's file cannot be used, or a library that the table needs is not installed (HTTP 500).
         """
         store = self._open.get(name)
         if store is not None:
@@ -105,8 +106,8 @@ class Tables:
         if table is None:
             known = ", ".join(sorted(self._tables)) or "none"
             raise ResourceNotFoundException(
-                f"Table not found: {name!r}; tables in the configuration: {known}. "
-                f"Add [tables.{name}] or correct the name"
+                f"Table not found: {name!r}. The tables in the configuration are: {known}. "
+                f"Add [tables.{name}] to thawd.toml or correct the name"
             )
         async with self._opening.setdefault(name, asyncio.Lock()):
             if name not in self._open:
@@ -114,7 +115,7 @@ class Tables:
         return self._open[name]
 
     def close(self, *, until: float | None = None) -> None:
-        """Close all tables that were opened, as `TableStore.close`. Blocks."""
+        """Close all tables that were opened, as `TableStore.close` does. Blocks."""
         until = patience_over() if until is None else until
         while self._open:
             self._open.popitem()[1].close(until=until)
@@ -138,14 +139,14 @@ def require_libraries(tables: Mapping[str, Table]) -> None:
 
 
 def read_table(table: Table) -> Iterator[tuple[str, bytes]]:
-    """Keys and items of a table, in the order of `TableStore.scan`; whether a server runs or not.
+    """Keys and items of a table, in the order of `TableStore.scan`. Works with and without a running server.
 
-    For the command line: blocks and changes nothing. Items are read in pages, so that a slow reader blocks no writer;
-    items that are put meanwhile behind the current page are read, too.
+    For the command line: it blocks, and changes nothing. Items are read in pages, so that a slow reader does not block
+    writers. Items that are put behind the current page in the meantime are also read.
 
     Raises:
-        NothingStored: no item was ever put; the first one makes the table.
-        StoreError: the table cannot be read. For a SQLite file both are raised by the call, not at the first item.
+        NothingStored: no item was ever put, so the table does not exist yet.
+        StoreError: the table cannot be read. For a SQLite file the call itself raises both, not the first iteration.
     """
     if table.path is not None:
         return sqlite.read_file(table.path)
@@ -153,7 +154,7 @@ def read_table(table: Table) -> Iterator[tuple[str, bytes]]:
 
 
 def read_item(table: Table, key: str) -> bytes | None:
-    """The item under `key`, read as by `read_table`; None: there is none."""
+    """The item under `key`, read like `read_table` does; None: there is none."""
     if table.path is not None:
         return sqlite.read_item(table.path, key)
     store = _blocking(table, None, create=False)

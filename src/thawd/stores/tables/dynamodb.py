@@ -1,9 +1,9 @@
-"""A table in DynamoDB, which must exist and have a partition key of type string and no sort key.
+"""A table in DynamoDB. The DynamoDB table must exist, with a partition key of type string and without a sort key.
 
-The fields of an item are attributes, so that people read them in the console and other programs query them. DynamoDB
-keeps neither the order of fields nor the spelling of numbers, so the item's text is stored beside them, in the
-attribute ``_json``, and that is returned. Where both together are larger than DynamoDB takes, only the text is stored,
-compressed. An item that another program wrote, without ``_json``, is made from its attributes.
+The fields of an item are stored as attributes, so that people can read them in the console and other programs can query
+them. DynamoDB keeps neither the order of fields nor the notation of numbers, so the item's text is stored too, in the
+attribute ``_json``, and this text is returned. If both together exceed DynamoDB's size limit, only the text is stored,
+compressed. If another program wrote an item without ``_json``, the returned item is made from its attributes.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from thawd.stores.tables.threads import THREADS
 
 T = TypeVar("T")
 Attribute = dict[str, Any]
-"""A value as DynamoDB's API has it: its type and what it holds, for example ``{"N": "0.50"}``."""
+"""A value in the form of DynamoDB's API, a type and a content, for example ``{"N": "0.50"}``."""
 
 EXACT = "_json"
-"""The attribute that holds the item's text."""
+"""The attribute that contains the item's text."""
 # Source: DynamoDB developer guide, "Constraints": item size, number precision and range, nesting depth.
 _MAX_ITEM_BYTES = 400 * 1024
 _MAX_DIGITS, _LEAST_EXPONENT, _MOST_EXPONENT = 38, -130, 125
 _MAX_DEPTH = 30
-# DynamoDB documents how it counts sizes, but not to the byte.
+# A safety margin, because DynamoDB documents only roughly how it counts sizes.
 _SIZE_MARGIN_BYTES = 4096
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S, _ATTEMPTS = 5, 10, 3
 
 
 class AwsAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """An AWS to use instead of the one that the environment names, such as an emulator.
+    """Endpoint and credentials to use instead of the usual ones of AWS, for example those of an emulator.
 
     Attributes:
-        endpoint_url: address of all its services.
+        endpoint_url: address of all services.
         access_key: id of an access key.
         secret: the key's secret.
     """
@@ -61,12 +61,12 @@ class DynamodbTable:
 
     Args:
         name: the table's name.
-        url: ``dynamodb://TABLE`` with the parameters ``region``, ``endpoint`` and ``profile``; without them, AWS's
-            usual settings are used.
-        aws: an AWS to use instead of the usual one; None: the usual one.
+        url: ``dynamodb://TABLE`` with the optional parameters ``region``, ``endpoint`` and ``profile``; without them,
+            AWS's usual settings apply.
+        aws: endpoint and credentials to use instead of the usual ones, for example of an emulator; None: the usual.
 
-    It connects at the first operation. All methods raise `StoreError` when DynamoDB cannot be reached, throttles or
-    refuses; the next call tries again.
+    The first operation connects to DynamoDB. All methods raise `StoreError` when DynamoDB cannot be reached, throttles
+    or refuses a request; the next call tries again.
     """
 
     def __init__(self, name: str, url: StoreUrl, *, aws: AwsAccess | None = None) -> None:
@@ -85,14 +85,14 @@ class DynamodbTable:
         self._call(lambda client: client.put_item(TableName=self._table, Item=to_attributes(self._key, key, text)))
 
     def get(self, key: str) -> bytes | None:
-        """The item, as it was last put; None: there is none."""
+        """The item that was last put; None: there is none."""
         answer = self._call(
             lambda client: client.get_item(TableName=self._table, Key={self._key: {"S": key}}, ConsistentRead=True)
         )
         return from_attributes(self._key, answer["Item"])[1] if "Item" in answer else None
 
     def delete(self, key: str) -> bool:
-        """Remove the item; whether there was one. After a repeated request that answer may be wrong."""
+        """Remove the item; returns whether there was one. After a repeated request that answer may be wrong."""
         answer = self._call(
             lambda client: client.delete_item(
                 TableName=self._table, Key={self._key: {"S": key}}, ReturnValues="ALL_OLD"
@@ -101,7 +101,7 @@ class DynamodbTable:
         return "Attributes" in answer
 
     def scan(self, after: str, limit: int) -> list[tuple[str, bytes]]:
-        """Keys and items from after the key `after`, in DynamoDB's own order, which does not change."""
+        """Keys and items after the key `after`, in DynamoDB's own order, which does not change."""
         found: list[tuple[str, bytes]] = []
         while len(found) < limit:
             page = self._scan_page(after, Limit=limit - len(found))
@@ -112,7 +112,7 @@ class DynamodbTable:
         return found
 
     def count(self) -> int:
-        """How many items there are; DynamoDB reads, and charges for, all of them."""
+        """How many items there are. DynamoDB reads all of them to count them, and charges for that."""
         counted = 0
         after = ""
         while True:
@@ -123,7 +123,7 @@ class DynamodbTable:
             after = page["LastEvaluatedKey"][self._key]["S"]
 
     def break_off(self) -> None:
-        """Do nothing: boto3's waits cannot be shortened."""
+        """Do nothing, because boto3's waiting cannot be interrupted."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -150,7 +150,7 @@ class DynamodbTable:
             raise StoreError(f"table {self._name}: {self._url} failed: {self._url.conceal(str(error))}") from None
 
     def _connected(self) -> Any:
-        """The client; the first call makes it and checks the table."""
+        """The client; the first call creates it and checks the table."""
         with self._lock:
             if self._client is None:
                 client = self._make_client()
@@ -192,7 +192,7 @@ class DynamodbTable:
             raise StoreError(
                 f"table {self._name}: {self._url} must have a partition key of type string, not called {EXACT}, and "
                 f"no sort key; it has {name} of type {types[name]}{' and a sort key' if 'RANGE' in keys else ''}. "
-                "Make one, for example: aws dynamodb create-table --table-name NAME --billing-mode PAY_PER_REQUEST "
+                "Create another table: aws dynamodb create-table --table-name NAME --billing-mode PAY_PER_REQUEST "
                 "--attribute-definitions AttributeName=key,AttributeType=S --key-schema AttributeName=key,KeyType=HASH"
             )
         return name
@@ -202,17 +202,17 @@ class DynamodbTable:
         said = self._url.conceal(str(error))
         if code == "ValidationException":
             self._forget_client()
-            return InvalidParameterValueException(f"table {self._name}: DynamoDB does not take the item ({said})")
+            return InvalidParameterValueException(f"table {self._name}: DynamoDB does not accept the item ({said})")
         if code == "ResourceNotFoundException":
             self._forget_client()
             return StoreError(
-                f"table {self._name}: {self._url} does not exist in this account and region ({said}); make it with a "
+                f"table {self._name}: {self._url} does not exist in this account and region ({said}); create it with a "
                 "partition key of type string"
             )
         return StoreError(f"table {self._name}: {self._url} failed: {said}")
 
     def _forget_client(self) -> None:
-        """Have the next call check the table again: it may have been made again with another key."""
+        """Make the next call check the table again, because it may have been created again with another key."""
         with self._lock:
             client, self._client = self._client, None
         with contextlib.suppress(Exception):
@@ -221,15 +221,15 @@ class DynamodbTable:
 
 
 class _Number(str):
-    """A JSON number, as it was written."""
+    """A JSON number in its original notation."""
 
 
 class _NoAttribute(Exception):
-    """A value that DynamoDB has no attribute for."""
+    """A value that DynamoDB cannot store as an attribute."""
 
 
 def to_attributes(key_name: str, key: str, text: str) -> dict[str, Attribute]:
-    """The attributes in DynamoDB of the item `text`, a JSON object, under `key`."""
+    """The DynamoDB attributes for the item `text` (a JSON object) under `key`."""
     item: dict[str, Attribute] = {key_name: {"S": key}, EXACT: {"S": text}}
     for name, value in _fields(text).items():
         with contextlib.suppress(_NoAttribute):
@@ -247,12 +247,12 @@ def _fields(text: str) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = json.loads(text, parse_float=_Number, parse_int=_Number)
     except RecursionError:
-        return {}  # nested deeper than any attribute
+        return {}  # nested more deeply than attributes can be
     return fields
 
 
 def from_attributes(key_name: str, item: dict[str, Attribute]) -> tuple[str, bytes]:
-    """Key and item from the attributes in DynamoDB."""
+    """Key and item, from the DynamoDB attributes."""
     key: str = item[key_name]["S"]
     exact = item.get(EXACT, {})
     if "S" in exact:
@@ -268,7 +268,7 @@ def _attribute(value: Any, depth: int) -> Attribute:
     """A value as an attribute.
 
     Raises:
-        _NoAttribute: DynamoDB has no attribute for it.
+        _NoAttribute: DynamoDB cannot store the value as an attribute.
     """
     if depth > _MAX_DEPTH:
         raise _NoAttribute
@@ -289,7 +289,7 @@ def _is_storable(number: str) -> bool:
     try:
         _, digits, exponent = Decimal(number).as_tuple()
     except ArithmeticError:
-        return False  # an exponent beyond what Decimal holds
+        return False  # the exponent is too large for Decimal
     assert isinstance(exponent, int)
     significant = len("".join(map(str, digits)).strip("0"))
     adjusted = exponent + len(digits) - 1
@@ -315,7 +315,7 @@ def _name_bytes(name: str) -> int:
 
 
 def _value_bytes(value: Attribute) -> int:
-    """Bytes that DynamoDB counts for an attribute's value. Source: developer guide, "Item sizes and formats"."""
+    """How many bytes DynamoDB counts for an attribute's value. Source: developer guide, "Item sizes and formats"."""
     ((kind, held),) = value.items()
     if kind == "S":
         return len(held.encode())
@@ -329,7 +329,7 @@ def _value_bytes(value: Attribute) -> int:
 
 
 def _json(value: Attribute) -> str:
-    """A value that another program stored, as JSON: numbers unchanged, sets as lists, bytes in Base64."""
+    """A value that another program stored, as JSON text: numbers unchanged, sets as lists, bytes in Base64."""
     ((kind, held),) = value.items()
     return "".join(_json_parts(kind, held))
 

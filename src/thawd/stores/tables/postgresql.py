@@ -1,10 +1,10 @@
-"""A table in PostgreSQL: one row an item, in a table of its own that is made when missing.
+"""A table in PostgreSQL. Its items are rows of a PostgreSQL table, which is created if it is missing.
 
-The item is stored in a column of type ``json``, which keeps its text. ``jsonb`` does not: it sorts the keys, drops
-repeated ones, spells numbers differently and refuses ``\\u0000``.
+The item is stored in a column of type ``json``, which keeps its text. ``jsonb`` would not: it sorts the keys, drops
+repeated ones, writes numbers differently and refuses ``\\u0000``.
 
-Doing an operation twice has the same effect as doing it once. So where a connection breaks and it is unknown whether
-the COMMIT came before, the operation is repeated on a new connection. Each thread has a connection of its own.
+Doing an operation twice has the same effect as doing it once. So if a connection breaks and nobody knows whether the
+operation was committed, it is repeated on a new connection. Each thread has its own connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 _COMMENT = "table of thawd, schema "
 _OWN_PARAMETERS = ("table", "schema")
-# Time limits for a server that does not answer; libpq by itself would wait for ever.
+# Time limits for a server that does not answer; by default, libpq would wait for ever.
 # Source: PostgreSQL documentation, "Database Connection Control Functions", parameter key words.
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -37,10 +37,10 @@ _DEFAULTS = {
     "application_name": "thawd",
 }
 _ATTEMPTS = 2
-# A server that can be reached may not answer: its process is stopped, or the table is locked.
+# Time limits for answers: a server that can be reached may still not answer, for example because the table is locked.
 _ANSWER_S = 20.0
 _COUNT_S = 600.0
-# Reads the comment of a table, in a schema or on the search path.
+# Reads the comment of a table, in the given schema or else on the search path.
 _FIND = """
 SELECT coalesce(obj_description(c.oid, 'pg_class'), '')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
@@ -48,8 +48,8 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
 WHERE c.relname = %s AND n.nspname = ANY (names) ORDER BY array_position(names, n.nspname) LIMIT 1
 """
 
-# Keys are text, and PostgreSQL's text cannot contain NUL: NUL and the escape character are written as two characters,
-# which keeps keys different and in their order.
+# PostgreSQL's text cannot contain NUL, but keys can. So NUL and the escape character are each written as two
+# characters. Different keys remain different, and their order is kept.
 _ESCAPE, _ESCAPED = "\x01", (("\x01", "\x01\x02"), ("\x00", "\x01\x01"))
 
 
@@ -57,12 +57,12 @@ class PostgresqlTable:
     """A `thawd.stores.tables.threads.BlockingTable` in PostgreSQL.
 
     Args:
-        name: the table's name; also the name of PostgreSQL's table, where the URL has no parameter ``table``.
-        url: a URL as libpq takes it, which may have the parameters ``table`` and ``schema``.
-        create: whether to make PostgreSQL's table when it is missing.
+        name: the table's name. It is also the name of the PostgreSQL table, unless the URL has a parameter ``table``.
+        url: a URL for libpq, which may also have thawd's parameters ``table`` and ``schema``.
+        create: whether to create the PostgreSQL table if it is missing.
 
-    It connects at the first operation. All methods raise `StoreError` when the server cannot be reached or fails; the
-    next call tries again.
+    The first operation connects to the server. All methods raise `StoreError` when the server cannot be reached or
+    fails; the next call tries again.
     """
 
     def __init__(self, name: str, url: StoreUrl, *, create: bool = True) -> None:
@@ -77,7 +77,7 @@ class PostgresqlTable:
         self._table = sql.Identifier(*self._path)
         self._local = threading.local()
         self._connections: set[PatientConnection] = set()
-        self._lock = threading.Lock()  # of the connections
+        self._lock = threading.Lock()  # protects `_connections`
         self._checking = threading.Lock()
         self._checked = False
         self._ending = False
@@ -95,23 +95,23 @@ class PostgresqlTable:
         return rows[0][0].encode() if rows else None
 
     def delete(self, key: str) -> bool:
-        """Remove the item; whether there was one. After a broken connection that answer may be wrong."""
+        """Remove the item; returns whether there was one. After a broken connection that answer may be wrong."""
         return self._execute("DELETE FROM {table} WHERE key = %s", (_stored(key),))[1] > 0
 
     def scan(self, after: str, limit: int) -> list[tuple[str, bytes]]:
-        """Keys and items in the order of the keys' UTF-8 bytes, from after the key `after`."""
+        """Keys and items in the order of the keys' UTF-8 bytes, beginning after the key `after`."""
         rows, _ = self._execute(
             "SELECT key, item::text FROM {table} WHERE key > %s ORDER BY key LIMIT %s", (_stored(after), limit)
         )
         return [(_read(key), item.encode()) for key, item in rows]
 
     def count(self) -> int:
-        """How many items there are; PostgreSQL reads the whole index for it."""
+        """How many items there are. PostgreSQL reads the whole index to count them."""
         rows, _ = self._execute("SELECT count(*) FROM {table}", (), limit_s=_COUNT_S)
         return int(rows[0][0])
 
     def break_off(self) -> None:
-        """Make operations that run, and later ones, fail soon; a connection that is being made is waited for."""
+        """Make running and later operations fail soon. An attempt to connect is not interrupted."""
         self._ending = True
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class PostgresqlTable:
     def _execute(
         self, template: str, values: tuple[Any, ...], *, limit_s: float | None = None
     ) -> tuple[list[tuple[Any, ...]], int]:
-        """Run a statement in its own transaction within `limit_s` seconds; its rows, and how many it affected."""
+        """Run a statement in its own transaction within `limit_s` seconds; returns its rows and the number affected."""
         import psycopg
         from psycopg import sql
 
@@ -136,7 +136,7 @@ class PostgresqlTable:
                 cursor = connection.execute(sql.SQL(template).format(table=self._table), values)
                 return (cursor.fetchall() if cursor.description else []), cursor.rowcount
             except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
-                # libpq says whether the connection broke; then a new one is tried once.
+                # If the connection broke, according to libpq, try once more on a new one.
                 broken = connection is not None and (connection.closed or _may_pass(error))
                 if connection is not None:
                     self._drop(connection)
@@ -144,13 +144,13 @@ class PostgresqlTable:
                     raise self._explained(error) from None
             except psycopg.Error as error:
                 if error.sqlstate == "42P01" and connection is not None:
-                    self._checked = False  # the table was dropped
+                    self._checked = False  # somebody dropped the table, so check again whether it exists
                     self._drop(connection)
                 raise self._explained(error) from None
         raise AssertionError("unreachable")
 
     def _connect(self) -> PatientConnection:
-        """This thread's connection; made at its first use, and when the last one was closed."""
+        """This thread's connection. It is created at the first use, and again after it was closed."""
         from thawd.stores.tables.postgresql_connection import PatientConnection
 
         connection: PatientConnection | None = getattr(self._local, "connection", None)
@@ -172,7 +172,7 @@ class PostgresqlTable:
 
     def _require_open(self) -> None:
         if self._ending:
-            raise StoreError(f"table {self._name}: is closed; thawd is shutting down")
+            raise StoreError(f"table {self._name} is closed, because thawd is shutting down")
 
     def _parameters(self) -> dict[str, Any]:
         import psycopg
@@ -181,22 +181,22 @@ class PostgresqlTable:
             given = psycopg.conninfo.conninfo_to_dict(self._conninfo)
         except psycopg.ProgrammingError as error:
             raise StoreError(
-                f"table {self._name}: the URL {self._url} is not one that PostgreSQL's client takes "
+                f"table {self._name}: PostgreSQL's client does not accept the URL {self._url} "
                 f"({self._url.conceal(str(error)).strip()}); correct it in thawd.toml"
             ) from None
         return {**_DEFAULTS, **given, "client_encoding": "UTF8"}
 
     def _prepare(self, connection: PatientConnection) -> None:
-        """Make commits wait for the disk, and check once that the table exists and was made by thawd."""
-        # A server that is set to answer before the data is on the disk would break the promise of `put`.
+        """Make commits wait for the disk. Check, once, that the PostgreSQL table exists and was made by thawd."""
+        # `put` guarantees durability, so change a setting that makes the server answer before the data is on the disk.
         row = connection.execute(
             "SELECT current_setting('server_encoding'), CASE current_setting('synchronous_commit') WHEN 'off' "
             "THEN set_config('synchronous_commit', 'on', false) END"
         ).fetchone()
         if row is not None and row[0] != "UTF8":
             raise StoreError(
-                f"table {self._name}: the database of {self._url} has the encoding {row[0]}, which cannot hold every "
-                "key; use one with the encoding UTF8"
+                f"table {self._name}: the database of {self._url} has the encoding {row[0]}, which cannot store every "
+                "key; use a database with the encoding UTF8"
             )
         with self._checking:
             if not self._checked:
@@ -210,23 +210,24 @@ class PostgresqlTable:
             found = self._comment(connection)
         if found is None:
             raise NothingStored(
-                f"table {self._name}: {self._url} has no table {'.'.join(self._path)}; it is made when the first "
-                "item is put"
+                f"table {self._name}: {self._url} has no table {'.'.join(self._path)} yet; it is created when the "
+                "first item is put"
             )
         if not found.startswith(_COMMENT):
             raise StoreError(
-                f"table {self._name}: {'.'.join(self._path)} in {self._url} was not made by thawd and is left as it "
-                "is; name another one with ?table=NAME"
+                f"table {self._name}: {'.'.join(self._path)} in {self._url} was not made by thawd and was not changed; "
+                "name another table with ?table=NAME"
             )
         if int(found.removeprefix(_COMMENT)) > SCHEMA_VERSION:
             raise StoreError(
-                f"table {self._name}: {'.'.join(self._path)} in {self._url} is of a newer thawd ({found}); use that one"
+                f"table {self._name}: {'.'.join(self._path)} in {self._url} was made by a newer thawd ({found}); use "
+                "the newer thawd, or name another table with ?table=NAME"
             )
 
     def _comment(self, connection: PatientConnection) -> str | None:
-        """The comment of the table, empty where it has none; None: there is no such table."""
+        """The comment of the PostgreSQL table, empty if it has none; None: there is no such table."""
         schema = self._path[0] if len(self._path) > 1 else None
-        # The catalog's tables are queried: to_regclass may not see a table yet that was just committed.
+        # This queries the catalog, because to_regclass may not see a table that was just committed.
         row = connection.execute(_FIND, (schema, schema, self._path[-1])).fetchone()
         return None if row is None else str(row[0])
 
@@ -234,7 +235,7 @@ class PostgresqlTable:
         from psycopg import sql
 
         with connection.transaction():
-            # Two servers may do this at the same time, and with CREATE ... IF NOT EXISTS alone the second one fails.
+            # Two servers may do this at the same time. With CREATE ... IF NOT EXISTS alone, the second one would fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"thawd {self._path}",))
             if self._comment(connection) is not None:
                 return
@@ -261,15 +262,15 @@ class PostgresqlTable:
         kind = _class_of(error)
         if error.sqlstate == "53100":
             return StoreFullError(
-                f"table {self._name}: the disk of {self._url} is full ({said}), nothing was stored; free some space"
+                f"table {self._name}: the disk of {self._url} is full ({said}), so nothing was stored; free some space"
             )
         if kind in ("22", "23", "54"):  # data exception, integrity violation, program limit exceeded
-            return InvalidParameterValueException(f"table {self._name}: PostgreSQL does not take the item ({said})")
+            return InvalidParameterValueException(f"table {self._name}: PostgreSQL does not accept the item ({said})")
         return StoreError(f"table {self._name}: {self._url} failed: {said}")
 
 
 def split_url(url: str) -> tuple[str, dict[str, str]]:
-    """The URL for libpq, and the parameters that are thawd's own."""
+    """The URL for libpq, and thawd's own parameters, which libpq would not accept."""
     base, mark, query = url.partition("?")
     theirs, own = [], {}
     for pair in query.split("&") if mark else []:
@@ -300,5 +301,5 @@ def _class_of(error: psycopg.Error) -> str:
 
 
 def _may_pass(error: psycopg.Error) -> bool:
-    """Whether a second try may succeed: server ended (57P), connection broke (08), transactions clashed (40)."""
+    """Whether a second attempt may succeed: server ended (57P), connection broke (08), transactions conflicted (40)."""
     return error.sqlstate is None or _class_of(error) in ("08", "40") or error.sqlstate.startswith("57P")

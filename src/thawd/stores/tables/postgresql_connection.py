@@ -1,7 +1,8 @@
-"""A connection to PostgreSQL whose waits end: at a deadline, or when its table is closed. Imports psycopg.
+"""A connection to PostgreSQL that stops waiting at a deadline, or when its table is closed. Imports psycopg.
 
-psycopg waits for the server in steps of a tenth of a second and resumes the operation's generator after each; the
-operation is ended there, in its own thread. That needs no other thread, no timer and no second descriptor.
+psycopg waits for the server in steps of a tenth of a second, and resumes the operation's generator after each step. At
+that point this class ends the operation, in the operation's own thread. It needs no other thread, no timer and no
+second descriptor.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ T = TypeVar("T")
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that fails with `psycopg.OperationalError` at its deadline, and cannot be used afterwards.
+    """A connection that raises `psycopg.OperationalError` at its deadline, and cannot be used after that.
 
     Attributes:
-        until: up to when it waits for an answer, ``time.monotonic()`` seconds.
-        given_up: whether it stops waiting now, before the deadline.
+        until: when to stop waiting for an answer, ``time.monotonic()`` seconds.
+        given_up: returns whether to stop waiting now, before the deadline.
     """
 
     until = math.inf
     given_up: Callable[[], bool] = staticmethod(lambda: False)
 
     def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
-        """Wait for an operation to end, as psycopg does; it fails at the deadline, or when the table is closed."""
+        """Wait for an operation to end, as psycopg does; it fails at the deadline or when `given_up` returns True."""
         return super().wait(self._patiently(gen), *args, **kwargs)
 
     def _patiently(self, gen: PQGen[T]) -> PQGen[T]:

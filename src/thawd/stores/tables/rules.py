@@ -1,6 +1,6 @@
-"""Rules of every table, whatever its store: which keys and items it takes, and the texts of refusals.
+"""Rules for all tables, independent of the store: which keys and items are allowed, and the messages of refusals.
 
-A store returns an item as the bytes that were put; here it is only checked that they are a JSON object.
+A store returns an item as exactly the bytes that were put; this module only checks that they are a JSON object.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MAX_KEY_BYTES = 2048
 
 
 def check_key(key: str, *, table: str) -> None:
-    """Refuse a key that no table takes.
+    """Refuse a key that tables do not allow.
 
     Raises:
         InvalidParameterValueException: the key is empty, too long or not text (HTTP 400).
@@ -24,7 +24,7 @@ def check_key(key: str, *, table: str) -> None:
         size = len(key.encode())
     except UnicodeEncodeError as error:
         raise InvalidParameterValueException(
-            f"table {table}: the key {key!r} is not valid Unicode text ({error.reason}); replace its surrogates"
+            f"table {table}: the key {key!r} is not valid Unicode text ({error.reason}); remove the surrogates"
         ) from None
     if not 1 <= size <= MAX_KEY_BYTES:
         raise InvalidParameterValueException(
@@ -36,12 +36,12 @@ def item_text(item: bytes, *, table: str, key: str) -> str:
     """Check an item and return it as text.
 
     Raises:
-        InvalidParameterValueException: the item is too large or no JSON object (HTTP 400).
+        InvalidParameterValueException: the item is too large or not a JSON object (HTTP 400).
     """
     where = f"table {table}, key {key!r}"
     if len(item) > MAX_ITEM_BYTES:
         raise InvalidParameterValueException(
-            f"{where}: the item has {len(item)} bytes; allowed are {MAX_ITEM_BYTES}. Put large things into a bucket"
+            f"{where}: the item has {len(item)} bytes; allowed are {MAX_ITEM_BYTES}. Store large data in a bucket"
         )
     try:
         value = msgspec.json.decode(item)

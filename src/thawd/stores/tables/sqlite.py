@@ -1,4 +1,4 @@
-"""The embedded table: each is a SQLite file of its own."""
+"""Embedded tables. Each is a separate SQLite file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ APPLICATION_ID = 0x74687774
 """Marks the file of a table: "thwt" in ASCII."""
 
 _MIGRATIONS = (
-    # Not WITHOUT ROWID: rows of such a table should be small, and items may be large.
+    # Not WITHOUT ROWID, because rows of such a table should be small, but items may be large.
     "CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, item TEXT NOT NULL) STRICT;",
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
@@ -28,7 +28,7 @@ class SqliteTable:
     """A `thawd.stores.tables.access.TableStore` in a SQLite file."""
 
     def __init__(self, name: str, path: Path) -> None:
-        """Open the file, making it when missing. Blocks.
+        """Open the file, and create it if it is missing. Blocks.
 
         Raises:
             StoreError: the file cannot be used.
@@ -70,26 +70,26 @@ class SqliteTable:
         return int(number)
 
     def close(self, *, until: float | None = None) -> None:
-        del until  # a file of this machine: operations that run are finished
+        del until  # not needed: operations on a local file are always finished
         self._db.close()
 
 
 def read_file(path: Path) -> Iterator[tuple[str, bytes]]:
     """Keys and items of the table in the file `path`, in the order of the keys' UTF-8 bytes.
 
-    For the command line: blocks, changes nothing, works beside a running server. Items are read in pages, so that a
-    slow reader blocks no writer; items that are put meanwhile behind the current page are read, too.
+    For the command line: it blocks, changes nothing, and works while a server runs. Items are read in pages, so that a
+    slow reader does not block writers. Items that are put behind the current page in the meantime are also read.
 
     Raises:
-        NothingStored: there is no such file, or it is just being made.
-        StoreError: the file is no table, or cannot be read. Both are raised by the call, not at the first item.
+        NothingStored: there is no such file, or it is just being created.
+        StoreError: the file is not a table, or cannot be read. The call itself raises both, not the first iteration.
     """
     _open_foreign(path).close()
     return _pages(path)
 
 
 def read_item(path: Path, key: str) -> bytes | None:
-    """The item under `key` of the table in the file `path`, read as by `read_file`; None: there is none."""
+    """The item under `key` of the table in the file `path`, read like `read_file` does; None: there is none."""
     connection = _open_foreign(path)
     try:
         row = connection.execute("SELECT item FROM items WHERE key = ?", (key,)).fetchone()

@@ -1,4 +1,4 @@
-"""Runs the operations of a table whose client blocks on threads, at most `THREADS` at the same time."""
+"""Runs the operations of a table with a blocking client on threads, at most `THREADS` at the same time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from thawd.stores.tables.rules import check_key, item_text
 from thawd.stores.threads import StoreThreads, patience_over
 
 THREADS = 8
-"""Most operations of a table at the same time, and so the most connections it holds."""
-# How long an operation that is broken off may take to end, seconds.
+"""Most operations of a table at the same time, and so also the most connections that it holds."""
+# How long to wait for interrupted operations to end, seconds.
 _BREAKING_OFF_S = 0.5
 
 
 class BlockingTable(Protocol):
-    """A store whose methods block. They may be called from any thread, with keys and items that have been checked."""
+    """A store with blocking methods. Any thread may call them, with keys and items that have been checked."""
 
     def put(self, key: str, text: str) -> None: ...
 
@@ -29,7 +29,7 @@ class BlockingTable(Protocol):
     def count(self) -> int: ...
 
     def break_off(self) -> None:
-        """Make operations that run, and later ones, fail soon, where the client allows that."""
+        """Make running and later operations fail soon, if the client allows that."""
 
     def close(self) -> None: ...
 
@@ -66,5 +66,5 @@ class ThreadedTable:
         if not ended:
             self._table.break_off()
             ended = self._threads.close(until=time.monotonic() + _BREAKING_OFF_S)
-        if ended:  # else a connection may be in use
+        if ended:  # otherwise a connection may still be in use
             self._table.close()

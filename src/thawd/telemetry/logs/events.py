@@ -1,8 +1,8 @@
-"""A log as a sequence of events with positions that outlive rotation; the Logs API pages through these.
+"""Reads a log as a sequence of events. Their positions stay valid when the log is rotated, so the Logs API can page.
 
-Files are read in blocks, forwards or backwards, so memory does not grow with the log. A position is a file, identified
-by the beginning of its first line, and an offset in it. So events keep their positions and identifiers when their
-file is rotated.
+Files are read in blocks, forwards or backwards, so memory does not grow with the log. A position consists of a file,
+identified by the beginning of its first line, and an offset in that file. So events keep their positions and
+identifiers when their file is rotated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from thawd.telemetry.logs.reader import LogFile, open_files
 
 _BLOCK_BYTES = 256 * 1024
 _KEY_BYTES = 256
-# Lines are in order of time unless the clock was set back; a search by time allows for this much disorder.
+# Lines are ordered by time unless the clock was set back. A search by time allows for this much disorder.
 _DISORDER_MS = 60_000
 _TIME_DIGITS = len("2026-11-20T00:00:00.000Z")
 
@@ -42,11 +42,11 @@ class LogEvent:
     """One line of a log.
 
     Attributes:
-        time_ms: time of writing, milliseconds since 1970.
+        time_ms: when the line was written, milliseconds since 1970.
         stream: name of the log stream.
         message: the message, without the newline.
-        begin: position of its first byte.
-        end: position behind its newline.
+        begin: position of the line's first byte.
+        end: position after the line's newline.
     """
 
     time_ms: int
@@ -57,7 +57,7 @@ class LogEvent:
 
     @property
     def id(self) -> str:
-        """Identifier that stays the same: 56 decimal digits in order of time, as in CloudWatch."""
+        """A permanent identifier: 56 decimal digits that sort by time, as in CloudWatch."""
         return f"{self.time_ms:014d}{self.begin.file:020d}{self.begin.offset:022d}"
 
 
@@ -70,7 +70,7 @@ class _Opened(NamedTuple):
 
 
 class LogEvents:
-    """The events in a log at the time of opening. A context manager, which closes the files.
+    """The events that a log contains when it is opened. As a context manager, it closes the files at the end.
 
     Attributes:
         read_bytes: number of bytes read so far.
@@ -99,17 +99,17 @@ class LogEvents:
         return sum(opened.size for opened in self._files)
 
     def begin_ms(self) -> int:
-        """Time of the first event, milliseconds since 1970; 0 when there is none."""
+        """Return the time of the first event, milliseconds since 1970; 0: there is none."""
         return next((event.time_ms for event in self.forward()), 0)
 
     def has_stream(self, stream: bytes) -> bool:
-        """Whether the log has an event of `stream`."""
+        """Return whether the log contains an event of `stream`."""
         return any(event.stream == stream for event in self.forward())
 
     def forward(self, place: LogPosition | None = None, *, start_ms: int = 0) -> Iterator[LogEvent]:
-        """Events from `place` on, or from the beginning, oldest first; those before `start_ms` may be left out.
+        """Yield events from `place` on, or all events, oldest first.
 
-        If the file of `place` has been removed by rotation, the events begin with the oldest one.
+        Events before `start_ms` may be left out. If rotation has removed the file of `place`, all events are yielded.
         """
         index, offset = self._find(place) or (0, 0)
         for number, opened in enumerate(self._files[index:]):
@@ -124,7 +124,7 @@ class LogEvents:
                     yield event
 
     def backward(self, place: LogPosition | None = None) -> Iterator[LogEvent]:
-        """Events before `place`, or all, newest first; none if the file of `place` has been removed by rotation."""
+        """Yield events before `place`, or all events, newest first. None if rotation has removed its file."""
         if place is None:
             index = len(self._files) - 1
             offset = self._files[-1].size if self._files else 0
@@ -147,7 +147,7 @@ class LogEvents:
         return None
 
     def _seek(self, opened: _Opened, time_ms: int) -> int:
-        """Offset of a line that is at or shortly before `time_ms`, found by binary search."""
+        """Find by binary search the offset of a line that was written at or shortly before `time_ms`."""
         low, high = 0, opened.size
         while high - low > _BLOCK_BYTES:
             middle = (low + high) // 2
@@ -163,7 +163,7 @@ class LogEvents:
         return low
 
     def _lines_from(self, opened: _Opened, offset: int, *, whole: bool = True) -> Iterator[tuple[int, bytes, int]]:
-        """Begin, text and end of each line from `offset` on; if `whole` is false, `offset` may be within a line."""
+        """Yield begin, text and end of each line from `offset` on. Without `whole`, `offset` may be inside a line."""
         carry, at = b"", offset
         while at < opened.size:
             block = os.pread(opened.file.fd, min(_BLOCK_BYTES, opened.size - at), at)
@@ -180,7 +180,7 @@ class LogEvents:
                 whole = True
                 begin = end
         if carry and whole and not opened.is_newest:
-            yield at - len(carry), carry, at  # a full disk cut this line off
+            yield at - len(carry), carry, at  # this line was cut off because the disk was full
 
     def _lines_before(self, opened: _Opened, offset: int) -> Iterator[tuple[int, bytes, int]]:
         carry, at = b"", offset
@@ -211,7 +211,7 @@ class LogEvents:
                 end -= len(line) + 1
 
     def _event(self, opened: _Opened, line: bytes, begin: int, end: int) -> LogEvent | None:
-        """The event in `line`; None if the line is not an event, such as the rest of a line that a full disk cut."""
+        """Return the event in `line`; None: it is not one, for example the end of a line that a full disk cut off."""
         parts = line.split(b"\t", 2)
         if len(parts) != 3 or len(parts[0]) != _TIME_DIGITS:
             return None

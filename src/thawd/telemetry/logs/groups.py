@@ -1,4 +1,4 @@
-"""Log groups and their files: ``/aws/lambda/NAME`` is in ``NAME.log``, any other group in a file of its own name."""
+"""Log groups and their files: ``/aws/lambda/NAME`` is in ``NAME.log``, any other group ``NAME`` in ``=NAME.log``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ _FILE = re.compile(r"(=?)([^=]+)\.log(?:\.\d)?")
 
 
 def path_of_group(folder: Path, group: str) -> Path:
-    """Path of the newest file of `group` in the folder of logs."""
+    """Return the path of the newest file of `group` in the folder of logs."""
     name = group.removeprefix(DEFAULT_PREFIX)
     if group.startswith(DEFAULT_PREFIX) and _PLAIN.fullmatch(name):
         return folder / f"{name}.log"
-    # No function's name begins with an equals sign, and no log group has a comma.
+    # These characters cannot clash: no function's name begins with an equals sign, and no log group contains a comma.
     return folder / f"={group.replace('/', ',')}.log"
 
 
 def group_names(folder: Path) -> list[str]:
-    """Names of the log groups that have a log, sorted.
+    """Return the names of the log groups that have a log, sorted.
 
     Raises:
         OSError: the folder cannot be read.

@@ -1,7 +1,7 @@
-"""Reads a function's log while it is written and rotated: first its end, then every new line.
+"""Reads a function's log while it is written and rotated: first its last lines, then every new line.
 
-`LogReader` keeps unread files open, so that a rotation loses none of their lines, and finds newer files by their
-inodes. It works whether the server runs or not. `thawd.telemetry.logs.writer` decides how files rotate.
+`LogReader` keeps unread files open, so that no lines are lost when they are rotated. It recognises newer files by their
+inodes. It works whether or not the server runs. `thawd.telemetry.logs.writer` rotates the files.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Self
 from thawd.telemetry.logs.writer import KEPT_FILES, rotated
 
 MAX_HELD = 2 * (KEPT_FILES + 1)
-"""Limit of files that a slow reader keeps on the disk; beyond it the reader skips files and reports that."""
+"""Most files that a slow reader keeps open, and so on the disk. Above this, it skips files and reports that."""
 
 _BLOCK_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """An open file of a log. While it is open, no other file has its identity.
+    """An open file of a log. While it is open, no other file can have the same identity.
 
     Attributes:
-        fd: descriptor of the open file.
+        fd: file descriptor.
         identity: device and inode.
-        number: number of rotations since it was the newest file, at the time of opening.
+        number: how often the log had been rotated since this was its newest file, when the file was opened.
     """
 
     fd: int
@@ -37,21 +37,21 @@ class LogFile:
 
 
 class LogReader:
-    """A position in a log, at first its end. A context manager, which closes the files.
+    """Reads a log from a position, at first its end. As a context manager, it closes the files at the end.
 
-    Reading never waits. All methods raise `OSError` when a file cannot be read.
+    Methods never wait for new lines. All methods raise `OSError` when a file cannot be read.
 
     Args:
         path: the newest file of the log; it need not exist yet.
-        report: called with a text when lines are missing.
+        report: called with a message when lines may be missing.
     """
 
     def __init__(self, path: Path, *, report: Callable[[str], None]) -> None:
         self._path = path
         self._report = report
-        # Oldest first: the file being read, then the files after it. The last is the newest known file.
+        # Oldest first: the file being read, then newer ones. The last one is the newest known file.
         self._held: deque[LogFile] = deque()
-        self._position = 0  # in the first of them, bytes
+        self._position = 0  # offset in the file being read, bytes
         self._unfinished = b""
 
     def __enter__(self) -> Self:
@@ -67,9 +67,9 @@ class LogReader:
         return bool(self._held)
 
     def start(self, count: int, *, unfinished: bool = False) -> list[bytes]:
-        """The last `count` lines written so far, without newlines; `read` continues behind them.
+        """Return the last `count` lines written so far, without newlines. `read` continues after them.
 
-        Files are read backwards, no further than needed.
+        Files are read backwards, only as far as needed.
 
         Args:
             count: number of lines.
@@ -95,10 +95,10 @@ class LogReader:
         return list(lines)[-count:] if count else []
 
     def read(self) -> list[bytes]:
-        """Some of the next lines, without newlines, in order; empty when no new line was written."""
+        """Return some of the next lines, in order, without newlines. The list is empty if there is no new line."""
         self._look()
         while self._held:
-            # `_look` comes before the read: a file that is followed by another one is complete, so its end is final.
+            # `_look` is called before the read: a file that has a successor is complete, so its end is final.
             data = os.pread(self._held[0].fd, _BLOCK_BYTES, self._position)
             if data:
                 self._position += len(data)
@@ -109,7 +109,7 @@ class LogReader:
             elif len(self._held) > 1:
                 os.close(self._held.popleft().fd)
                 self._position = 0
-                if self._unfinished:  # a full disk cut this line off: the next file begins with a new line
+                if self._unfinished:  # cut off because the disk was full: the next file starts with a new line
                     line, self._unfinished = self._unfinished, b""
                     return [line]
             elif os.fstat(self._held[0].fd).st_size < self._position:
@@ -154,11 +154,11 @@ class LogReader:
 
 
 def open_files(path: Path) -> list[LogFile]:
-    """Open the files of the log at `path`, oldest first, as they were at one moment; the caller closes them.
+    """Open a consistent set of the files of the log at `path`, oldest first. The caller closes them.
 
-    Files only move from a lower number to a higher one, so opening them from the lowest number up misses none. Their
-    order is certain only if each name still stands for the same file afterwards. Otherwise the log was rotated
-    meanwhile, and the files are opened again.
+    Rotation only moves a file from a lower number to a higher one, so opening them from the lowest number up misses
+    none. Their order is certain only if each name still refers to the same file afterwards. If not, the log was rotated
+    in the meantime, and the files are opened again.
 
     Raises:
         OSError: a file cannot be read.
@@ -188,11 +188,11 @@ def _names(path: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _last_lines(fd: int, size: int, count: int) -> tuple[list[bytes], bytes]:
-    """The last `count` complete lines of the first `size` bytes of a file, and the bytes behind the last newline."""
+    """Return the last `count` complete lines in a file's first `size` bytes, and the bytes after the last newline."""
     blocks: deque[bytes] = deque()
     newlines = 0
     at = size
-    # One newline more than lines, because it ends the line before them.
+    # Find one newline more than lines: it marks where the first of them starts.
     while at > 0 and newlines <= count:
         begin = max(0, at - _BLOCK_BYTES)
         block = os.pread(fd, at - begin, begin)

@@ -28,13 +28,13 @@ class StreamSummary:
 def streams_by_name(
     path: Path, *, limit: int, prefix: str = "", after: str | None = None, descending: bool = False
 ) -> list[StreamSummary]:
-    """The first `limit` streams by name, from the one behind `after` on. Memory holds only these.
+    """Return the first `limit` streams after the name `after`, by name. Only these streams are kept in memory.
 
     Raises:
         OSError: the log cannot be read.
     """
     found: dict[str, StreamSummary] = {}
-    outer: str | None = None  # the last stream of a full page; streams beyond it belong to another page
+    outer: str | None = None  # the last stream of a full page; streams after it belong to another page
     for name, time_ms in _names(path):
         known = found.get(name)
         if known is not None:
@@ -55,12 +55,14 @@ def streams_by_name(
 def streams_by_time(
     path: Path, *, limit: int, after: tuple[int, str] | None = None, descending: bool = False
 ) -> list[StreamSummary]:
-    """The first `limit` streams by time of their last event, then by name. Memory holds a small entry for each stream.
+    """Return the first `limit` streams by time of their last event, then by name.
+
+    A small entry for each stream is kept in memory.
 
     Args:
         path: the log.
         limit: largest number of streams.
-        after: time and name of the stream behind which the page begins; None: the page begins with the first stream.
+        after: time and name of the stream after which the page begins; None: the page begins with the first stream.
         descending: whether the stream with the newest event comes first.
 
     Raises:

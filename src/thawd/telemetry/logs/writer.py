@@ -1,7 +1,8 @@
-"""Writes functions' logs: a file for each log group, and lines of time, log stream and message, separated by tabs.
+"""Writes functions' logs: a file for each log group. A line is a time, a log stream and a message, separated by tabs.
 
-The handler's output and Lambda's START, END and REPORT lines go through `FunctionLog`. Lines are gathered and written
-every `FLUSH_S`, so that a line costs no system call of its own. Files rotate at a size, so that logs are bounded.
+`FunctionLog` writes the handler's output and Lambda's START, END and REPORT lines. It collects lines and writes them
+every `FLUSH_S`, so that not every line needs a system call. Files are rotated when they reach a limit, so that logs do
+not grow without limit.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from thawd.telemetry.console import complain
 
 FLUSH_S = 0.05
-# With more than this unwritten, writers wait for the next flush: at most 20 MB a second.
+# If more than this is unwritten, writers wait for the next flush. This limits a log to 20 MB a second.
 MAX_PENDING_BYTES = 1 << 20
 KEPT_FILES = 3
 MAX_LINE_BYTES = 256 * 1024  # CloudWatch's limit for one event
@@ -25,8 +26,8 @@ MAX_LINE_BYTES = 256 * 1024  # CloudWatch's limit for one event
 class FunctionLog:
     """The log file of one function.
 
-    Lines that cannot be written (disk full) are dropped, with one message on standard error: an invocation must not
-    fail because its log cannot be stored.
+    Lines that cannot be written, for example because the disk is full, are dropped with one message on standard error:
+    an invocation must not fail because its log cannot be stored.
     """
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
@@ -41,16 +42,16 @@ class FunctionLog:
         self._second_text = ""
 
     def write(self, stream: bytes, message: bytes) -> None:
-        """Add one line; `message` has no newline."""
+        """Add one line. `message` must not contain a newline."""
         self._add(b"%s%s\n" % (self._prefix(stream), message))
 
     def write_lines(self, stream: bytes, lines: bytes) -> None:
-        """Add several lines at once; `lines` are separated by newlines and do not end in one."""
+        """Add several lines. They are separated by newlines in `lines`, which must not end with one."""
         prefix = self._prefix(stream)
         self._add(b"%s%s\n" % (prefix, lines.replace(b"\n", b"\n" + prefix)))
 
     def is_full(self) -> bool:
-        """Whether writers should wait for the next flush."""
+        """Return whether writers should wait for the next flush."""
         return self._pending_bytes > MAX_PENDING_BYTES
 
     def when_flushed(self, proceed: Callable[[], None]) -> None:
@@ -72,7 +73,7 @@ class FunctionLog:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
 
     def flush(self) -> None:
-        """Write the gathered lines."""
+        """Write the collected lines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -115,10 +116,10 @@ class FunctionLog:
 
 
 class LogStream:
-    """The output of one execution environment, cut into lines. Keeps the tail of the current invocation on request.
+    """Cuts the output of one execution environment into lines. Can also keep the last bytes of an invocation's output.
 
     Attributes:
-        log: log that the stream belongs to.
+        log: the log that the stream belongs to.
         name: Lambda's log stream name, for example ``2026/11/20/[$LATEST]5a1c…``.
     """
 
@@ -131,18 +132,18 @@ class LogStream:
         self._tail_bytes = 0
 
     def begin_tail(self, limit_bytes: int) -> None:
-        """Keep the last `limit_bytes` from now on."""
+        """From now on, keep the last `limit_bytes` of the output."""
         self.end()
         self._tail = bytearray()
         self._tail_bytes = limit_bytes
 
     def end_tail(self) -> bytes:
-        """The bytes kept since `begin_tail`."""
+        """Return the output kept since `begin_tail`, and keep no more."""
         tail, self._tail = self._tail, None
         return bytes(tail[-self._tail_bytes :]) if tail else b""
 
     def output(self, data: bytes) -> None:
-        """Add bytes that the function wrote; they may begin and end within a line."""
+        """Add bytes that the function wrote. They may begin and end inside a line."""
         self._keep(data)
         lines, newline, self._partial = (self._partial + data).rpartition(b"\n")
         if newline:
@@ -163,12 +164,12 @@ class LogStream:
             self._partial = b""
 
     def _write(self, line: bytes) -> None:
-        """Write a line, in pieces when it is longer than one event may be."""
+        """Write a line. If it is longer than one event may be, write it in pieces."""
         for at in range(0, max(len(line), 1), MAX_LINE_BYTES):
             self.log.write(self._stream, line[at : at + MAX_LINE_BYTES])
 
     def line(self, text: str) -> None:
-        """Add a line of the platform, after ending an unfinished line of the function."""
+        """Add a line from the platform. An unfinished line of the function is ended first."""
         self.end()
         data = text.encode()
         self._keep(data + b"\n")
@@ -182,12 +183,12 @@ class LogStream:
 
 
 def rotated(path: Path, number: int) -> Path:
-    """Path of the file that was the log `number` rotations ago."""
+    """Return the path of the file that was the newest one `number` rotations ago."""
     return path.with_name(f"{path.name}.{number}")
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """All lines kept, oldest first, rotated files included."""
+    """Yield all lines that are kept, oldest first, including those in rotated files."""
     for file in [*(rotated(path, number) for number in range(KEPT_FILES, 0, -1)), path]:
         try:
             with file.open("rb") as lines:

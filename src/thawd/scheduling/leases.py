@@ -1,0 +1,61 @@
+"""What a pool hands out and reports: leases, throttled requests, failed starts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from thawd.environments.environment import Environment
+from thawd.environments.init_phase import InitError
+from thawd.errors import ServiceException, TooManyRequestsException
+
+
+class PoolRetiredError(Exception):
+    """The pool is retired: a newer version serves, or the version was deleted."""
+
+
+@dataclass(slots=True)
+class StartFailure:
+    """The failure of the last start, and when the next start may be tried.
+
+    Attributes:
+        error: the error that it ended with.
+        until_s: no other start is tried before this time, ``time.monotonic()`` seconds.
+        failures: number of failures in a row.
+    """
+
+    error: InitError | ServiceException
+    until_s: float
+    failures: int
+
+
+@dataclass(slots=True)
+class Lease:
+    """An environment in use, until `Pool.release`.
+
+    Attributes:
+        environment: the environment.
+        init_ms: how long the environment's start took, milliseconds; None: the request did not wait for it.
+    """
+
+    environment: Environment
+    init_ms: float | None
+
+
+def kill_after(environment: Environment, turns: int) -> None:
+    """Kill the environment after this many loop turns; 0: now."""
+    if turns:
+        asyncio.get_running_loop().call_soon(kill_after, environment, turns - 1)
+    else:
+        environment.kill()
+
+
+def throttled(why: str) -> TooManyRequestsException:
+    return TooManyRequestsException(f"Rate Exceeded. ({why})", reason="ConcurrentInvocationLimitExceeded")
+
+
+def copy_of(error: InitError | ServiceException) -> InitError | ServiceException:
+    """Copy an error, because raising the same exception object repeatedly keeps the frames of all callers alive."""
+    if isinstance(error, InitError):
+        return InitError(str(error), error.document, from_outside=error.from_outside)
+    return ServiceException(error.message)

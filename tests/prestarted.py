@@ -1,0 +1,251 @@
+"""Processes that run a Python module without importing it first: forks of one process that has.
+
+Importing a server takes a third of a second of processor time, and the tests start some hundreds. So each worker keeps
+one process that has imported the module and does nothing else. `Popen` asks it for a fork, which becomes a child of
+the worker itself (CLONE_PARENT), with the arguments, folder, environment and streams that the test names. From then on
+it is a process like any other: it has its own process id, is signalled, killed and waited for.
+
+A fork differs from a program that was executed in what it inherits: the interpreter's options, its hash seed and what
+importing read from the environment. Tests of these things start their processes by `subprocess.Popen`. With
+``THAWD_TESTS_EXECUTE=1`` all tests do.
+
+Source: clone(2), "CLONE_PARENT"; unix(7), "SCM_RIGHTS".
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import inspect
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+IMPORTED: Mapping[str, Sequence[str]] = {
+    "thawd": ("thawd.cli.program", "thawd.server.serving", "thawd.cli.up"),
+    "thawd.server.emulator.program": ("thawd.server.emulator.program",),
+}
+"""By module that is run, what is imported ahead."""
+
+_CLONE_PARENT = 0x8000
+_SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+_LONGEST_BYTES = 1 << 20
+_MAY_FORK = sys.platform == "linux" and os.uname().machine in _SYS_CLONE and not os.environ.get("THAWD_TESTS_EXECUTE")
+
+
+class Popen(subprocess.Popen[Any]):
+    """As `subprocess.Popen` of ``[sys.executable, "-m", module, *arguments]``, without importing the module.
+
+    The program is executed where a fork would differ: with environment variables that change how Python starts, and
+    with options other than streams, folder, environment and text.
+    """
+
+    def _execute_child(self, *arguments: Any) -> None:
+        execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+        given = inspect.signature(execute).bind(self, *arguments).arguments
+        module = _module_of(given["args"])
+        special = ("preexec_fn", "pass_fds", "shell", "gid", "gids", "uid", "start_new_session")
+        if (
+            module is None
+            or any(given[name] for name in special)
+            or given["umask"] != -1
+            or given.get("process_group", -1) != -1
+            or _changes_python(given["env"])
+        ):
+            execute(self, *arguments)
+            return
+        streams = [
+            own if own != -1 else standard
+            for own, standard in ((given["p2cread"], 0), (given["c2pwrite"], 1), (given["errwrite"], 2))
+        ]
+        try:
+            self.pid = _original(module).fork(list(given["args"])[3:], given["cwd"], given["env"], streams)
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*(given[name] for name in _PIPES))  # type: ignore[attr-defined]
+
+
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+
+
+def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+    """As `subprocess.run`, with `Popen`."""
+    if options.pop("capture_output", False):
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    text, timeout_s, check = options.pop("input", None), options.pop("timeout", None), options.pop("check", False)
+    if text is not None:
+        options["stdin"] = subprocess.PIPE
+    with Popen(arguments, **options) as process:
+        try:
+            out, err = process.communicate(text, timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(arguments, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _module_of(arguments: Any) -> str | None:
+    """The module that is run; None where a fork cannot do that."""
+    if not _MAY_FORK or isinstance(arguments, str) or threading.current_thread() is not threading.main_thread():
+        return None
+    first = [str(argument) for argument in list(arguments)[:3]]
+    return first[2] if first[:2] == [sys.executable, "-m"] and first[2] in IMPORTED else None
+
+
+def _changes_python(environ: Mapping[str, str] | None) -> bool:
+    """Whether the interpreter would start otherwise than this one did."""
+    if environ is None:
+        return False
+    names = {name for name in {*os.environ, *environ} if name.startswith(("PYTHON", "LD_", "LC_", "LANG"))}
+    return any(environ.get(name) != os.environ.get(name) for name in names)
+
+
+class _Original:
+    """The process that has imported a module, and is forked."""
+
+    def __init__(self, module: str) -> None:
+        self._own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.prestarted", module, str(theirs.fileno())],
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        atexit.register(self._end)
+
+    def fork(self, arguments: Sequence[Any], cwd: Any, environ: Mapping[str, str] | None, streams: list[int]) -> int:
+        """Fork it; the process id of the fork."""
+        asked = {
+            "arguments": [os.fsdecode(argument) for argument in arguments],
+            "cwd": os.fsdecode(cwd or Path.cwd()),
+            "environ": {**(os.environ if environ is None else environ)},
+            "umask": _umask(),
+        }
+        socket.send_fds(self._own, [json.dumps(asked).encode("utf-8", "surrogateescape")], streams)
+        answer = self._own.recv(64)
+        assert answer, "the process that is forked has ended"
+        return int(answer)
+
+    def _end(self) -> None:
+        self._own.close()
+        self._process.wait()
+
+
+@cache
+def _original(module: str) -> _Original:
+    return _Original(module)
+
+
+def _umask() -> int:
+    now = os.umask(0)
+    os.umask(now)
+    return now
+
+
+def _serve(module: str, asking: socket.socket) -> None:
+    """Import, and fork until the worker has ended."""
+    sys.path.remove(str(ROOT)) if str(ROOT) in sys.path else None
+    for name in IMPORTED[module]:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    python = ctypes.PyDLL(None)  # keeps the GIL, as fork must
+    number = _SYS_CLONE[os.uname().machine]
+    while True:
+        asked, streams, _, _ = socket.recv_fds(asking, _LONGEST_BYTES, 3)
+        if not asked:
+            return
+        python.PyOS_BeforeFork()
+        pid = python.syscall(number, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+        if pid == 0:
+            python.PyOS_AfterFork_Child()
+            asking.close()
+            os._exit(_run(module, json.loads(asked), streams))
+        python.PyOS_AfterFork_Parent()
+        for fd in streams:
+            os.close(fd)
+        asking.send(str(pid).encode())
+
+
+def _run(module: str, asked: dict[str, Any], streams: list[int]) -> int:
+    """Be the program; its exit status."""
+    for standard, fd in enumerate(streams):
+        os.dup2(fd, standard)
+    os.closerange(3, 1 << 16)
+    os.chdir(asked["cwd"])
+    os.umask(asked["umask"])
+    os.environ.clear()
+    os.environ.update(asked["environ"])
+    time.tzset()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for standard in ("stdin", "stdout", "stderr"):
+        _open_again(standard)
+    sys.argv = [module, *asked["arguments"]]
+    sys.path[0:0] = [asked["cwd"]]
+    try:
+        for name in (module, module + ".__main__"):
+            if not hasattr(sys.modules.get(name), "__path__"):
+                sys.modules.pop(name, None)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+    except KeyboardInterrupt:
+        _finish()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+        return 130
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    _finish()
+    return status & 0xFF
+
+
+def _open_again(name: str) -> None:
+    """A stream of the interpreter's own, without what the process that was forked left in it."""
+    fd = ("stdin", "stdout", "stderr").index(name)
+    mode = "r" if fd == 0 else "w"
+    errors = "backslashreplace" if fd == 2 else None
+    is_terminal = mode == "w" and os.isatty(fd)
+    stream = open(fd, mode, errors=errors, buffering=1 if is_terminal else -1, closefd=False)  # noqa: SIM115 - kept
+    if fd == 2:
+        stream.reconfigure(line_buffering=True)  # type: ignore[attr-defined]
+    setattr(sys, name, stream)
+
+
+def _finish() -> None:
+    """What the interpreter does at its end."""
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))
