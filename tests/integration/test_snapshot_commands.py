@@ -181,7 +181,7 @@ def test_verify_goes_on_after_what_cannot_be_read(project: Project, store: Snaps
     said, errors = command(project, "verify", status=1)
     assert f"{sound.id}  classify:3  sound\n" in said
     assert said.count("not sound") == 2
-    assert errors.count("is not a regular file. It is not used; remove it") == 2
+    assert errors.count("is not a regular file. The snapshot is not used; remove it") == 2
     command(project, "rm", link.id, folder.id)
     assert len(store.snapshots()) == 1
 
