@@ -103,7 +103,8 @@ static int note_groups(struct freezing *f) {
     }
     f->process.more_groups = add_string(f, text);
     return f->process.more_groups == NO_INDEX
-               ? refuse(f, "process", "there are longer names than an image can hold; map and open fewer files", "")
+               ? refuse(f, "process",
+                        "paths and names take more space than an image can hold; map and open fewer files", "")
                : 0;
 }
 

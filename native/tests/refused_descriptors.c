@@ -114,7 +114,7 @@ static int locked(bool by_flock, int command) {
 
 CASE(posix_lock, "a POSIX lock on a file is refused, and the file named") {
     refused_while_open(locked(false, F_SETLK), "/locked",
-                       "lock on a file is held, which no copy would hold; release it");
+                       "holds a lock on a file, which no copy would hold; release it");
 }
 
 CASE(flock_lock, "a lock by flock is refused") {

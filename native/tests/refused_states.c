@@ -228,7 +228,7 @@ static void refuse_without_main(struct worker *worker) {
         CHECK(read(fd, line, sizeof line - 1) > 0);
         close(fd);
     } while (!strstr(line, ") Z"));
-    expect_refusal("main thread", "main thread lives");
+    expect_refusal("main thread", "keep it running");
     dprintf(1, "pass\n");
     _exit(0);
 }

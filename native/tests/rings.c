@@ -107,7 +107,7 @@ CASE(busy_ring, "an io_uring with a request under way is refused") {
                .opcode = IORING_OP_READ, .fd = ends[0], .addr = (uint64_t)&byte, .len = 1, .off = UINT64_MAX},
            0);
     begin();
-    expect_refusal("an io_uring has requests under way", "first invocation");
+    expect_refusal("an io_uring has pending requests", "first invocation");
     CHECK_EQUAL(write(ends[1], "x", 1), 1);
     complete(&ring);
     freeze_after_all();
@@ -129,7 +129,7 @@ CASE(armed_ring, "an io_uring that waits for more after it has completed as ofte
     CHECK_EQUAL(complete(&ring).user_data, 9);
     CHECK_EQUAL(read(ends[0], &byte, 1), 1);
     begin();
-    expect_refusal("an io_uring has requests under way", "first invocation");
+    expect_refusal("an io_uring has pending requests", "first invocation");
     CHECK_EQUAL(munmap(ring.rings, PAGE), 0);
     CHECK_EQUAL(munmap(ring.requests, PAGE), 0);
     close(ring.fd);
@@ -140,7 +140,7 @@ CASE(reordered_ring, "an io_uring whose requests are listed in an order of their
     struct ring ring = make_ring(0);
     field(&ring, ring.made.sq_off.array)[0] = 5;
     begin();
-    expect_refusal("an io_uring of a kind", "first invocation");
+    expect_refusal("an io_uring is of a kind", "first invocation");
     field(&ring, ring.made.sq_off.array)[0] = 0;
     freeze_after_all();
 }

@@ -368,7 +368,7 @@ CASE(netlink_socket, "a netlink socket is refused") {
     int fd = socket(AF_NETLINK, SOCK_RAW, 0);
     CHECK(fd >= 0);
     begin();
-    expect_refusal("a socket of a kind", "first invocation");
+    expect_refusal("a socket is of a kind", "first invocation");
     close(fd);
     freeze_after_all();
 }

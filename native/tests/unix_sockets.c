@@ -126,7 +126,7 @@ CASE(pair_with_descriptors, "a pair of sockets that holds descriptors is refused
     memcpy(CMSG_DATA(header), &ends[0], sizeof(int));
     CHECK_EQUAL(sendmsg(ends[0], &message, 0), 1);
     begin();
-    expect_refusal("descriptors on their way", "before the freeze");
+    expect_refusal("descriptors that were sent", "before the freeze");
     close(ends[0]);
     close(ends[1]);
     freeze_after_all();
