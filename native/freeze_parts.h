@@ -116,7 +116,7 @@ int park_all(struct freezing *f);
 int park_release(struct freezing *f);
 // The action of signal 33 before it was replaced.
 void park_replaced_action(struct signal_action *action);
-// Sends a signal to the calling thread, whose handler calls `write(f)` to write the image. Returns 0 or a
+// Sends a signal to the calling thread. The signal's handler calls `write(f)` to write the image. Returns 0 or a
 // freeze_result. In a copy it returns, too, with `thawd_landing.restored` set.
 int park_self(struct freezing *f, int (*write)(struct freezing *f));
 // Copies the states of the parked threads to SECTION_THREADS, the main thread's first. Returns 0 or a freeze_result.
