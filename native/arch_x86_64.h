@@ -1,4 +1,4 @@
-// Runs in both address spaces. All that is peculiar to x86-64 on Linux; another architecture brings a file like this.
+// Runs in both address spaces. Everything that is specific to x86-64; another architecture needs a file like this.
 
 #ifndef THAWD_ARCH_X86_64_H
 #define THAWD_ARCH_X86_64_H
@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 #define ARCHITECTURE IMAGE_ARCHITECTURE_X86_64
-// Addresses of user space end here, with four levels of page tables as with five unless a program asks for more.
+// End of the addresses that user space can use. It is the same with four and five levels of page tables, unless a
+// program requests higher addresses.
 #define USER_SPACE_END UINT64_C(0x7ffffffff000)
 
 static inline long system_call(long number, long a, long b, long c, long d, long e, long f) {
@@ -41,7 +42,7 @@ static inline void clear_bytes(void *to, uint64_t bytes) {
     __asm__ volatile("rep stosb" : "+D"(to), "+c"(bytes) : "a"(0) : "memory");
 }
 
-// Code that jumps to `target` from anywhere, clobbering no register: jmp *0(%rip) and the address.
+// Writes code that jumps to `target` from anywhere and changes no register: jmp *0(%rip), followed by the address.
 #define JUMP_BYTES 14
 static inline void write_jump(unsigned char code[JUMP_BYTES], uint64_t target) {
     static const unsigned char jump[6] = {0xff, 0x25, 0, 0, 0, 0};
@@ -49,7 +50,8 @@ static inline void write_jump(unsigned char code[JUMP_BYTES], uint64_t target) {
     copy_bytes(code + sizeof jump, &target, sizeof target);
 }
 
-// Continues where the signal frame with `context` was made. Source: arch/x86/kernel/signal_64.c, rt_sigreturn.
+// Continues the thread at the point where a signal interrupted it; `context` is the ucontext in its signal frame.
+// Source: arch/x86/kernel/signal_64.c, rt_sigreturn.
 _Noreturn static inline void resume_context(uint64_t context) {
     __asm__ volatile("mov %0, %%rsp\n\tmov $15, %%eax\n\tsyscall\n\tud2" : : "r"(context) : "memory");
     __builtin_unreachable();
@@ -64,7 +66,7 @@ _Noreturn static inline void switch_stack(uint64_t stack, void (*enter)(void *),
     __builtin_unreachable();
 }
 
-// Makes a thread by clone(2) that calls `enter(argument)` on its own stack; returns its id, or -errno.
+// Starts a thread by clone(2) that calls `enter(argument)` on its own stack; returns the thread's id, or -errno.
 static inline long clone_thread(uint64_t flags, uint64_t stack, int32_t *parent_tid, int32_t *child_tid, uint64_t tls,
                                 void (*enter)(void *), void *argument) {
     long result;
@@ -88,7 +90,8 @@ static inline long clone_thread(uint64_t flags, uint64_t stack, int32_t *parent_
     return result;
 }
 
-// Large registers (AMX tiles), which a process must request: those it has requested, and requesting them again.
+// A process must request large registers (AMX tiles) before it uses them. The first function returns those that this
+// process has requested. The second requests those in `bits`; it returns 0, or the number of one that was not granted.
 // Source: Documentation/arch/x86/xstate.rst.
 static inline uint64_t register_permissions(void) {
     uint64_t bits = 0;

@@ -1,4 +1,4 @@
-// Runs in both address spaces. Whether the tables of an image can be trusted to be what freeze writes.
+// Runs in both address spaces. Checks that the tables of an image follow the rules, so that their values can be used.
 
 #include "check.h"
 
@@ -45,9 +45,9 @@ static int check_header(struct checking *c) {
     if (c->tables_bytes < IMAGE_PAGE)
         return bad(c, "the file is too short for an image", c->tables_bytes);
     if (__builtin_memcmp(header->magic, IMAGE_MAGIC, sizeof header->magic))
-        return bad(c, "the file is no image", 0);
+        return bad(c, "the file is not an image", 0);
     if (header->layout != IMAGE_LAYOUT)
-        return bad(c, "the image has another layout version than this thawd reads; freeze it anew", header->layout);
+        return bad(c, "the image has another layout version than this thawd reads; freeze it again", header->layout);
     if (header->architecture != ARCHITECTURE)
         return bad(c, "the image is of another architecture", header->architecture);
     struct image_header blank;
@@ -58,10 +58,11 @@ static int check_header(struct checking *c) {
     if (header->file_bytes != c->file_bytes)
         return bad(c, "the image is cut off or has grown", c->file_bytes);
     if (header->data_offset % IMAGE_PAGE || header->data_offset < IMAGE_PAGE || header->data_offset > c->file_bytes)
-        return bad(c, "the image's data has no valid place", header->data_offset);
+        return bad(c, "the image's data begins at an offset that is not valid", header->data_offset);
     if (header->anonymous_offset % IMAGE_PAGE || header->anonymous_offset < header->data_offset ||
         header->anonymous_offset > header->file_bytes)
-        return bad(c, "the image's data of anonymous memory has no valid place", header->anonymous_offset);
+        return bad(c, "the image's data of anonymous memory begins at an offset that is not valid",
+                   header->anonymous_offset);
     if (header->flags & ~(uint32_t)IMAGE_COPY)
         return bad(c, "the image has unknown flags", header->flags);
     return 0;
@@ -88,7 +89,7 @@ static int check_sections(struct checking *c) {
         uint64_t bytes = (uint64_t)place->count * place->record_bytes;
         if (place->record_bytes != record_bytes[i] || place->offset != (end + 7) / 8 * 8 ||
             place->offset > c->tables_bytes || bytes > c->tables_bytes - place->offset)
-            return bad(c, "a section of the image has no valid place", i);
+            return bad(c, "a section of the image has an offset or a size that is not valid", i);
         end = place->offset + bytes;
     }
     if (end > c->header->data_offset)
@@ -98,7 +99,7 @@ static int check_sections(struct checking *c) {
     if (!count(c, SECTION_OPERATIONS) || !count(c, SECTION_THREADS) || count(c, SECTION_SIGNALS) != 64)
         return bad(c, "the image lacks operations, threads or signal actions", 0);
     if (!count(c, SECTION_STRINGS) || ((const char *)records(c, SECTION_STRINGS))[count(c, SECTION_STRINGS) - 1])
-        return bad(c, "the image's texts are not ended", 0);
+        return bad(c, "the image's strings do not end with a NUL", 0);
     return 0;
 }
 
@@ -107,16 +108,16 @@ static int check_process(struct checking *c) {
     const struct host_key *host = &c->header->host;
     if (host->kernel_release[sizeof host->kernel_release - 1] || host->boot_id[sizeof host->boot_id - 1] ||
         host->kernel_version[sizeof host->kernel_version - 1] || host->cpu_vendor[sizeof host->cpu_vendor - 1])
-        return bad(c, "the host key's texts are not ended", offsetof(struct image_header, host));
+        return bad(c, "a text of the host key does not end with a NUL", offsetof(struct image_header, host));
     uint32_t strings = count(c, SECTION_STRINGS);
     if (process->working_folder >= strings || process->more_groups >= strings || c->header->glibc >= strings)
-        return bad(c, "a fact of the process points nowhere", 0);
+        return bad(c, "a string of the process is outside the section of strings", 0);
     if (!page_range(process->vdso_start, process->vdso_bytes) || process->vdso_bytes != count(c, SECTION_VDSO) ||
         (process->vvar_bytes && !page_range(process->vvar_start, process->vvar_bytes)))
-        return bad(c, "the vDSO has no valid place", process->vdso_start);
+        return bad(c, "the vDSO has an address or a size that is not valid", process->vdso_start);
     if (!page_range(process->parcel, process->parcel_bytes) || process->landing % 8 || !process->landing ||
         process->landing >= USER_SPACE_END - IMAGE_PAGE || in_zone(process->landing, IMAGE_PAGE))
-        return bad(c, "the landing has no valid place", process->landing);
+        return bad(c, "the landing or the parcel has an address that is not valid", process->landing);
     return 0;
 }
 
@@ -129,15 +130,16 @@ static int check_operation(struct checking *c, const struct operation *operation
         return 0;
     case OPERATION_FILE:
     case OPERATION_FILE_SHARED:
-        return operation->index < count(c, SECTION_FILES) ? 0 : bad(c, "an operation names no file", i);
+        return operation->index < count(c, SECTION_FILES) ? 0 : bad(c, "an operation refers to no file", i);
     case OPERATION_OBJECT: {
         if (operation->index >= count(c, SECTION_OBJECTS))
-            return bad(c, "an operation names no memory object", i);
+            return bad(c, "an operation refers to no memory object", i);
         return 0;
     }
     default:
-        return in_data(c, operation->offset, operation->length) ? 0
-                                                                : bad(c, "an operation's data has no valid place", i);
+        return in_data(c, operation->offset, operation->length)
+                   ? 0
+                   : bad(c, "an operation's data is outside the image's data", i);
     }
 }
 
@@ -153,9 +155,9 @@ static int check_descriptor(struct checking *c, const struct descriptor *table, 
         (descriptor->kind == DESCRIPTOR_RING && descriptor->index >= count(c, SECTION_RINGS)) ||
         (descriptor->kind == DESCRIPTOR_SOCKET && descriptor->index >= count(c, SECTION_SOCKETS)) ||
         (descriptor->kind == DESCRIPTOR_SOCKETPAIR && descriptor->index > 1 << 24))
-        return bad(c, "a descriptor refers to nothing", i);
+        return bad(c, "a descriptor refers to a record that does not exist", i);
     if (descriptor->data_bytes && !in_data(c, descriptor->data_offset, descriptor->data_bytes))
-        return bad(c, "what a pipe or a socket holds has no valid place", i);
+        return bad(c, "the data of a pipe or a socket is outside the image's data", i);
     return 0;
 }
 
@@ -210,11 +212,11 @@ int image_check(const void *tables, uint64_t tables_bytes, uint64_t file_bytes, 
     const struct file_identity *files = records(c, SECTION_FILES);
     for (uint32_t i = 0; i < count(c, SECTION_FILES); i++)
         if (files[i].path >= count(c, SECTION_STRINGS))
-            return bad(c, "a file has no path", i);
+            return bad(c, "a file's path is outside the section of strings", i);
     const struct memory_object *objects = records(c, SECTION_OBJECTS);
     for (uint32_t i = 0; i < count(c, SECTION_OBJECTS); i++)
         if (objects[i].name >= count(c, SECTION_STRINGS) || !in_data(c, objects[i].offset, objects[i].bytes))
-            return bad(c, "a memory object's data has no valid place", i);
+            return bad(c, "a memory object's data is outside the image's data", i);
     const struct descriptor *descriptors = records(c, SECTION_DESCRIPTORS);
     for (uint32_t i = 0; i < count(c, SECTION_DESCRIPTORS); i++)
         if (check_descriptor(c, descriptors, i))

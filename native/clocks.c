@@ -1,12 +1,12 @@
-// Runs in the process that is frozen, and goes on working in its thawed copies. Processor time that does not run
-// backwards.
+// Runs in the process that is frozen and in its thawed copies. Keeps processor time from running backwards.
 //
-// The kernel counts a copy's processor time from 0, while the program remembers readings from before the freeze: their
-// difference would be negative. So in a copy these functions of the C library begin with a jump to the ones here
-// (hooks.c), which add the frozen process's processor time. Other clocks go straight to the vDSO, as before. Code that
-// makes the system calls itself, or reads /proc, sees the kernel's own count.
+// The kernel counts a copy's processor time from 0, but the program may remember readings from before the freeze, so
+// that a difference would be negative. Therefore hooks.c patches clock_gettime, getrusage and times of the C library:
+// in a copy they jump to the functions here, which add the processor time of the frozen process. Other clocks are still
+// read from the vDSO. Code that makes the system calls itself, or reads /proc, sees the kernel's own count.
 //
-// Source: clock_gettime(2), getrusage(2), times(2); the kernel's include/linux/posix-timers_types.h for clocks below 0.
+// Source: clock_gettime(2), getrusage(2), times(2). Source for clock ids below 0: the kernel's
+// include/linux/posix-timers_types.h.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,10 +21,10 @@
 
 #define SECOND_NS UINT64_C(1000000000)
 #define SECOND_US UINT64_C(1000000)
-#define TICKS 100 // USER_HZ: a second of times(2), on every architecture with this code
+#define TICKS 100 // USER_HZ: ticks per second of times(2), on every architecture that this code supports
 
 typedef int (*clock_function)(clockid_t, struct timespec *);
-static clock_function of_vdso; // NULL: there is none
+static clock_function of_vdso; // the vDSO's clock_gettime; NULL: the vDSO has none
 
 // Processor time of the thread `tid` when it was frozen, nanoseconds; 0 for a new thread.
 static uint64_t used_by_thread(int32_t tid) {
@@ -36,7 +36,7 @@ static uint64_t used_by_thread(int32_t tid) {
             return used[i];
         most = used[i] > most ? used[i] : most;
     }
-    // In a fork of a copy the only thread is a copy of one of the frozen threads, under the new process's id.
+    // After a fork of a copy, the only thread is a copy of one of the frozen threads and has the new process's id.
     return most && tid == sys_getpid() ? most : 0;
 }
 
@@ -47,7 +47,7 @@ static uint64_t missing_from(clockid_t clock) {
     if (clock == CLOCK_THREAD_CPUTIME_ID)
         return used_by_thread(sys_gettid());
     int32_t id = ~(clock >> 3);
-    if (clock & 4) // of a thread
+    if (clock & 4) // the clock of a thread
         return used_by_thread(id ? id : sys_gettid());
     return !id || id == sys_getpid() ? thawd_landing.cpu_ns : 0;
 }

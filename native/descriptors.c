@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. What its descriptors are and how thaw makes them again; refuses what it could
-// not.
+// Runs in the process that is frozen. Describes its descriptors so that thaw can make them again; refuses those that
+// thaw could not make.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -41,7 +41,7 @@ static const struct {
     {"anon_inode:[fanotify]", "a fanotify watch cannot be frozen; stop watching files before the freeze: descriptor "},
     {"anon_inode:[userfaultfd]", "a userfaultfd cannot be frozen; close it before the freeze: descriptor "},
     {"anon_inode:[pidfd]",
-     "a process descriptor names a process that no copy has; close it before the freeze: descriptor "},
+     "a process descriptor refers to a process that no copy has; close it before the freeze: descriptor "},
     {"anon_inode:[perf_event]",
      "a performance counter cannot be frozen; stop the profiler before the freeze: descriptor "},
 };
@@ -51,7 +51,7 @@ int refuse_unknown(struct freezing *f, const struct look *look) {
         if (text_equal(look->link, refused[i].link))
             return refuse_descriptor(f, look, refused[i].what);
     return refuse_descriptor(
-        f, look, "a descriptor of a kind that the engine does not know; close it before the freeze: descriptor ");
+        f, look, "a descriptor is of a kind that the engine does not know; close it before the freeze: descriptor ");
 }
 
 static int is_of_other_process(struct freezing *f, const char *path) {
@@ -89,7 +89,7 @@ static int describe_file(struct freezing *f, struct look *look) {
     to->index = path == NO_INDEX ? NO_INDEX : add_file(f, path, 0);
     return to->index == NO_INDEX
                ? refuse_descriptor(f, look,
-                                   "a file is open that has no path any more; close it before the freeze: descriptor ")
+                                   "an open file has no path any more; close it before the freeze: descriptor ")
                : 0;
 }
 
@@ -98,8 +98,7 @@ static int describe_device(struct freezing *f, struct look *look) {
     if (major(look->status.st_rdev) != 1 || !(number == 3 || number == 5 || (number >= 7 && number <= 9)))
         return refuse_descriptor(
             f, look,
-            "a device is open that cannot be frozen (a GPU, a terminal, …); open it on the first invocation: "
-            "descriptor ");
+            "an open device cannot be frozen (a GPU, a terminal, …); open it on the first invocation: descriptor ");
     look->to->kind = DESCRIPTOR_DEVICE;
     uint32_t path = add_string(f, look->link);
     look->to->index = path == NO_INDEX ? NO_INDEX : add_file(f, path, 0);
@@ -109,9 +108,9 @@ static int describe_device(struct freezing *f, struct look *look) {
 static int describe_one(struct freezing *f, struct look *look) {
     if (find_line(look->info, "lock:"))
         return refuse_descriptor(f, look,
-                                 "a lock on a file is held, which no copy would hold; release it before the freeze "
-                                 "(ONNX Runtime's telemetry "
-                                 "holds one unless ORT_DISABLE_TELEMETRY=1 is set): descriptor ");
+                                 "the process holds a lock on a file, which no copy would hold; release it before the "
+                                 "freeze (ONNX Runtime's telemetry holds one unless ORT_DISABLE_TELEMETRY=1 is set): "
+                                 "descriptor ");
     if (S_ISREG(look->status.st_mode) || S_ISDIR(look->status.st_mode))
         return describe_file(f, look);
     if (S_ISCHR(look->status.st_mode))
@@ -128,8 +127,8 @@ static int describe_one(struct freezing *f, struct look *look) {
     return refuse_unknown(f, look);
 }
 
-// Whether two numbers refer to one open file. Many containers deny kcmp(2); Linux 6.10 has an fcntl for this; before
-// that, a flag of the open file is changed for a moment.
+// Whether two descriptors share one open file. Many containers deny kcmp(2). Linux 6.10 has an fcntl for this; on older
+// kernels a flag of one descriptor's open file is changed for a moment, to see whether the other descriptor shows it.
 static int are_one_file(struct freezing *f, int a, int b) {
     long result = sys6(SYS_kcmp, f->pid, f->pid, KCMP_FILE, a, b, 0);
     if (result >= 0)
@@ -145,8 +144,8 @@ static int are_one_file(struct freezing *f, int a, int b) {
     return (int)result;
 }
 
-// Descriptors of one open file share its position and flags: the later ones become copies of the first. Only
-// descriptors with equal inodes are compared.
+// Looks for an earlier descriptor of the same open file. Such descriptors share position and flags, so the later ones
+// become copies of the first. Only descriptors with equal inodes are compared.
 static int find_original(struct freezing *f, struct look *look) {
     struct table *table = &f->sections[SECTION_DESCRIPTORS];
     for (uint32_t i = 0; i + 1 < table->count; i++) {
@@ -172,7 +171,7 @@ static int look_at(struct freezing *f, int number) {
     put_number(&out, (unsigned)number, 10);
     long bytes = sys6(SYS_readlinkat, AT_FDCWD, (long)path, (long)look.link, LINK_BYTES - 1, 0, 0);
     if (bytes < 0 || sys3(SYS_fstat, number, (long)&look.status, 0) < 0)
-        return fail(f, "descriptors", bytes < 0 ? bytes : -EBADF, "a descriptor cannot be looked at");
+        return fail(f, "descriptors", bytes < 0 ? bytes : -EBADF, "a descriptor cannot be examined");
     look.to = table_add(&f->sections[SECTION_DESCRIPTORS]);
     struct inode *inode = table_add(&f->inodes);
     if (!look.to || !inode)

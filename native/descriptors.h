@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. What the parts that look at descriptors share.
+// Runs in the process that is frozen. Declarations for the files that describe descriptors.
 
 #ifndef THAWD_DESCRIPTORS_H
 #define THAWD_DESCRIPTORS_H
@@ -17,30 +17,31 @@ struct look {
     const char *info; // /proc/self/fdinfo/N
 };
 
-// Refuses the freeze because of this descriptor: `what` says why and the way out, and ends with "descriptor ".
+// Refuses the freeze because of this descriptor. `what` says why and what to do, and ends with "descriptor ".
 int refuse_descriptor(struct freezing *f, const struct look *look, const char *what);
 int refuse_unknown(struct freezing *f, const struct look *look);
 
-// pipes.c: describes one end, for a read end also the pipe's contents; then numbers the pipes, whose ends must both be
-// in this process. Return 0 or a freeze_result.
+// pipes.c: pipe_describe describes one end and, for a reading end, the pipe's contents. pipes_pair then numbers the
+// pipes and refuses a pipe with an end outside this process. Both return 0 or a freeze_result.
 int pipe_describe(struct freezing *f, struct look *look);
 int pipes_pair(struct freezing *f);
-// Room for `bytes` of the descriptor's contents, which go into the image; NULL when there is none.
+// Reserves scratch memory for `bytes` bytes of the descriptor's contents, which the image will hold; NULL when full.
 void *contents_room(struct freezing *f, struct look *look, uint64_t bytes);
-// The contents of record `index` of SECTION_DESCRIPTORS are not stored after all.
+// Removes the contents of record `index` of SECTION_DESCRIPTORS from what will be stored.
 void contents_forget(struct freezing *f, uint32_t index);
 
-// sockets.c: describes one socket; then, once all descriptors are known, the parts that depend on other descriptors.
-// Return 0 or a freeze_result.
+// sockets.c: socket_describe describes one socket. Once all descriptors are known, sockets_settle adds what depends on
+// other descriptors. Both return 0 or a freeze_result.
 int socket_describe(struct freezing *f, struct look *look);
 int sockets_settle(struct freezing *f);
 
-// rings.c: describes an io_uring; then checks that every mapping of one belongs to a descriptor. Return 0 or a
-// freeze_result.
+// rings.c: ring_describe describes an io_uring. rings_settle then checks that every mapping of an io_uring belongs to a
+// descriptor. Both return 0 or a freeze_result.
 int ring_describe(struct freezing *f, struct look *look);
 int rings_settle(struct freezing *f);
 
-// events.c: describes an eventfd, epoll, timerfd, signalfd or inotify descriptor. Returns 1 for any other.
+// events.c: describes an eventfd, epoll, timerfd, signalfd or inotify descriptor. Returns 0 or a freeze_result, or 1
+// for a descriptor of another kind.
 int event_describe(struct freezing *f, struct look *look);
 
 #endif

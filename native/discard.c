@@ -1,20 +1,20 @@
-// Runs in thawed copies, for hooks.c. Forgets image-backed memory: memory that the program gives back reads as zeros.
+// Runs in thawed copies, for hooks.c. Discards image-backed memory: memory that the program releases reads as zeros.
 //
-// There are two methods. Mapping new anonymous memory over the image frees the pages and costs up to two mappings, of
-// which a process may have 65,530 (vm.max_map_count); an allocator that returns two of three blocks of a fragmented
-// heap would use them up. Writing zeros into the mapping costs no mappings, but keeps the memory in use. So a hole is
-// mapped while earlier holes have added few mappings, and a larger hole for longer: up to MAPPINGS, and MAPPINGS more
-// each time that its size doubles. All other holes are written.
+// A released range of pages is called a hole. There are two ways to make one. Mapping new anonymous memory over the
+// image frees the pages, but adds up to two mappings, and a process may have only 65,530 (vm.max_map_count): an
+// allocator that releases two of three blocks of a fragmented heap would use them up. Writing zeros into the existing
+// mapping adds no mapping, but keeps the memory in use. So a hole is mapped as long as earlier holes have added few
+// mappings: up to MAPPINGS, and MAPPINGS more for each doubling of the hole's size. All other holes are written.
 //
-// Guarantees: pages given back read as zeros (MADV_DONTNEED), or as before or zeros (MADV_FREE), until they are
-// written. No other page is touched, so threads that use the neighbours notice nothing. Holes of up to 1 GiB add fewer
-// than 9,728 mappings. Zeros take at most as much memory as the frozen process had in these pages, and giving the same
-// pages back again takes neither memory nor mappings.
+// Guarantees: released pages read as zeros (MADV_DONTNEED), or as before or zeros (MADV_FREE), until they are written.
+// No other page is touched, so threads that use neighbouring pages notice nothing. Holes of up to 1 GiB add fewer than
+// 9,728 mappings. Written zeros take at most as much memory as the frozen process had in these pages. Releasing the
+// same pages again takes neither memory nor mappings.
 //
-// The mapping of a hole has to be looked up each time, since the program may have mapped something else there. Opening
-// /proc/self/maps takes longer than everything else; before Linux 6.11 its cost grows with the number of mappings. So
-// mappings that holes are written into get a mark that the kernel keeps and drops with them: a memory policy that is
-// equivalent to the default and that no other code sets. get_mempolicy(2) finds it ten times as fast.
+// The mapping at a hole must be looked up each time, since the program may have mapped something else there. Opening
+// /proc/self/maps takes longer than everything else, and before Linux 6.11 the lookup takes longer the more mappings
+// there are. So mappings into which zeros were written get a mark: a memory policy that is equivalent to the default
+// and that no other code sets. The kernel keeps it with the mapping, and get_mempolicy(2) finds it ten times as fast.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,16 +34,16 @@
 #endif
 
 #define MAPPINGS 512
-#define LOOKED_AT (16 * IMAGE_PAGE) // a hole up to this size may already be zeros: freeze stores gaps of this size
+#define LOOKED_AT (16 * IMAGE_PAGE) // a hole up to this size may already be all zeros: freeze stores such gaps
 #define KNOWN (4 * IMAGE_PAGE)
 
-// Source: include/uapi/linux/mempolicy.h. Any of all nodes that the process may use is preferred: Linux 5.15.
+// "Prefer any of all nodes that the process may use" (Linux 5.15). Source: include/uapi/linux/mempolicy.h.
 #define POLICY_MARK (5 /* MPOL_PREFERRED_MANY */ | 1 << 15 /* MPOL_F_STATIC_NODES */)
 #define POLICY_OF_ADDRESS 2
 #define POLICY_NODES_ALLOWED 4
 #define MOST_NODES 1024
 
-// Number of mappings that holes have added. Mappings that were unmapped with their memory are still counted.
+// Number of mappings that holes have added, including those that the program has unmapped since.
 static int64_t added;
 static uint32_t marked; // whether any mapping has the mark
 
@@ -56,11 +56,11 @@ static int may_be_mapped(uint64_t bytes) {
     return __atomic_load_n(&added, __ATOMIC_RELAXED) < most;
 }
 
-// Counts the mappings that a hole in `vma` has added: none if it covers all of `vma` or the kernel merged it.
+// Counts the mappings that a hole in `vma` has added: none if the hole covers all of `vma`, or if the kernel merged it.
 static void count(const struct vma *vma, uint64_t start, uint64_t end, int by_text) {
     struct vma hole;
     int64_t more = 1 + (start > vma->start && end < vma->end) - (start == vma->start && end == vma->end);
-    if (!by_text && !vma_at(start, &hole, 0)) // reading the text would take longer than making the hole
+    if (!by_text && !vma_at(start, &hole, 0)) // reading /proc/self/maps would take longer than making the hole
         more -= (hole.start < start) + (hole.end > end);
     __atomic_add_fetch(&added, more, __ATOMIC_RELAXED);
 }
@@ -84,7 +84,8 @@ static int are_zeros(uint64_t start, uint64_t end) {
     return start == end;
 }
 
-// Writes into memory that the program may not write: through /proc/self/mem the kernel permits it, as for a debugger.
+// Writes zeros into memory that the program may not write. The kernel permits that through /proc/self/mem, which
+// debuggers use.
 static long write_forbidden(const struct vma *vma, uint64_t start, uint64_t end, int by_text) {
     int fd = sys_open("/proc/self/mem", O_RDWR | O_CLOEXEC, 0);
     long written = fd < 0 ? fd : IMAGE_PAGE;
@@ -95,7 +96,7 @@ static long write_forbidden(const struct vma *vma, uint64_t start, uint64_t end,
     return written == IMAGE_PAGE ? 0 : map_hole(vma, start, end, by_text);
 }
 
-// Whether the process is under a seccomp filter, which may end it for a system call that the filter does not know.
+// Whether the process is under a seccomp filter. A filter may kill the process for a system call that it does not list.
 static int is_filtered(void) {
     return sys_prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 0;
 }
@@ -122,7 +123,7 @@ static long write_hole(const struct vma *vma, uint64_t start, uint64_t end, int 
 }
 
 long hole_make(const struct vma *vma, uint64_t start, uint64_t end, int advice, int by_text) {
-    // Called for its errors only: it refuses locked memory as MADV_DONTNEED does, and frees nothing.
+    // Called only for its errors: MADV_COLD refuses locked memory as MADV_DONTNEED does, but frees nothing.
     long result = sys_madvise(start, end - start, MADV_COLD);
     int locked = result == -EINVAL;
     if (result < 0 && !(locked && advice == MADV_DONTNEED_LOCKED))
@@ -132,8 +133,8 @@ long hole_make(const struct vma *vma, uint64_t start, uint64_t end, int advice, 
     result = may_be_mapped(end - start) ? map_hole(vma, start, end, by_text) : -ENOMEM;
     if (!result && locked)
         sys3(SYS_mlock2, (long)start, (long)(end - start), 1 /* MLOCK_ONFAULT */);
-    if (!result ||
-        advice == MADV_FREE) // MADV_FREE may keep the contents until the kernel needs the memory, which here is never
+    // MADV_FREE may keep the contents until the kernel needs the memory, so nothing needs to be written for it.
+    if (!result || advice == MADV_FREE)
         return 0;
     return write_hole(vma, start, end, by_text);
 }
@@ -144,9 +145,9 @@ static int is_marked(uint64_t page) {
     return sys6(SYS_get_mempolicy, (long)&policy, 0, 0, (long)page, POLICY_OF_ADDRESS, 0) == 0 && policy == POLICY_MARK;
 }
 
-// Protection may have changed since the mark was set. Each function makes a system call that copies a few bytes from or
-// to the page and fails if it may not: one passes times for a missing file, the other reads the set of blocked signals
-// into a page that will be zeroed.
+// The protection may have changed since the mark was set. Each of these functions makes a system call that copies a few
+// bytes from or to the page, and that fails if this is not permitted. The first passes the page as the times to set on
+// a file that does not exist. The second has the set of blocked signals written into the page, which is zeroed later.
 static int may_be_read(uint64_t page) {
     return sys6(SYS_utimensat, -1, 0, (long)page, 0, 0, 0) != -EFAULT;
 }

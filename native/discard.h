@@ -1,17 +1,17 @@
-// Runs in thawed copies. How image-backed memory is forgotten.
+// Runs in thawed copies. Discards image-backed memory.
 
 #ifndef THAWD_HOLES_H
 #define THAWD_HOLES_H
 
 #include "vma.h"
 
-// Applies `advice` (MADV_DONTNEED, MADV_DONTNEED_LOCKED or MADV_FREE) to [start, end) of the mapping `vma`, which maps
-// an image in place of anonymous memory, with the effect that madvise(2) documents. Returns 0 or -errno. `by_text`: see
-// vma.h.
+// Applies `advice` (MADV_DONTNEED, MADV_DONTNEED_LOCKED or MADV_FREE) to [start, end) of the mapping `vma`, with the
+// effect that madvise(2) documents. `vma` must map an image in place of anonymous memory. Returns 0 or -errno.
+// `by_text`: see vma.h.
 long hole_make(const struct vma *vma, uint64_t start, uint64_t end, int advice, int by_text);
 
-// Does the same for a small hole in memory that `hole_make` has marked, several times as fast. Returns 0 if the memory
-// is not marked or must not be changed.
+// Does the same several times as fast, for a small hole in memory that `hole_make` has marked. Returns 1 when done, and
+// 0 if the memory is not marked or must not be changed.
 int hole_make_known(uint64_t start, uint64_t end, int advice);
 
 // Whether a readable page holds only zeros.

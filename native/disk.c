@@ -1,8 +1,8 @@
-// Runs in both address spaces. A private folder at the path of the frozen process's temporary folder, by a mount
+// Runs in both address spaces. Mounts a private folder at the path of the frozen process's temporary folder, in a mount
 // namespace.
 //
-// The namespace and its mounts live as long as a process is in it: only the folder `own` is left to clean up. Processes
-// that this one starts are in the namespace, too, and see the same files.
+// The namespace and its mounts exist as long as a process is in it; afterwards only the folder `own` must be removed.
+// Processes that this one starts are in the same namespace and see the same files.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -41,7 +41,7 @@ static int write_text(const char *path, const char *text) {
     return wrote < 0 ? (int)wrote : 0;
 }
 
-// Maps one id to itself: an unprivileged process may map no more.
+// Maps one id to itself: an unprivileged process may not map more than one.
 static int map_id(const char *path, uint64_t id) {
     char line[64];
     struct writer out = text_writer(line, sizeof line);
@@ -53,13 +53,14 @@ static int map_id(const char *path, uint64_t id) {
 }
 
 static int map_ids(uint64_t user, uint64_t group, struct disk_failure *failure) {
-    // Source: user_namespaces(7): an unprivileged process must disable setgroups before it may map its group.
+    // An unprivileged process must disable setgroups before it may map its group. Source: user_namespaces(7).
     int result = write_text("/proc/self/setgroups", "deny");
     if (!result)
         result = map_id("/proc/self/uid_map", user);
     if (!result)
         result = map_id("/proc/self/gid_map", group);
-    return result ? fails(failure, result, 1, "the user namespace of a copy cannot be set up, /proc/self/uid_map", "")
+    return result ? fails(failure, result, 1,
+                          "the user namespace of a copy cannot be set up: /proc/self/uid_map cannot be written", "")
                   : 0;
 }
 
@@ -95,15 +96,15 @@ static int enter_namespaces(const struct disk *disk, int *with_user, struct disk
     }
     if (result < 0)
         return fails(failure, result, 1,
-                     "a copy needs a mount namespace for its own temporary folder, and this user may not have one; "
+                     "a copy needs a mount namespace for its own temporary folder, and this user may not create one; "
                      "allow user namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_"
                      "userns, kernel.unprivileged_userns_clone; in a container its seccomp profile)",
                      "");
     return 0;
 }
 
-// Drops the capabilities in the new user namespace, which the copy does not need. Root keeps them: it would regain them
-// at the next exec, and needs them to mount a fork's folder: a namespace that maps root to root takes CAP_SETFCAP.
+// Drops the capabilities in the new user namespace, which the copy does not need. Root keeps them. It would regain them
+// at the next exec, and it needs them to mount a fork's folder: mapping root to root in a namespace needs CAP_SETFCAP.
 static int drop_needless(struct disk_failure *failure) {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
@@ -111,7 +112,7 @@ static int drop_needless(struct disk_failure *failure) {
     return result < 0 ? fails(failure, result, 0, "capabilities cannot be dropped", "") : 0;
 }
 
-// Called after the namespaces were entered: overlayfs refuses folders of another mount namespace.
+// Call it after the namespaces were entered, because overlayfs refuses folders of another mount namespace.
 static int open_folder(const char *folder, const char *name) {
     char path[4200];
     struct writer out = text_writer(path, sizeof path);
@@ -122,35 +123,33 @@ static int open_folder(const char *folder, const char *name) {
 
 static void put_folder(struct writer *out, const char *option, int fd) {
     put_text(out, option);
-    put_text(out, "/proc/self/fd/"); // rather than a path, in which commas and colons would have to be escaped
+    put_text(out, "/proc/self/fd/"); // in a path, commas and colons would have to be escaped
     put_number(out, (unsigned)fd, 10);
 }
 
-// `volatile` (Linux 5.10): nothing is synced. Without it the end of each copy would wait for all pending writes to the
-// disk, those of other processes included. `userxattr` (Linux 5.11): marks are kept in user.* attributes.
+// `volatile` (Linux 5.10): nothing is synced. Without it, the end of each copy would wait for all pending writes to the
+// disk, including those of other processes. `userxattr` (Linux 5.11): overlayfs keeps its marks in user.* attributes.
 static long mount_layers(const char *at, int lower, int upper, int work) {
     char options[256];
     struct writer out = text_writer(options, sizeof options);
     put_folder(&out, "lowerdir=", lower);
     put_folder(&out, ",upperdir=", upper);
     put_folder(&out, ",workdir=", work);
-    // Only in the first user namespace may overlayfs keep marks in trusted.* attributes, which renaming folders of
-    // `lower` requires.
+    // Renaming folders of `lower` requires trusted.* attributes, which only the first user namespace permits.
     put_text(&out, in_first_user_namespace() ? ",volatile,redirect_dir=on" : ",volatile,userxattr");
     return sys6(SYS_mount, (long)"overlay", (long)at, (long)"overlay", MS_NOSUID | MS_NODEV, (long)options, 0);
 }
 
-// The kernel silently mounts read-only if it cannot make its working folder.
+// If overlayfs cannot make its working folder, the kernel mounts it read-only without an error.
 static int check_writable(const struct disk *disk, struct disk_failure *failure) {
     struct statfs status;
     long result = sys3(SYS_statfs, (long)disk->at, (long)&status, 0);
     if (result < 0)
-        return fails(failure, result, 0, "the temporary folder of the copy cannot be looked at: ", disk->at);
+        return fails(failure, result, 0, "the temporary folder of the copy cannot be examined: ", disk->at);
     if (status.f_type != OVERLAY_MAGIC || status.f_flags & READ_ONLY)
         return fails(failure, -EROFS, 0,
-                     "the temporary folder of the copy came up read-only; the disk is full, may not be written, or the "
-                     "copy's own "
-                     "folder was used before: ",
+                     "the temporary folder of the copy was mounted read-only; the disk is full or read-only, or the "
+                     "copy's own folder was used before: ",
                      disk->own);
     return 0;
 }
@@ -169,8 +168,8 @@ static int mount_overlay(const struct disk *disk, struct disk_failure *failure) 
         int refused = result == -EPERM || result == -EINVAL || result == -ENODEV || result == -EACCES;
         if (result < 0)
             fails(failure, result, refused,
-                  "an overlay cannot be mounted on the temporary folder of the frozen process (it is gone, or this "
-                  "kernel or file system knows no overlays): ",
+                  "an overlay cannot be mounted on the temporary folder of the frozen process (the folder is gone, or "
+                  "this kernel or file system does not support overlays): ",
                   disk->at);
     }
     if (lower >= 0)
@@ -197,13 +196,13 @@ static int mount_tmp(const struct disk *disk, struct disk_failure *failure) {
     return result < 0 ? fails(failure, result, 1, "the temporary folder cannot be mounted on ", disk->tmp) : 0;
 }
 
-// Gives the namespace its own /dev/shm, which ends with it. If it cannot be mounted, the machine's stays visible.
+// Mounts a private /dev/shm, which ends with the namespace. If that fails, the machine's /dev/shm stays visible.
 static void mount_shared_memory(const struct disk *disk) {
     if (disk->tmp)
         sys6(SYS_mount, (long)"thawd-shm", (long)"/dev/shm", (long)"tmpfs", MS_NOSUID | MS_NODEV, (long)"mode=1777", 0);
 }
 
-// Flags of a mount made by a more privileged namespace: further flags may be added, but none removed.
+// The flags of the mount at `path`. If a more privileged namespace made the mount, none of them may be removed.
 static long locked_flags(const char *path) {
     static const struct {
         long reported, mounted;
@@ -234,10 +233,11 @@ int disk_enter(const struct disk *disk, struct disk_failure *failure) {
     int result = enter_namespaces(disk, &with_user, failure);
     if (result || !disk->at)
         return result;
-    // Slave, not private: mounts and unmounts outside take effect inside, too, so that no copy keeps a disk busy.
+    // Slave, not private: mounts and unmounts outside the namespace take effect inside it, too. Otherwise a copy could
+    // keep a disk busy that was unmounted outside.
     long made = sys6(SYS_mount, 0, (long)"/", 0, MS_REC | MS_SLAVE, 0, 0);
     if (made < 0)
-        return fails(failure, made, 1, "mounts of a copy cannot be kept to itself", "");
+        return fails(failure, made, 1, "mounts of a copy cannot be hidden from other processes", "");
     result = disk->lower ? mount_overlay(disk, failure) : mount_own(disk, failure);
     if (!result)
         result = mount_tmp(disk, failure);

@@ -1,13 +1,13 @@
-// Runs in both address spaces. A folder of this process's own, under the path where the frozen process had its
-// temporary folder: paths are part of the frozen memory, so each copy must find its own files under the same one.
+// Runs in both address spaces. Mounts a private folder at the path of the frozen process's temporary folder. Paths are
+// part of the frozen memory, so each copy must find its own files at the same path.
 
 #ifndef THAWD_DISK_H
 #define THAWD_DISK_H
 
 struct disk {
     const char *at;     // path of the frozen process's temporary folder, where a folder must exist; NULL: no disk
-    const char *own;    // folder of this process alone: with `lower` it holds "upper" and "work", else it is mounted
-    const char *lower;  // initial contents of all copies, never written to; NULL: `own` holds all contents
+    const char *own;    // folder that only this process uses; with `lower` it holds the folders "upper" and "work"
+    const char *lower;  // folder with the initial contents of all copies, never written to; NULL: `own` is mounted
     const char *tmp;    // a second path at which to mount the folder, such as "/tmp"; NULL: none
     const char *code;   // a folder to make read-only; NULL: none
     int own_user;       // always enter a user namespace, and keep the capabilities in it
@@ -16,13 +16,13 @@ struct disk {
 
 struct disk_failure {
     const char *what, *detail; // joined; `what` includes the way out if there is one
-    int refused;               // this machine or user cannot have it, now or later
+    int refused;               // 1: this machine or user does not permit it, so that trying again is useless
 };
 
-// Moves this process, which must have a single thread, into a mount namespace of its own, and mounts its folder on
-// `at`: an overlay over `lower`, or `own` itself; then the same folder on `tmp`. Without the right to mount, the
-// process also enters a user namespace, in which it has the same user and group and afterwards, unless it is root, no
-// capabilities. With `own_user`, `at` may be NULL: then nothing is mounted. Returns 0, or -errno.
+// Moves this process, which must have a single thread, into a mount namespace of its own. Mounts its folder on `at`: an
+// overlay over `lower`, or `own` itself. Then mounts the same folder on `tmp`. If the process has no right to mount, it
+// also enters a user namespace: its user and group stay the same and, unless it is root, it has no capabilities
+// afterwards. With `own_user`, `at` may be NULL; then nothing is mounted. Returns 0, or -errno.
 int disk_enter(const struct disk *disk, struct disk_failure *failure);
 
 // Whether `path` is below the folder `at`.

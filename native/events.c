@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Descriptors of events within the process: eventfd, epoll, timerfd, signalfd,
-// inotify. Their state is read from /proc/self/fdinfo.
+// Runs in the process that is frozen. Describes descriptors for events within the process: eventfd, epoll, timerfd,
+// signalfd, inotify. Their state is read from /proc/self/fdinfo.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 #define NANOSECONDS UINT64_C(1000000000)
 
-// The hexadecimal field `name` of a line of fdinfo; `*at` moves behind it.
+// Reads the hexadecimal field `name` in a line of fdinfo, and moves `*at` behind it.
 static uint64_t take_field(const char **at, const char *name) {
     while (**at && **at != '\n' && !text_begins(*at, name))
         ++*at;
@@ -36,11 +36,11 @@ static int describe_epoll(struct freezing *f, struct look *look) {
         watch->events = (uint32_t)take_field(&at, "events:");
         watch->data = take_field(&at, "data:");
         uint64_t inode = take_field(&at, "ino:");
-        // The number may be closed or reused by now while a duplicate keeps the watched file open.
+        // The watched descriptor may have been closed or reused since, while a duplicate keeps the watched file open.
         struct stat status;
         if (sys3(SYS_fstat, watch->number, (long)&status, 0) < 0 || status.st_ino != inode)
             return refuse_descriptor(f, look,
-                                     "epoll watches a file under a number that was closed; remove the watch before the "
+                                     "epoll watches a file whose descriptor was closed; remove the watch before the "
                                      "freeze: descriptor ");
     }
     return 0;
@@ -82,7 +82,8 @@ static uint64_t take_line(const char *info, const char *name, unsigned base) {
     return take_number(&at, base);
 }
 
-// A timer keeps its expiry on its own clock; one that has expired and was not read expires again in a copy.
+// In a copy a timer expires at the same time of its clock. If it expired before the freeze and was not read, it expires
+// again in the copy.
 // Source: fs/timerfd.c, timerfd_show.
 static int describe_timer(struct look *look) {
     struct timespec now = {0, 0};

@@ -1,5 +1,5 @@
-// Runs in forks of the process that can be frozen, or of its copies. Mounts a fork's own temporary folder, as thaw does
-// for a copy.
+// Runs in processes forked from a process that can be frozen, or from a copy. Mounts the forked process's own temporary
+// folder, as thaw does for a copy.
 
 #include "disk.h"
 #include "drop_capabilities.h"

@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. thawd_freeze: from the request to the image, and back into the process, twice.
+// Runs in the process that is frozen. thawd_freeze: writes the image, then returns in the original and in each copy.
 
 #define _GNU_SOURCE
 #include "freeze.h"
@@ -17,7 +17,7 @@
 #include "freeze_parts.h"
 #include "sys.h"
 
-#define PARCEL_BYTES (UINT64_C(4) << 20) // arguments and environment of a copy; no page is touched before it is used
+#define PARCEL_BYTES (UINT64_C(4) << 20) // for a copy's arguments and environment; takes no memory before it is used
 #define PARKING_BYTES (UINT64_C(8) << 20)
 #define TEXT_AREA_BYTES (UINT64_C(8) << 20)
 #define HOOK_TRIES 100
@@ -41,7 +41,7 @@ int freeze_ends(struct freezing *f, int result, const char *stage, int error, co
 int fault_point(struct freezing *f, const char *name) {
     if (!f->request->fail_at || !text_equal(f->request->fail_at, name))
         return 0;
-    return freeze_ends(f, FREEZE_FAILED, name, 0, "fault point, as the test wants it: ", name);
+    return freeze_ends(f, FREEZE_FAILED, name, 0, "failed at a fault point, as the test requested: ", name);
 }
 
 void *table_add(struct table *table) {
@@ -55,7 +55,7 @@ void *table_add(struct table *table) {
 uint32_t add_string(struct freezing *f, const char *text) {
     struct table *strings = &f->sections[SECTION_STRINGS];
     uint64_t bytes = text_bytes(text) + 1;
-    static uint32_t last; // mappings of one file follow each other
+    static uint32_t last; // the last text, which is often added again: mappings of one file follow each other
     if (last < strings->count && text_equal((const char *)strings->base + last, text))
         return last;
     if (strings->count + bytes > strings->capacity_bytes)
@@ -91,7 +91,7 @@ uint32_t add_file(struct freezing *f, uint32_t path, int checked) {
     return files->count - 1;
 }
 
-// Divides scratch memory among the tables. No page is touched before it is used.
+// Divides scratch memory among the tables. A page takes no memory before it is used.
 static int make_tables(struct freezing *f) {
     const struct {
         struct table *table;
@@ -149,11 +149,11 @@ static int open_all(struct freezing *f, const char *partial) {
     if (f->image_fd < 0)
         return freeze_ends(
             f, FREEZE_FAILED, "open", errno,
-            "the image cannot be made; make its folder, or choose one that this user may write to: ", partial);
+            "the image cannot be created; create its folder, or choose one that this user may write to: ", partial);
     return fault_point(f, "open");
 }
 
-// Called in the signal handler of the calling thread, with all other threads stopped.
+// Called in a signal handler of the thread that called thawd_freeze, while all other threads are stopped.
 static int write_image(struct freezing *f) {
     static int (*const steps[])(struct freezing *) = {
         park_describe, mappings_read, process_describe, pages_find, descriptors_describe, plan, output,
@@ -189,19 +189,19 @@ static int stop_and_write(struct freezing *f) {
         if (result != FREEZE_FAILED || f->report->error != EAGAIN || !left || !may_unmap)
             return result;
         usleep(1000);
-        madvise((void *)f->scratch, PARKING_BYTES, MADV_REMOVE); // zeros again
+        madvise((void *)f->scratch, PARKING_BYTES, MADV_REMOVE); // makes the pages zero again
     }
 }
 
-// Syncs the image, then renames it.
+// Syncs the image to the disk, then renames it.
 static int make_durable(struct freezing *f, const char *partial) {
     uint64_t started_ns = monotonic_ns();
     if (fsync(f->image_fd) < 0)
         return freeze_ends(f, FREEZE_FAILED, "sync", errno,
-                           "the image cannot be written; make space, or choose another folder: ", partial);
+                           "the image cannot be written; free some space, or choose another folder: ", partial);
     int result = fault_point(f, "sync");
     if (!result && rename(partial, f->request->path) < 0)
-        result = fail(f, "rename", -errno, "the image cannot be given its name");
+        result = fail(f, "rename", -errno, "the image cannot be renamed from PATH.partial to PATH");
     if (result)
         return result;
     char folder[4096];
@@ -252,13 +252,13 @@ static int list_fault_points(struct freezing *f) {
     return FREEZE_FAILED;
 }
 
-// The leader of the thread group may have ended by pthread_exit: /proc/self then shows no memory.
+// The main thread may have ended by pthread_exit. Then /proc/self shows no memory.
 static int refuse_without_leader(struct freezing *f) {
     char stat[512];
     long bytes = read_text_file("/proc/self/stat", stat, sizeof stat);
     const char *at = bytes > 0 ? strrchr(stat, ')') : 0;
     if (at && at[2] == 'Z')
-        return refuse(f, "threads", "the main thread has ended; freeze a process whose main thread lives", "");
+        return refuse(f, "threads", "the main thread has ended; keep it running until after the freeze", "");
     return 0;
 }
 
@@ -266,7 +266,7 @@ static int freeze(struct freezing *f, const char *partial) {
     int result = refuse_without_leader(f);
     if (!result && thawd_landing.image_count >= LANDING_IMAGES)
         result =
-            refuse(f, "open", "the process was frozen and thawed too often, eight times at most; start one cold", "");
+            refuse(f, "open", "the process was frozen and thawed too often (eight times at most); start it again", "");
     if (!result)
         result = make_tables(f);
     if (!result)
@@ -279,7 +279,7 @@ static int freeze(struct freezing *f, const char *partial) {
     f->header.glibc = add_string(f, gnu_get_libc_version());
     malloc_trim(0);
     uint32_t restored = thawd_landing.restored;
-    thawd_landing.restored = 0; // a copy that is frozen again is an original
+    thawd_landing.restored = 0; // if this process is a copy, it is now the original of the new image
     result = stop_and_write(f);
     if (result == FREEZE_THAWED)
         return result;
@@ -287,7 +287,7 @@ static int freeze(struct freezing *f, const char *partial) {
     return result ? result : make_durable(f, partial);
 }
 
-// One freeze at a time: the handlers of all threads share one state.
+// Allows one freeze at a time, because the signal handlers of all threads share one state.
 static uint32_t busy;
 
 int thawd_freeze(const struct freeze_request *request, struct freeze_report *report) {
@@ -299,16 +299,17 @@ int thawd_freeze(const struct freeze_request *request, struct freeze_report *rep
     *f = (struct freezing){.request = request, .report = report, .image_fd = -1, .pagemap_fd = -1, .memory_fd = -1};
     f->pid = sys_getpid();
     f->writer_tid = sys_gettid();
-    // A request of another version may have its path at another offset.
+    // In a request of another version, the path may be at another offset.
     const char *path = request->bytes == sizeof *request && request->path ? request->path : "";
     int length = snprintf(partial, sizeof partial, "%s.partial", path);
     int result;
     if (!*path || length >= (int)sizeof partial)
-        result = fail(f, "open", -EINVAL, "the request is of another version, or its path is missing or too long");
+        result = fail(f, "open", -EINVAL,
+                      "the request is for another version of the library, or its path is missing or too long");
     else if (request->fail_at && !strcmp(request->fail_at, "?"))
         result = list_fault_points(f);
     else if (__atomic_exchange_n(&busy, 1, __ATOMIC_ACQ_REL))
-        result = refuse(f, "open", "another thread freezes this process; freeze again afterwards", "");
+        result = refuse(f, "open", "another thread is freezing this process; freeze again afterwards", "");
     else {
         result = freeze(f, partial);
         __atomic_store_n(&busy, 0, __ATOMIC_RELEASE);

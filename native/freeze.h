@@ -6,17 +6,17 @@
 #include <stdint.h>
 
 enum freeze_flag {
-    FREEZE_COPY = 1,             // thaw reads page data instead of mapping it: for code that makes madvise calls itself
-    FREEZE_NO_PAGEMAP_SCAN = 2,  // as on kernels before 6.7
-    FREEZE_NO_PROCMAP_QUERY = 4, // as on kernels before 6.11; also in the thawed copies
-    FREEZE_REFUSE_CONNECTED = 8, // a connected socket refuses the freeze; else its connection has ended in a copy
-    FREEZE_MUTE_LISTENERS = 16,  // a listening socket is restored unreachable; else it refuses the freeze
+    FREEZE_COPY = 1,             // thaw reads page data instead of mapping it, for code that makes system calls itself
+    FREEZE_NO_PAGEMAP_SCAN = 2,  // do not use PAGEMAP_SCAN, as on kernels before 6.7
+    FREEZE_NO_PROCMAP_QUERY = 4, // do not use PROCMAP_QUERY, as on kernels before 6.11; also in the thawed copies
+    FREEZE_REFUSE_CONNECTED = 8, // refuse if a socket is connected; otherwise its connection has ended in a copy
+    FREEZE_MUTE_LISTENERS = 16,  // in a copy nothing can connect to a listening socket; otherwise refuse
 };
 
 enum freeze_result {
     FREEZE_FROZEN = 0,   // this is the original; the image is complete and durable
     FREEZE_THAWED = 1,   // this is a thawed copy
-    FREEZE_REFUSED = -1, // the process cannot be frozen faithfully: see `text`; it continues unchanged
+    FREEZE_REFUSED = -1, // a copy would not be faithful: see `text`; the process continues unchanged
     FREEZE_FAILED = -2,  // a system call failed: see `text`; the process continues unchanged
 };
 
@@ -24,51 +24,52 @@ struct freeze_request {
     uint32_t bytes;          // sizeof(struct freeze_request)
     uint32_t flags;          // enum freeze_flag
     const char *path;        // path of the image; written beside it as PATH.partial, then renamed
-    const int32_t *provided; // descriptors that the thawing process passes to each copy; 0, 1 and 2 always are
+    const int32_t *provided; // descriptors that the thawing process passes to each copy, besides 0, 1 and 2
     uint32_t provided_count;
     uint32_t park_timeout_ms; // 0: 2000
     const char *fail_at;      // NULL, or the name of a fault point, for tests
-    const char *disk;         // NULL, or a folder of which each copy has its own (thawd-thaw --disk-at)
-    const int32_t *any_port;  // bound sockets whose port the kernel chose, and may choose again for each copy
+    const char *disk;         // NULL, or a folder of which each copy gets its own version (thawd-thaw --disk-at)
+    const int32_t *any_port;  // sockets whose port the kernel chose, and chooses again for each copy
     uint32_t any_port_count;
-    int32_t seccomp_filters; // number of filters the process was started under; -1: as many as its parent has
+    int32_t seccomp_filters; // number of filters that the process was started under; -1: as many as its parent has
 };
 
 struct freeze_report {
     uint32_t bytes; // sizeof(struct freeze_report)
     int32_t error;  // errno of the call that failed; 0 for a refusal
     char stage[32]; // stage that failed: "park", "mappings", "descriptors", …
-    char text[512]; // the reason and the way out
+    char text[512]; // the reason, and what to do
     // In the original:
     uint64_t image_bytes; // size of the file, holes included
     uint64_t data_bytes;  // page data in the file
     uint32_t operations;
     uint32_t threads;
     uint32_t descriptors;
-    uint32_t ended;                               // connections that have ended in a copy
-    uint64_t park_ns, scan_ns, write_ns, sync_ns; // park: until all threads were stopped; scan, write: while they were
+    uint32_t ended;                               // number of connections that have ended in a copy
+    uint64_t park_ns, scan_ns, write_ns, sync_ns; // all threads are stopped after park_ns, during scan_ns and write_ns
     // In a thawed copy:
     uint64_t restore_ns;            // from the entry of thaw to the return of freeze
-    const char *const *arguments;   // NULL-terminated: what followed PATH on thaw's command line
+    const char *const *arguments;   // NULL-terminated: the arguments after PATH on thaw's command line
     const char *const *environment; // NULL-terminated: thaw's environment variables
 };
 
 // Writes this process to an image, and returns an `enum freeze_result` once in the original and once in each thawed
-// copy. Call it from any thread; all others are stopped meanwhile. In the copy every thread continues where it was
-// stopped; descriptors, clocks and process ids are the new process's own.
+// copy. It can be called from any thread; all other threads are stopped meanwhile. In a copy every thread continues
+// where it was stopped. A copy has its own clocks, process id and descriptors in `provided`.
 __attribute__((visibility("default"))) int thawd_freeze(const struct freeze_request *request,
                                                         struct freeze_report *report);
 
-// Mounts a folder of its own at the path `at` for this process, which must have a single thread (a fork of a copy, or
-// of a process that can be frozen), as `thawd-thaw --disk-at AT --disk-own OWN --disk-lower LOWER` does for a copy;
-// `lower` may be NULL. Returns FREEZE_FROZEN on success; on FREEZE_REFUSED or FREEZE_FAILED this process must end.
+// Mounts a private folder at the path `at`, as `thawd-thaw --disk-at AT --disk-own OWN --disk-lower LOWER` does for a
+// copy; `lower` may be NULL. Call it in a process with a single thread that was forked from a copy, or from a process
+// that can be frozen. Returns FREEZE_FROZEN on success; on FREEZE_REFUSED or FREEZE_FAILED this process must end.
 __attribute__((visibility("default"))) int thawd_disk(const char *at, const char *own, const char *lower,
                                                       const char *tmp, struct freeze_report *report);
 
-// Drops all capabilities of this process, which must have a single thread, permanently. Returns 0, or -errno.
+// Drops all capabilities of this process permanently; it must have a single thread. Returns 0, or -errno.
 __attribute__((visibility("default"))) int thawd_drop_capabilities(void);
 
-// The id in this thawed copy of a thread that had `tid` when frozen; 0 when there is none, or nothing was thawed.
+// In a thawed copy, the current id of the thread whose id was `tid` at the freeze. 0 if there is no such thread, or if
+// this process is not a copy.
 __attribute__((visibility("default"))) int32_t thawd_new_tid(int32_t tid);
 
 #endif

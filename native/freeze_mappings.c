@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. Reads /proc/self/smaps: what is mapped where, and the flags that madvise has set.
+// Runs in the process that is frozen. Reads all mappings, and the flags that madvise has set, from /proc/self/smaps.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "sys.h"
 
 #define TEXT_BYTES (1u << 20)
-#define MAX_LINE 8192 // a path of 4,096 bytes, each of which may be escaped
+#define MAX_LINE 8192 // more than a path of 4,096 bytes takes with escaped characters
 
 // Source: Documentation/filesystems/proc.rst, VmFlags.
 static const struct {
@@ -40,7 +40,7 @@ static void take_flags(struct mapping *mapping, const char *at) {
     }
 }
 
-// Undoes the kernel's escaping of newlines, the only character that is escaped in paths here.
+// Undoes the kernel's escaping of newlines. No other character is escaped in paths of smaps.
 static void unescape(char *path) {
     char *to = path;
     for (const char *from = path; *from; to++) {
@@ -68,7 +68,10 @@ static int take_path(struct freezing *f, struct mapping *mapping, char *path) {
     }
     mapping->path = add_string(f, path);
     return mapping->path == NO_INDEX
-               ? refuse(f, "mappings", "the mapped files have longer names than an image can hold; map fewer files", "")
+               ? refuse(f, "mappings",
+                        "the paths of mapped files take more space than an image can hold; map fewer files before the "
+                        "freeze",
+                        "")
                : 0;
 }
 
@@ -107,7 +110,7 @@ static const char *name_of(struct freezing *f, const struct mapping *mapping) {
     return mapping->path == NO_INDEX ? "" : (const char *)f->sections[SECTION_STRINGS].base + mapping->path;
 }
 
-// Notes the parts of the vDSO; returns whether `mapping` is one of them or belongs to the engine.
+// Returns whether `mapping` belongs to the vDSO or to the engine; records the place of the vDSO.
 static int is_left_out(struct freezing *f, const struct mapping *mapping) {
     const char *name = name_of(f, mapping);
     struct process_facts *process = &f->process;
@@ -126,7 +129,7 @@ static int is_left_out(struct freezing *f, const struct mapping *mapping) {
     return text_equal(name, "[vsyscall]") || mapping->start == f->scratch || (in_zone && thawd_landing.image_count);
 }
 
-// Drops mappings that must not be stored, and refuses those that cannot be restored.
+// Removes mappings that must not be stored from the list, and refuses mappings that cannot be restored.
 static int sort_out(struct freezing *f) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < f->mappings.count; i++) {
@@ -134,7 +137,8 @@ static int sort_out(struct freezing *f) {
         if (is_left_out(f, mapping))
             continue;
         if (mapping->start < ZONE_START + ZONE_BYTES && mapping->end > ZONE_START)
-            return refuse(f, "mappings", "the process has memory where thaw must stand; free it before the freeze: at ",
+            return refuse(f, "mappings",
+                          "the process uses addresses that thaw needs; unmap that memory before the freeze: at ",
                           "0x3f0000000000");
         const char *name = name_of(f, mapping);
         if (text_equal(name, "anon_inode:[io_uring]")) {
@@ -162,7 +166,7 @@ int mappings_read(struct freezing *f) {
     int fd = sys_open("/proc/self/smaps", O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return fail(f, "mappings", fd,
-                    "/proc/self/smaps cannot be opened (the kernel lacks CONFIG_PROC_PAGE_MONITOR?)");
+                    "/proc/self/smaps cannot be opened; perhaps the kernel lacks CONFIG_PROC_PAGE_MONITOR");
     char *buffer = (char *)f->text.base;
     uint64_t have = 0;
     long got;

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Which pages of private mappings differ from what backs them: those must be
-// stored.
+// Runs in the process that is frozen. Finds the pages that must be stored: those pages of private mappings that differ
+// from their file or, without a file, from zeros.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -8,8 +8,8 @@
 #include "freeze_parts.h"
 #include "sys.h"
 
-// A gap of at most this many untouched pages between two stored runs is stored, too: a mapping costs more than 64 KiB
-// of zeros.
+// If the gap of untouched pages between two runs of stored pages is not larger, it is stored, too: another mapping
+// would cost more than 64 KiB of zeros.
 #define MERGE_BYTES (16 * IMAGE_PAGE)
 
 // Source: include/uapi/linux/fs.h, PAGEMAP_SCAN (Linux 6.7).
@@ -32,7 +32,7 @@ _Static_assert(sizeof(struct pm_scan_arg) == 96, "part of the ioctl's number");
 #define ENTRY_SWAPPED (UINT64_C(1) << 62)
 #define ENTRY_OF_FILE (UINT64_C(1) << 61)
 
-// Whether this mapping of a copy that is frozen again is of an image, in place of anonymous memory.
+// Whether this mapping maps an image in place of anonymous memory. That is so in a copy that is frozen again.
 static int is_anonymous_of_image(const struct mapping *mapping) {
     for (uint32_t i = 0; i < thawd_landing.image_count; i++) {
         const struct landed_image *image = &thawd_landing.images[i];
@@ -42,8 +42,9 @@ static int is_anonymous_of_image(const struct mapping *mapping) {
     return 0;
 }
 
-// Notes pages [start, end) of a mapping. The kernel may report pages twice or out of order; to keep the ranges of a
-// mapping rising and apart, a range that touches, overlaps or precedes an earlier one is merged with it.
+// Records that pages [start, end) of a mapping must be stored. The kernel may report pages twice or out of order. The
+// recorded ranges of a mapping must be in order and must not overlap, so a range that touches, overlaps or precedes an
+// earlier one is merged with it.
 static int add_range(struct freezing *f, uint32_t mapping, uint64_t start, uint64_t end) {
     if (start >= end)
         return 0;
@@ -58,7 +59,7 @@ static int add_range(struct freezing *f, uint32_t mapping, uint64_t start, uint6
     struct range *range = table_add(&f->ranges);
     if (!range)
         return refuse(f, "pages",
-                      "memory is in more pieces than an image can hold; unmap some, or use it in larger pieces", "");
+                      "memory is in more separate pieces than an image can hold; unmap some, or use larger pieces", "");
     const struct mapping *in = AT(f->mappings, struct mapping, mapping);
     int of_file = in->path != NO_INDEX && !in->deleted && in->inode && !is_anonymous_of_image(in);
     *range = (struct range){start, end, mapping, (uint32_t)of_file};
@@ -69,8 +70,9 @@ static uint64_t later(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-// Returns 0 when all used pages from `*at` to the mapping's end are found. Returns -ENOTTY or -EINVAL when this kernel
-// lacks the call or stops; pages from `*at` on are then still to be found.
+// Finds the used pages from `*at` to the mapping's end with PAGEMAP_SCAN. Returns 0 when all were found. Returns
+// -ENOTTY or -EINVAL when this kernel lacks the call or makes no progress; then `read_entries` must find the pages from
+// `*at` on.
 static int scan(struct freezing *f, uint32_t index, uint64_t *at) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, index);
     struct page_region *regions = (struct page_region *)f->text.base;
@@ -90,15 +92,15 @@ static int scan(struct freezing *f, uint32_t index, uint64_t *at) {
         if (got == -ENOTTY || got == -EINVAL)
             return (int)got;
         if (got < 0)
-            return fail(f, "pages", got, "the pages in use cannot be listed (PAGEMAP_SCAN)");
+            return fail(f, "pages", got, "the used pages cannot be listed with PAGEMAP_SCAN");
         uint64_t next = arg.walk_end;
         for (long i = 0; i < got; i++) {
             uint64_t end = regions[i].end < mapping->end ? regions[i].end : mapping->end;
             int result = add_range(f, index, later(regions[i].start, mapping->start), end);
             if (result)
                 return result;
-            // Linux 6.18 finds 512 regions at a time. If it then continues to the end, `walk_end` is where it had
-            // stopped first, before the last of the regions.
+            // Linux 6.18 finds 512 regions at a time. If it then continues to the end, `walk_end` is still the place
+            // of its first stop, which is before the last regions.
             next = later(next, end);
         }
         if (next <= *at)
@@ -127,7 +129,7 @@ static int read_entries(struct freezing *f, uint32_t index, uint64_t at) {
     return 0;
 }
 
-// Whether only those pages of this mapping are stored that differ from its backing.
+// Whether only the pages of this mapping that differ from its file, or from zeros, are stored.
 static int is_searched(const struct mapping *mapping) {
     return !mapping->shared && !(mapping->advice & ADVICE_WIPEONFORK);
 }
@@ -140,7 +142,7 @@ int pages_find(struct freezing *f) {
             continue;
         uint64_t at = mapping->start;
         int result = 0;
-        if (mapping->deleted) // its file will be missing, so all pages are stored
+        if (mapping->deleted) // the file will be missing at the thaw, so all pages are stored
             result = add_range(f, i, mapping->start, mapping->end);
         else if (can_scan)
             result = scan(f, i, &at);

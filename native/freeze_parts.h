@@ -1,7 +1,8 @@
-// Runs in the process that is frozen. What the parts of freeze share: the state of one freeze, and its tables.
+// Runs in the process that is frozen. Declarations that the files of freeze share: the state of one freeze, its tables.
 //
-// Once the other threads are stopped, no code here may call the C library: a parked thread may hold any of its locks.
-// Scratch memory is one shared anonymous mapping, which merges with no neighbour and is left out of the image.
+// Once the other threads are stopped, no code of freeze may call the C library: a stopped ("parked") thread may hold
+// any of its locks. Working memory ("scratch") is one shared anonymous mapping: it does not merge with neighbouring
+// mappings, and is left out of the image.
 
 #ifndef THAWD_FREEZING_H
 #define THAWD_FREEZING_H
@@ -13,7 +14,7 @@
 #include "text.h"
 #include "thaw_landing.h"
 
-// Growing records in scratch memory.
+// A growing array of records in scratch memory.
 struct table {
     unsigned char *base;
     uint32_t count;
@@ -23,7 +24,7 @@ struct table {
 
 #define AT(table, type, index) (&((type *)(table).base)[index])
 
-// The next record of the table, zeroed; NULL when it is full.
+// Adds a zeroed record to the table; NULL when the table is full.
 void *table_add(struct table *table);
 
 // One line of /proc/self/maps.
@@ -46,7 +47,7 @@ struct mapping {
 struct range {
     uint64_t start, end;
     uint32_t mapping;
-    uint32_t of_file; // the pages differ from a file's, rather than from zeros
+    uint32_t of_file; // 1: the pages differ from those of a file; 0: from zeros
 };
 
 // The contents of a pipe, or of one end of a pair of sockets.
@@ -60,7 +61,7 @@ struct inode {
     uint64_t device, number;
 };
 
-// The source of a memory object's contents. Parallel to SECTION_OBJECTS, record by record.
+// The source of a memory object's contents. Record N belongs to record N of SECTION_OBJECTS.
 struct object_source {
     uint64_t device, inode;
     int fd; // -1: read from the object's mappings
@@ -76,7 +77,7 @@ struct freezing {
     struct table mappings, ranges, pipes, sources, text;
     struct table ring_mappings; // struct mapping, of io_urings
     uint32_t ring_mappings_taken;
-    struct table inodes; // parallel to SECTION_DESCRIPTORS, record by record
+    struct table inodes; // record N belongs to record N of SECTION_DESCRIPTORS
     struct table sections[SECTION_COUNT];
     struct process_facts process;
     struct image_header header;
@@ -87,7 +88,8 @@ struct freezing {
 
 extern struct landing thawd_landing;
 
-// Reports why the freeze ends; `text` and `detail` are joined. Returns `result`, FREEZE_REFUSED or FREEZE_FAILED.
+// Fills in the report with the reason why the freeze ends: `text` and then `detail`. Returns `result`, which is
+// FREEZE_REFUSED or FREEZE_FAILED.
 int freeze_ends(struct freezing *f, int result, const char *stage, int error, const char *text, const char *detail);
 
 static inline int refuse(struct freezing *f, const char *stage, const char *text, const char *detail) {
@@ -97,29 +99,30 @@ static inline int fail(struct freezing *f, const char *stage, long error, const 
     return freeze_ends(f, FREEZE_FAILED, stage, (int)-error, text, "");
 }
 
-// Whether a test has asked for a failure at this point; fills in the report.
+// Returns FREEZE_FAILED and fills in the report if a test has requested a failure at this point; otherwise returns 0.
 int fault_point(struct freezing *f, const char *name);
 
-// Adds a text to SECTION_STRINGS; returns its offset, NO_INDEX when the table is full.
+// Adds a text to SECTION_STRINGS; returns its offset, or NO_INDEX when the table is full.
 uint32_t add_string(struct freezing *f, const char *text);
 
-// Adds a file to SECTION_FILES; returns its index, NO_INDEX when `path` does not lead to it. `checked`: see struct
-// file_identity.
+// Adds a file to SECTION_FILES; returns its index, or NO_INDEX when no file has this path or the table is full.
+// `checked`: see struct file_identity.
 uint32_t add_file(struct freezing *f, uint32_t path, int checked);
 
-// park_threads.c: the other threads. park_all stops them at a known point; returns 0 or a freeze_result. park_release
-// lets them continue; returns whether the scratch memory may be freed, which it may not while a signalled thread is
-// outstanding.
+// park_threads.c: park_all stops the other threads at a known point; returns 0 or a freeze_result. park_release lets
+// them continue; returns whether the scratch memory may be freed. It must stay as long as a thread has been signalled
+// but has not reached the signal handler.
 int park_all(struct freezing *f);
 int park_release(struct freezing *f);
 // The action of signal 33 before it was replaced.
 void park_replaced_action(struct signal_action *action);
-// Writes the image in the calling thread from within a signal handler, by `write(f)`; returns 0 or a freeze_result. In
-// a copy it returns with `thawd_landing.restored` set.
+// Sends a signal to the calling thread. The signal's handler calls `write(f)` to write the image. Returns 0 or a
+// freeze_result. In a copy it returns, too, with `thawd_landing.restored` set.
 int park_self(struct freezing *f, int (*write)(struct freezing *f));
-// Copies the states of the parked threads to SECTION_THREADS, the leader's first. Returns 0 or a freeze_result.
+// Copies the states of the parked threads to SECTION_THREADS, the main thread's first. Returns 0 or a freeze_result.
 int park_describe(struct freezing *f);
-// Writes id and name of a parked thread that waits for `fd` (accept, select, poll, epoll_wait); returns 0 if none does.
+// Writes the id and name of a parked thread that waits for `fd` (in accept, select, poll or epoll_wait) to `to`;
+// returns 0 if no thread does.
 int park_who_waits(struct freezing *f, int fd, char *to, uint64_t bytes);
 // Whether a parked thread was stopped at an address in [start, end).
 int park_is_inside(uint64_t start, uint64_t end);
@@ -127,13 +130,13 @@ int park_is_inside(uint64_t start, uint64_t end);
 // freeze_mappings.c: reads /proc/self/smaps into `mappings`.
 int mappings_read(struct freezing *f);
 
-// rings.c: notes a mapping of an io_uring, which is left out of the image. Returns 0 or a freeze_result.
+// rings.c: records a mapping of an io_uring, which is left out of the image. Returns 0 or a freeze_result.
 int ring_note_mapping(struct freezing *f, const struct mapping *mapping);
 
-// freeze_pages.c: finds the pages that differ from their backing.
+// freeze_pages.c: finds the pages that must be stored.
 int pages_find(struct freezing *f);
 
-// descriptors.c: SECTION_DESCRIPTORS and SECTION_EPOLL.
+// descriptors.c: fills SECTION_DESCRIPTORS and SECTION_EPOLL.
 int descriptors_describe(struct freezing *f);
 // The memory object for the deleted file with this device and inode; NO_INDEX when there are too many.
 uint32_t object_of(struct freezing *f, uint64_t device, uint64_t inode, const char *name);
@@ -141,7 +144,7 @@ uint32_t object_of(struct freezing *f, uint64_t device, uint64_t inode, const ch
 // process.c: describes state other than memory, threads and descriptors; refuses what cannot be restored.
 int process_describe(struct freezing *f);
 
-// rights.c: describes what the process may do; refuses what cannot be restored.
+// rights.c: describes the rights of the process; refuses those that cannot be restored.
 int rights_describe(struct freezing *f);
 
 // plan.c: makes SECTION_OPERATIONS from mappings and pages, and assigns offsets to all data.
@@ -150,8 +153,8 @@ int plan(struct freezing *f);
 // output.c: writes the header, the sections and the data.
 int output(struct freezing *f);
 
-// clocks.c: processor time continues in a copy. clocks_find uses the C library. clocks_note writes to the landing,
-// until clocks_forget.
+// clocks.c: lets processor time continue in a copy. clocks_find finds the vDSO's clock with the C library. clocks_note
+// writes the processor time to the landing; clocks_forget clears it again.
 void clocks_find(void);
 uint64_t clocks_of_this_thread(void);
 void clocks_note(struct freezing *f);
@@ -163,9 +166,8 @@ int hooked_clock_gettime(int32_t clock, struct timespec *time);
 int hooked_getrusage(int who, struct rusage *usage);
 long hooked_times(struct tms *used);
 
-// hooks.c: madvise and mremap of the C library, patched so that they know image-backed memory; and the functions of
-// clocks.c.
-// hooks_find finds the functions with the C library; hooks_install and hooks_remove work without it.
+// hooks.c: patches madvise and mremap of the C library, so that they handle image-backed memory, and the functions that
+// clocks.c replaces. hooks_find finds them with the C library; hooks_install and hooks_remove work without it.
 int hooks_find(struct freezing *f);
 int hooks_install(struct freezing *f);
 void hooks_remove(struct freezing *f);

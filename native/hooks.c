@@ -1,11 +1,12 @@
-// Runs in the process that is frozen, and goes on working in its thawed copies. madvise and mremap that know
+// Runs in the process that is frozen and in its thawed copies. Replaces madvise and mremap by functions that handle
 // image-backed memory.
 //
-// In a copy, former anonymous memory is a private mapping of the image, and the kernel treats it as one: MADV_DONTNEED
-// restores the frozen contents where an allocator expects zeros, MADV_FREE and MADV_WIPEONFORK are refused, and growth
-// by mremap shows the image's next pages. So both functions of the C library begin with a jump to the ones here, which
-// do to image-backed memory what the kernel would do to anonymous memory, and pass all other calls to the kernel. Code
-// that makes these system calls itself is not caught; FREEZE_COPY is for such code.
+// In a copy, former anonymous memory is a private mapping of the image, and the kernel treats it as a file mapping:
+// after MADV_DONTNEED the frozen contents come back where an allocator expects zeros, MADV_FREE and MADV_WIPEONFORK are
+// refused, and memory grown by mremap shows the image's next pages. So the C library's madvise and mremap are patched
+// to jump to the functions here. These do to image-backed memory what the kernel would do to anonymous memory, and pass
+// all other calls to the kernel. Code that makes these system calls itself is not covered; FREEZE_COPY is for such
+// code.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,7 +29,7 @@
 #define MADV_DONTNEED_LOCKED 24
 #endif
 
-// mremap copies small memory, and memory of more than this many mappings, instead of moving it.
+// mremap copies memory of up to this size, or of more than this number of mappings, instead of moving it.
 #define COPIED_BYTES (256 * IMAGE_PAGE)
 #define MOST_PARTS 8
 
@@ -63,8 +64,8 @@ static uint64_t first_range(const struct landed_image *image, uint64_t address) 
     return low;
 }
 
-// Whether [start, end) overlaps a range mapped from an image at the thaw; other memory may be mapped there by now.
-// Checked first, since most calls are about memory that the copy has mapped itself.
+// Whether [start, end) overlaps a range that was mapped from an image at the thaw; by now other memory may be mapped
+// there. This is checked first, since most calls concern memory that the copy has mapped itself.
 static int may_be_image(uint64_t start, uint64_t end) {
     if (__atomic_load_n(&thawd_landing.moved, __ATOMIC_ACQUIRE))
         return 1;
@@ -86,8 +87,8 @@ static void write_zeros(uint64_t start, uint64_t end) {
     }
 }
 
-// For when the mappings cannot be read: no descriptor is left, or there is no /proc. The pages are dropped, and those
-// that the image had there are overwritten.
+// Applies the advice when the mappings cannot be read, because no descriptor is left or /proc is missing. Drops the
+// pages, and writes zeros over those that the image had there.
 static long advise_blind(uint64_t start, uint64_t end, int advice) {
     if (advice == MADV_WIPEONFORK)
         return -ENOMEM;
@@ -119,7 +120,7 @@ static long advise_part(const struct vma *vma, uint64_t start, uint64_t end, int
     enum backing backing = backing_of(vma);
     if (backing == BACKING_OTHER)
         return sys_madvise(start, end - start, advice);
-    if (backing == BACKING_IMAGE_OF_FILE) // these pages differed from their file, whose contents cannot be restored
+    if (backing == BACKING_IMAGE_OF_FILE) // these pages differed from their file, and its contents cannot be restored
         return advice == MADV_WIPEONFORK || advice == MADV_FREE ? -EINVAL : -EACCES;
     if (advice == MADV_WIPEONFORK) {
         if (!(vma->protection & PROT_READ))
@@ -142,8 +143,8 @@ static long advise(uint64_t start, uint64_t bytes, int advice) {
         return sys_madvise(start, bytes, advice);
     if (hole_make_known(start, end, advice))
         return 0;
-    // The kernel accepts MADV_FREE for private anonymous memory only: if it does, the memory is the copy's own, and no
-    // lookup is needed.
+    // The kernel accepts MADV_FREE only for private anonymous memory. If it does, the memory is not image-backed, and
+    // no lookup is needed.
     if (advice != MADV_WIPEONFORK && sys_madvise(start, bytes, MADV_FREE) == 0)
         return advice == MADV_FREE ? 0 : sys_madvise(start, bytes, advice);
     long result = 0;
@@ -153,7 +154,7 @@ static long advise(uint64_t start, uint64_t bytes, int advice) {
         if (failed && failed != -ENOENT)
             return advise_blind(start, end, advice);
         if (failed || vma.start >= end)
-            return -ENOMEM; // a hole: madvise(2) continues behind it and reports it at the end
+            return -ENOMEM; // unmapped: madvise(2) continues after such a gap and reports it at the end
         if (vma.start > start) {
             result = -ENOMEM;
             start = vma.start;
@@ -174,8 +175,8 @@ struct found {
     int mixed;
 };
 
-// Whether any part of [start, end) is image-backed. Returns -EFAULT, as the kernel does for several mappings, if the
-// range has a hole or pages of a file, which could not be distinguished from growth.
+// Whether any part of [start, end) is image-backed. Returns -EFAULT if the range has an unmapped part, or contains both
+// image-backed memory and pages of a file; the kernel also returns -EFAULT if a range spans several mappings.
 static long looks_frozen(uint64_t start, uint64_t end, struct found *in) {
     long found = 0;
     int of_file = 0, protection = 0;
@@ -213,13 +214,13 @@ static void copy_pages(uint64_t from, uint64_t bytes, uint64_t to) {
             __builtin_memcpy((void *)(to + at), (const void *)(from + at), IMAGE_PAGE);
 }
 
-// Grows memory in place, by mapping anonymous memory behind it. Returns 0 if there is no room.
+// Grows memory in place, by mapping anonymous memory after it. Returns 0 if those addresses are in use.
 static int grow_in_place(uint64_t end, uint64_t bytes, int protection) {
     long tail = sys_mmap(end, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (tail == (long)end)
         return 1;
     if (!SYS_FAILED(tail))
-        sys_munmap((uint64_t)tail, bytes); // a kernel that does not know MAP_FIXED_NOREPLACE
+        sys_munmap((uint64_t)tail, bytes); // a kernel without MAP_FIXED_NOREPLACE mapped it elsewhere
     return 0;
 }
 
@@ -231,7 +232,7 @@ static long grow(uint64_t from, uint64_t bytes, uint64_t new_bytes, int flags, u
         if (!(flags & MREMAP_MAYMOVE))
             return -ENOMEM;
     }
-    // A block that grows repeatedly would get another mapping with each move: the kernel does not merge them.
+    // If a block that grows repeatedly were moved each time, each move would add a mapping: the kernel merges none.
     int copied = (bytes <= COPIED_BYTES || in->parts > MOST_PARTS) && protection & PROT_READ && !in->mixed;
     uint64_t kept = least(bytes, new_bytes);
     long target = sys_mmap(flags & MREMAP_FIXED ? to : 0, new_bytes, protection | (copied ? PROT_WRITE : 0),
@@ -268,7 +269,7 @@ static long remap(uint64_t from, uint64_t bytes, uint64_t new_bytes, int flags, 
     if (!frozen)
         return sys_mremap(from, bytes, new_bytes, flags, to);
     if (flags & MREMAP_DONTUNMAP)
-        return -EINVAL; // as the kernel says for memory of files
+        return -EINVAL; // the kernel returns the same for file mappings
     if (flags & ~(MREMAP_MAYMOVE | MREMAP_FIXED) ||
         (moves && (to % IMAGE_PAGE || !(flags & MREMAP_MAYMOVE) || (to < from + old && from < to + new))))
         return -EINVAL;
@@ -309,7 +310,7 @@ static struct hook {
 };
 #define HOOKS (sizeof hooks / sizeof *hooks)
 
-// Finds the functions in the C library; they must be long enough for a jump. Before the threads are stopped.
+// Finds a function in the C library. It must be long enough for a jump. Call this before the threads are stopped.
 static int find(struct freezing *f, struct hook *hook) {
     Dl_info info;
     const ElfW(Sym) *symbol = 0;
@@ -319,7 +320,7 @@ static int find(struct freezing *f, struct hook *hook) {
         dlclose(library);
     if (!hook->at || !dladdr1(hook->at, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
         symbol->st_size < JUMP_BYTES)
-        return refuse(f, "hooks", "this is not a C library whose functions can be taken over: ", hook->name);
+        return refuse(f, "hooks", "a function of this C library cannot be replaced; use glibc: ", hook->name);
     return 0;
 }
 
@@ -338,10 +339,10 @@ int hooks_install(struct freezing *f) {
         unsigned char jump[JUMP_BYTES];
         write_jump(jump, (uint64_t)hook->replacement);
         if (!__builtin_memcmp(hook->at, jump, JUMP_BYTES))
-            return 0; // a copy that is frozen again has them already
-        // SAFETY: no thread may be stopped inside the bytes that change. The caller tries again.
+            return 0; // a copy that is frozen again already has the patches
+        // SAFETY: no thread may be stopped inside the bytes that change. On -EAGAIN the caller tries again.
         if (park_is_inside((uint64_t)hook->at, (uint64_t)hook->at + JUMP_BYTES))
-            return fail(f, "hooks", -EAGAIN, "a thread stands in a function that is to be patched");
+            return fail(f, "hooks", -EAGAIN, "a thread is stopped at the beginning of a function that must be patched");
     }
     f->hooked = 1;
     for (unsigned i = 0; i < HOOKS; i++) {
@@ -349,7 +350,7 @@ int hooks_install(struct freezing *f) {
         unsigned char jump[JUMP_BYTES];
         write_jump(jump, (uint64_t)hook->replacement);
         copy_bytes(hook->saved, hook->at, JUMP_BYTES);
-        // Through /proc/self/mem, which writes to a private copy of read-only text without mprotect.
+        // /proc/self/mem writes to a private copy of read-only code, without mprotect.
         long result = sys_pwrite(f->memory_fd, jump, JUMP_BYTES, (uint64_t)hook->at);
         if (result != JUMP_BYTES)
             return fail(f, "hooks", result < 0 ? result : -EIO,

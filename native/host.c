@@ -1,4 +1,4 @@
-// Runs in both address spaces. What the machine is, as far as a frozen process depends on it.
+// Runs in both address spaces. Describes the machine, as far as a frozen process depends on it.
 
 #include "host.h"
 
@@ -44,7 +44,7 @@ int host_describe(struct host_key *host) {
         return (int)result;
     copy_bytes(host->kernel_release, names.release, sizeof names.release);
     copy_bytes(host->kernel_version, names.version, sizeof names.version);
-    // The kernel does not clear the bytes behind the terminating NUL.
+    // The kernel does not clear the bytes after the terminating NUL.
     for (uint64_t i = text_bytes(host->kernel_release); i < sizeof host->kernel_release; i++)
         host->kernel_release[i] = 0;
     for (uint64_t i = text_bytes(host->kernel_version); i < sizeof host->kernel_version; i++)
@@ -60,17 +60,17 @@ int host_describe(struct host_key *host) {
 
 const char *host_difference(const struct host_key *frozen, const struct host_key *now) {
     if (!text_equal(frozen->kernel_release, now->kernel_release))
-        return "it was frozen under another kernel release";
+        return "the image was frozen under another kernel release";
     if (!text_equal(frozen->kernel_version, now->kernel_version))
-        return "it was frozen under another build of the kernel";
+        return "the image was frozen under another build of the kernel";
     if (!text_equal(frozen->boot_id, now->boot_id))
-        return "the machine was restarted since it was frozen";
+        return "the machine was restarted after the freeze";
     if (!text_equal(frozen->cpu_vendor, now->cpu_vendor) || frozen->cpu_signature != now->cpu_signature)
-        return "it was frozen on another model of CPU";
+        return "the image was frozen on another model of CPU";
     for (int i = 0; i < 6; i++)
         if (frozen->cpu_features[i] != now->cpu_features[i])
-            return "it was frozen on a CPU with other features";
+            return "the image was frozen on a CPU with other features";
     if (frozen->xcr0 != now->xcr0 || frozen->xsave_bytes != now->xsave_bytes)
-        return "it was frozen where the kernel saves other registers (XCR0)";
+        return "the image was frozen where the kernel saves other registers (XCR0)";
     return 0;
 }

@@ -1,9 +1,9 @@
 // Runs in both address spaces. The layout of an image on disk: what freeze writes and thaw reads.
 //
-// An image is one file, written once and never changed. It begins with the header, then come the sections (tables of
-// fixed-size records, in the order of `enum section`), then, from `data_offset` on, the pages. All numbers are
-// little-endian; nothing is a pointer: addresses are those of the frozen process, offsets are from the file's start.
-// docs/reference/snapshot-format.md describes it field by field; a test holds the two together.
+// An image is one file, written once and never changed. It begins with the header. Then come the sections, which are
+// tables of fixed-size records in the order of `enum section`, and then, from `data_offset` on, the pages. All numbers
+// are little-endian. Addresses are those of the frozen process; offsets are from the file's start.
+// docs/reference/snapshot-format.md describes every field; a test compares that page with this file.
 
 #ifndef THAWD_IMAGE_H
 #define THAWD_IMAGE_H
@@ -16,23 +16,24 @@
 #define IMAGE_ARCHITECTURE_X86_64 62 // EM_X86_64
 #define IMAGE_PAGE 4096
 
-// Addresses of thaw while it restores the frozen process's mappings; a process with memory there is refused.
+// Addresses that thaw itself uses while it restores the frozen process's mappings. A process with memory there is not
+// frozen.
 #define ZONE_START UINT64_C(0x3f0000000000)
 #define ZONE_BYTES UINT64_C(0x000100000000) // 4 GiB of addresses, a few hundred KiB of them used
 
 #define NO_INDEX UINT32_MAX
 
 enum section {
-    SECTION_OPERATIONS,  // struct operation, to be replayed in order
-    SECTION_THREADS,     // struct thread_state; the first is the thread group's leader
+    SECTION_OPERATIONS,  // struct operation; thaw executes them in order
+    SECTION_THREADS,     // struct thread_state; the main thread's is the first
     SECTION_FILES,       // struct file_identity
     SECTION_OBJECTS,     // struct memory_object
-    SECTION_DESCRIPTORS, // struct descriptor, by rising number
+    SECTION_DESCRIPTORS, // struct descriptor, in the order of their numbers
     SECTION_EPOLL,       // struct epoll_watch
     SECTION_SOCKETS,     // struct socket_state
-    SECTION_OPTIONS,     // struct socket_option, those of one socket together
+    SECTION_OPTIONS,     // struct socket_option; the options of one socket are adjacent
     SECTION_RINGS,       // struct ring_state
-    SECTION_SIGNALS,     // struct signal_action, 64 of them: of signal 1, 2, …
+    SECTION_SIGNALS,     // struct signal_action, of the signals 1 to 64
     SECTION_VDSO,        // bytes: the code pages of the vDSO
     SECTION_STRINGS,     // bytes: paths and names, each ended by a NUL
     SECTION_COUNT
@@ -40,11 +41,11 @@ enum section {
 
 struct section_place {
     uint64_t offset;
-    uint32_t count;        // records; bytes for the last two
-    uint32_t record_bytes; // 1 for the last two
+    uint32_t count;        // number of records; for the last two sections, number of bytes
+    uint32_t record_bytes; // 1 for the last two sections
 };
 
-// The machine and the C library a process was frozen on. Thaw refuses if any field differs, and names it.
+// The machine on which a process was frozen. Thaw refuses the image if any field differs, and names the difference.
 struct host_key {
     char kernel_release[72];  // uname -r
     char kernel_version[72];  // uname -v
@@ -52,7 +53,7 @@ struct host_key {
     char cpu_vendor[16];      // CPUID leaf 0
     uint32_t cpu_signature;   // CPUID leaf 1, EAX: family, model, stepping
     uint32_t cpu_features[6]; // CPUID leaf 1 ECX EDX, leaf 7 EBX ECX EDX, leaf 7.1 EAX
-    uint32_t xsave_bytes;     // CPUID leaf 13, EBX: size of the registers' area in a signal frame
+    uint32_t xsave_bytes;     // CPUID leaf 13, EBX: size of the area for registers in a signal frame
     uint64_t xcr0;            // XGETBV 0: which registers the kernel saves
 };
 
@@ -64,16 +65,16 @@ struct process_facts {
     uint64_t arguments_start, arguments_end;
     uint64_t environment_start, environment_end;
     uint64_t vdso_start, vdso_bytes; // code
-    uint64_t vvar_start, vvar_bytes; // data of the vDSO, all of its areas, which are before the code
+    uint64_t vvar_start, vvar_bytes; // all data areas of the vDSO, which are before its code
     uint64_t vdso_hash;              // `checksum` of the code
     uint64_t landing;                // address of struct landing (thaw_landing.h)
     uint64_t parcel, parcel_bytes;   // area for new arguments and environment variables
     uint64_t frozen_unix_ns;         // wall clock at the freeze
-    uint64_t register_permissions;   // arch_prctl(2), ARCH_GET_XCOMP_PERM: large registers the process requested
+    uint64_t register_permissions;   // arch_prctl(2), ARCH_GET_XCOMP_PERM: large registers that the process requested
     uint32_t working_folder;         // offset in SECTION_STRINGS
     uint32_t umask;
     uint64_t monotonic_ns, boottime_ns; // CLOCK_MONOTONIC and CLOCK_BOOTTIME at the freeze
-    // Capabilities of the process, capabilities(7): one bit for each. A copy may have no more.
+    // Capabilities of the process, capabilities(7), one bit for each. A copy has no others.
     uint64_t bounding, permitted, effective, inheritable, ambient;
     uint64_t limits[32];      // getrlimit(2): soft and hard, of resource 0, 1, … 15
     uint32_t users[3];        // real, effective, saved
@@ -81,7 +82,7 @@ struct process_facts {
     uint32_t more_groups;     // offset in SECTION_STRINGS: supplementary groups, decimal, each followed by a space
     uint32_t secure_bits;     // prctl(2), PR_GET_SECUREBITS
     uint32_t no_privileges;   // PR_GET_NO_NEW_PRIVS
-    uint32_t seccomp_filters; // filters that every thread was under
+    uint32_t seccomp_filters; // number of filters, the same for every thread
     uint32_t dumpable;        // PR_GET_DUMPABLE
     uint32_t subreaper;       // PR_GET_CHILD_SUBREAPER
     uint32_t no_huge_pages;   // PR_GET_THP_DISABLE
@@ -91,7 +92,7 @@ struct process_facts {
 };
 
 enum image_flag {
-    IMAGE_COPY = 1, // page data is read into anonymous memory instead of mapped
+    IMAGE_COPY = 1, // thaw reads page data into anonymous memory instead of mapping it
 };
 
 struct image_header {
@@ -102,7 +103,7 @@ struct image_header {
     uint64_t tables_checksum; // `checksum` of everything between the header's page and the end of the last section
     uint64_t file_bytes;
     uint64_t data_offset;      // multiple of IMAGE_PAGE; sections end before it
-    uint64_t anonymous_offset; // data from here on replaces anonymous memory, data before it pages of files
+    uint64_t anonymous_offset; // data from here on belongs to anonymous memory, data before it to pages of files
     uint32_t flags;            // enum image_flag
     uint32_t glibc;            // offset in SECTION_STRINGS: gnu_get_libc_version()
     struct section_place sections[SECTION_COUNT];
@@ -115,8 +116,8 @@ enum operation_kind {
     OPERATION_FILE,        // private mapping of a file; `index` in SECTION_FILES, `offset` in that file
     OPERATION_FILE_SHARED, // shared mapping of a file
     OPERATION_OBJECT,      // shared mapping of a memory object; `index` in SECTION_OBJECTS, `offset` in the object
-    OPERATION_DATA,        // pages of this image at `offset`, mapped privately over the mapping there
-    OPERATION_COPY,        // pages of this image at `offset`, read into the mapping there
+    OPERATION_DATA,        // pages of this image from `offset` on, mapped privately over the mapping at `address`
+    OPERATION_COPY,        // pages of this image from `offset` on, read into the mapping at `address`
     OPERATION_KINDS
 };
 
@@ -127,7 +128,7 @@ enum advice {
     ADVICE_HUGEPAGE = 4,
     ADVICE_NOHUGEPAGE = 8,
     ADVICE_MERGEABLE = 16,
-    ADVICE_WIPEONFORK = 32, // contents are never stored
+    ADVICE_WIPEONFORK = 32, // the contents of such memory are never stored
     ADVICE_LOCKED = 64,
     ADVICE_SEQUENTIAL = 128,
     ADVICE_RANDOM = 256,
@@ -135,7 +136,7 @@ enum advice {
 
 enum operation_flag {
     OPERATION_NORESERVE = 1,
-    OPERATION_STACK = 2, // grows down, as main's stack does; the operation includes room for that
+    OPERATION_STACK = 2, // the main thread's stack, which grows down; the operation includes addresses for that
 };
 
 struct operation {
@@ -143,7 +144,7 @@ struct operation {
     uint64_t length;     // bytes, multiple of IMAGE_PAGE
     uint64_t offset;     // in the file, the object or this image
     uint32_t kind;       // enum operation_kind
-    uint32_t index;      // NO_INDEX where the kind has none
+    uint32_t index;      // NO_INDEX if this kind has no index
     uint32_t protection; // PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4
     uint32_t flags;      // enum operation_flag
     uint32_t advice;     // enum advice
@@ -151,15 +152,15 @@ struct operation {
 };
 
 struct thread_state {
-    uint64_t context; // address of its ucontext, the signal frame on its own stack
+    uint64_t context; // address of the thread's ucontext, in the signal frame on its own stack
     uint64_t fs_base, gs_base;
-    uint64_t clear_child_tid; // glibc's pthread.tid: where the new thread id belongs
+    uint64_t clear_child_tid; // address of glibc's pthread.tid, to which the new thread id is written
     uint64_t robust_list;     // get_robust_list(2); 0: none
-    uint64_t rseq;            // address of its struct rseq; 0: not registered
-    int32_t tid;              // in the frozen process
+    uint64_t rseq;            // address of the thread's struct rseq; 0: not registered
+    int32_t tid;              // thread id in the frozen process
     uint32_t policy;          // sched_getscheduler(2)
     char name[16];            // prctl(2), PR_GET_NAME
-    uint64_t cpu_ns;          // its CPU clock
+    uint64_t cpu_ns;          // the thread's CPU clock at the freeze
     uint64_t timer_slack_ns;  // prctl(2), PR_GET_TIMERSLACK
     int32_t nice;             // getpriority(2)
     uint32_t io_priority;     // ioprio_get(2)
@@ -170,35 +171,35 @@ struct file_identity {
     uint64_t bytes;
     int64_t modified_ns; // st_mtim
     uint32_t path;       // offset in SECTION_STRINGS
-    uint32_t checked;    // 1: bytes and modified_ns must be the same at the thaw
+    uint32_t checked;    // 1: inode, bytes and modified_ns must be the same at the thaw
 };
 
 // Memory without a file that several mappings or descriptors share: shared anonymous memory, memfd, a deleted file. It
 // is restored as a memfd.
 struct memory_object {
     uint64_t bytes;
-    uint64_t offset; // of its contents in this image, `bytes` long, rounded up to a page
+    uint64_t offset; // offset in this image of its contents: `bytes`, rounded up to whole pages
     uint32_t name;   // offset in SECTION_STRINGS
     uint32_t seals;  // fcntl(2), F_GET_SEALS
 };
 
 enum descriptor_kind {
-    DESCRIPTOR_PROVIDED,   // the thawing process passes it under its number, or by --fd
+    DESCRIPTOR_PROVIDED,   // the thawing process passes it: it has the same number there, or --fd names it
     DESCRIPTOR_FILE,       // regular file or folder: `index` in SECTION_FILES, `position`, `open_flags`
     DESCRIPTOR_DEVICE,     // /dev/null and the like, by path: `index` in SECTION_FILES
     DESCRIPTOR_OBJECT,     // `index` in SECTION_OBJECTS, `position`
-    DESCRIPTOR_PIPE_READ,  // `index`: counts the pipes; `value`: capacity; `data`: its contents
-    DESCRIPTOR_PIPE_WRITE, // `index`: the same pipe's
+    DESCRIPTOR_PIPE_READ,  // `index`: number of the pipe; `value`: capacity; `data`: the pipe's contents
+    DESCRIPTOR_PIPE_WRITE, // `index`: number of the pipe
     DESCRIPTOR_EVENTFD,    // `value`: count, `index`: 1 for a semaphore
-    DESCRIPTOR_EPOLL,      // its watches are in SECTION_EPOLL
+    DESCRIPTOR_EPOLL,      // SECTION_EPOLL has its watches
     DESCRIPTOR_SOCKETPAIR, // AF_UNIX pair within the process; `index`: number of the other end; `value`: type; `data`:
                            // the unread data of this end
-    DESCRIPTOR_COPY,       // shares its open file with record `index` of this section, an earlier one
+    DESCRIPTOR_COPY,       // shares its open file with the earlier record `index` of this section
     DESCRIPTOR_SOCKET,     // `index` in SECTION_SOCKETS
     DESCRIPTOR_TIMER, // timerfd; `index`: clock, TIMER_CANCELLED_BY_SET; `position`: expiry on that clock, 0: disarmed;
                       // `value`: interval; both nanoseconds
-    DESCRIPTOR_SIGNALS, // signalfd; `value`: signals, a mask
-    DESCRIPTOR_INOTIFY, // without watches
+    DESCRIPTOR_SIGNALS, // signalfd; `value`: mask of its signals
+    DESCRIPTOR_INOTIFY, // an inotify descriptor without watches
     DESCRIPTOR_RING,    // io_uring; `index` in SECTION_RINGS
     DESCRIPTOR_KINDS
 };
@@ -217,24 +218,24 @@ struct descriptor {
 
 struct epoll_watch {
     int32_t epoll;  // number of the epoll descriptor
-    int32_t number; // of the descriptor it watches
+    int32_t number; // number of the watched descriptor
     uint32_t events;
     uint32_t reserved;
     uint64_t data;
 };
 
-#define TIMER_CANCELLED_BY_SET 256 // TFD_TIMER_CANCEL_ON_SET, beside the clock in `descriptor.index`
+#define TIMER_CANCELLED_BY_SET 256 // stands for TFD_TIMER_CANCEL_ON_SET; added to the clock in `descriptor.index`
 
 // How a socket is restored in a copy.
 enum socket_revival {
-    SOCKET_ENDED,     // was connected: reading returns the end, writing EPIPE, poll reports it readable and hung up
-    SOCKET_NEW,       // was not connected, or is a datagram socket: bound and connected to the same addresses
+    SOCKET_ENDED, // the connection has ended: read returns 0, write fails with EPIPE, poll reports POLLIN and POLLHUP
+    SOCKET_NEW,   // a new socket, bound and connected to the same addresses; stream sockets were not connected
     SOCKET_LISTENING, // listens on another port, which the kernel chooses
-    SOCKET_MUTE,      // listens unreachably: a listening socket that is to be closed while its threads keep waiting
+    SOCKET_MUTE,      // listens where nothing can connect to it; threads that wait for connections keep waiting
     SOCKET_REVIVALS
 };
 
-#define SOCKET_ADDRESS_BYTES 112 // sockaddr_un has 110
+#define SOCKET_ADDRESS_BYTES 112 // the largest sockaddr is sockaddr_un, 110 bytes
 
 struct socket_state {
     uint32_t family, type, protocol; // socket(2)
@@ -243,14 +244,14 @@ struct socket_state {
     uint32_t first_option;           // in SECTION_OPTIONS
     uint32_t option_count;
     uint32_t local_bytes, peer_bytes; // 0: not bound, not connected
-    uint32_t any_port;                // 1: the kernel had chosen the port, and chooses again
+    uint32_t any_port;                // 1: the kernel chose the port, and chooses again for each copy
     char local[SOCKET_ADDRESS_BYTES]; // sockaddr
-    char peer[SOCKET_ADDRESS_BYTES];  // sockaddr; of an ended one, for people
+    char peer[SOCKET_ADDRESS_BYTES];  // sockaddr; for an ended connection it is only displayed
 };
 
 #define SOCKET_OPTION_BYTES 16
 
-// An option whose value differs from a new socket's of the same kind, as setsockopt(2) takes it.
+// A socket option, as setsockopt(2) takes it. Stored only if a new socket of the same kind has another value.
 struct socket_option {
     int32_t level, name;
     uint32_t bytes;
@@ -263,7 +264,7 @@ struct ring_state {
     uint64_t rings, rings_bytes;       // mapping of both rings
     uint64_t requests, requests_bytes; // mapping of the requests
     uint32_t entries, completions;     // capacity of the rings
-    uint32_t submitted;                // requests so far, all of them completed
+    uint32_t submitted;                // number of requests so far, all of them completed
     uint32_t reserved;
 };
 
@@ -272,8 +273,9 @@ struct signal_action {
     uint64_t handler, flags, restorer, mask;
 };
 
-// 64-bit mixing over words, the last one padded with zeros: h = (h ^ word) * K, h ^= h >> 29, from h = bytes. Detects
-// torn and damaged tables; the image's owner and mode, not this checksum, protect against forgery.
+// A 64-bit checksum that detects damaged and incompletely written tables. It does not protect against forgery; the
+// image's owner and mode do that. Begins with h = bytes. For each word, the last one padded with zeros:
+// h = (h ^ word) * K, then h ^= h >> 29.
 static inline uint64_t checksum(const void *data, uint64_t bytes) {
     const unsigned char *at = data;
     uint64_t hash = bytes;

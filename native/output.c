@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. Writes the image: sections, page data, and the header last.
+// Runs in the process that is frozen. Writes the image: the sections and the page data, then the header.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -10,11 +10,11 @@
 #include "host.h"
 #include "sys.h"
 
-// Large writes give the page cache large folios, which thaw maps by 2 MiB at once.
+// Large writes make the page cache use large folios, which thaw can map in units of 2 MiB.
 #define CHUNK_BYTES (UINT64_C(64) << 20)
 
-// Takes a pending SIGXFSZ, which the kernel sends at a limit: this runs in a handler with all signals blocked, and the
-// signal must not be delivered when the handler ends.
+// Takes a pending SIGXFSZ, which the kernel sends when the file would exceed a limit. This code runs in a signal
+// handler with all signals blocked; the signal must not be delivered when the handler ends.
 static void take_signal_of_limit(void) {
     const uint64_t set = UINT64_C(1) << (SIGXFSZ - 1);
     const struct timespec now = {0, 0};
@@ -25,10 +25,11 @@ static int fail_writing(struct freezing *f, long error) {
     if (error == -EFBIG)
         take_signal_of_limit();
     return freeze_ends(f, FREEZE_FAILED, "output", (int)-error,
-                       "the image cannot be written; make space, or choose another folder: ", f->request->path);
+                       "the image cannot be written; free some space, or choose another folder: ", f->request->path);
 }
 
-// Writes a page that cannot be written from its address: it is not readable, or past its file's end (then a hole).
+// Writes a page that cannot be written from its address, because it is not readable or is past the end of its file. In
+// the latter case the image gets a hole.
 static long write_page(struct freezing *f, uint64_t address, uint64_t offset) {
     unsigned char *page = f->text.base;
     if (sys_pread(f->memory_fd, page, IMAGE_PAGE, address) != IMAGE_PAGE)
@@ -45,7 +46,7 @@ static int write_memory(struct freezing *f, uint64_t address, uint64_t bytes, ui
             got = write_page(f, address + done, offset + done);
         if (got <= 0)
             return fail_writing(f, got ? got : -EIO);
-        // Whole pages only: a page that was read in part is read again.
+        // Counts whole pages only, so that a page that was read in part is read again.
         done += (uint64_t)got == bytes - done ? (uint64_t)got : (uint64_t)got / IMAGE_PAGE * IMAGE_PAGE;
         if (got < IMAGE_PAGE && done < bytes && (uint64_t)got < chunk)
             return fail_writing(f, -ENOSPC);
@@ -102,7 +103,7 @@ static int write_data(struct freezing *f) {
 
 static int write_tables(struct freezing *f) {
     struct image_header *header = &f->header;
-    // The sections are separate in scratch memory; they are joined there in the file's layout, for the checksum.
+    // The sections are separate in scratch memory. For the checksum they are copied together in the file's layout.
     const struct section_place *last = &header->sections[SECTION_COUNT - 1];
     uint64_t bytes = last->offset + (uint64_t)last->count * last->record_bytes - IMAGE_PAGE;
     unsigned char *joined =

@@ -1,8 +1,9 @@
-// Runs in the process that is frozen. Stops all other threads at a known point: in a signal handler, their registers in
-// the signal frame on their own stacks, from where rt_sigreturn takes them on, in the original as in a copy.
+// Runs in the process that is frozen. Stops ("parks") all other threads at a known point: in a signal handler. There
+// each thread's registers are in the signal frame on its own stack, and rt_sigreturn continues the thread from that
+// frame, in the original and in a copy.
 //
-// The signal is 33, glibc's SIGSETXID: the only one besides 32 that a program cannot block through glibc. It is
-// installed by the raw system call, as glibc's sigaction() refuses it, with a full mask.
+// The signal is 33, glibc's SIGSETXID: besides 32 it is the only signal that a program cannot block through glibc. The
+// handler is installed by the raw system call, because glibc's sigaction() refuses this signal. It blocks all signals.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,21 +21,21 @@
 #define PARK_SIGNAL 33
 #define MAX_THREADS 32768
 #define RESTORER_FLAG 0x04000000 // SA_RESTORER
-#define RETRY_NS 20000000        // how long to wait for threads before they are listed and signalled again
+#define RETRY_NS 20000000        // waiting time after which threads are listed and signalled again
 
 struct slot {
     struct thread_state state;
     uint64_t instruction; // where the thread was stopped
 };
 
-// Shared with the handlers of all threads. In scratch memory, so that the image holds none of it.
+// State that the handlers of all threads share. It is in scratch memory, so that the image does not contain it.
 struct parking {
-    uint32_t parked; // slots filled
-    uint32_t open;   // futex: 1 when all may continue
-    uint32_t left;   // threads that have left their handler's wait
-    uint32_t count;  // slots claimed
+    uint32_t parked; // number of filled slots
+    uint32_t open;   // futex: 1 when all threads may continue
+    uint32_t left;   // number of threads that have stopped waiting in their handler
+    uint32_t count;  // number of claimed slots
     uint32_t signalled_count;
-    int32_t signalled[MAX_THREADS]; // signal 33 is queued: no thread may get it twice
+    int32_t signalled[MAX_THREADS]; // ids of the threads that were signalled; none may get the signal twice
     struct slot slots[MAX_THREADS];
 };
 
@@ -43,9 +44,9 @@ static struct freezing *writing;
 static int (*write_image)(struct freezing *);
 static int write_result;
 static struct signal_action replaced;
-static int unparked; // a signalled thread has not reached the handler
+static int unparked; // 1: a signalled thread has not reached the handler
 
-// Source: tls.h and rseq.h of glibc 2.35 and later; weak, as older ones have no rseq.
+// Weak symbols, because glibc before 2.35 does not have them. Source: tls.h and rseq.h of glibc.
 extern const ptrdiff_t __rseq_offset __attribute__((weak));
 extern const unsigned int __rseq_size __attribute__((weak));
 
@@ -77,11 +78,11 @@ static void note_thread(struct slot *slot, ucontext_t *context) {
     state->cpu_ns = clocks_of_this_thread();
     state->timer_slack_ns = slack > 0 ? (uint64_t)slack : 0;
     slot->instruction = (uint64_t)context->uc_mcontext.gregs[REG_RIP];
-    // Last: a slot with a thread id is complete.
+    // The id is written last: a slot with a thread id is complete.
     __atomic_store_n(&state->tid, sys_gettid(), __ATOMIC_RELEASE);
 }
 
-// Any other signal 33 is glibc's own (setuid and the like) and is passed on.
+// Passes a signal 33 that freeze has not sent to glibc's handler; glibc uses it for setuid and similar calls.
 static void pass_on(int signal, siginfo_t *info, void *context) {
     if (replaced.handler > (uint64_t)SIG_IGN)
         ((void (*)(int, siginfo_t *, void *))replaced.handler)(signal, info, context);
@@ -110,8 +111,8 @@ static void on_park(int signal, siginfo_t *info, void *context) {
     __atomic_fetch_add(&here->left, 1, __ATOMIC_ACQ_REL);
 }
 
-// Sends a queued signal with our mark. glibc's handler ignores signals that tgkill has not sent, so a signal that
-// arrives late, when glibc's handler is back, is harmless.
+// Sends signal 33 with a value that identifies it as ours. A signal that arrives late, when glibc's handler is
+// installed again, does no harm: glibc's handler ignores signals that were not sent by tgkill.
 static long send_signal(struct freezing *f, int tid) {
     siginfo_t info = {.si_signo = PARK_SIGNAL, .si_code = SI_QUEUE};
     info.si_pid = f->pid;
@@ -134,8 +135,8 @@ static int is_parked(int tid) {
     return 0;
 }
 
-// Signals every thread that was not signalled yet. Returns the number of threads that are not parked yet, with the last
-// of them in `*missing`, or -errno.
+// Signals every thread that was not signalled yet. Returns the number of threads that are not parked yet, or -errno.
+// Sets `*missing` to the last thread that is not parked.
 static long signal_others(struct freezing *f, int *missing) {
     int fd = sys_open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd < 0)
@@ -151,7 +152,7 @@ static long signal_others(struct freezing *f, int *missing) {
                 continue;
             int known = is_signalled(tid);
             if ((known ? sys3(SYS_tgkill, f->pid, tid, 0) : send_signal(f, tid)) < 0)
-                continue; // it has ended meanwhile
+                continue; // the thread has ended since
             if (!known && parking->signalled_count < MAX_THREADS)
                 parking->signalled[parking->signalled_count++] = tid;
             others++;
@@ -192,7 +193,7 @@ static int install(void) {
     };
     struct signal_action before;
     int result = (int)sys6(SYS_rt_sigaction, PARK_SIGNAL, (long)&action, (long)&before, 8, 0, 0);
-    if (before.handler != (uint64_t)on_park) // a handler may be left from before, for a late thread
+    if (before.handler != (uint64_t)on_park) // the handler of an earlier freeze may have stayed for a late thread
         replaced = before;
     return result;
 }
@@ -206,7 +207,7 @@ int park_all(struct freezing *f) {
     uint64_t timeout_ns = (f->request->park_timeout_ms ? f->request->park_timeout_ms : 2000) * UINT64_C(1000000);
     uint64_t until_ns = monotonic_ns() + timeout_ns;
     int quiet = 0, missing = 0;
-    // Threads may be starting others: the list must be unchanged twice in a row.
+    // Threads may start other threads meanwhile, so the list must be unchanged twice in a row.
     while (quiet < 2) {
         long others = signal_others(f, &missing);
         if (others < 0)
@@ -238,9 +239,9 @@ int park_release(struct freezing *f) {
     if (!here)
         return 1;
     uint32_t writers = (uint32_t)is_parked(f->writer_tid);
-    __atomic_store_n(&parking, 0, __ATOMIC_RELEASE); // a thread that is signalled late returns immediately
+    __atomic_store_n(&parking, 0, __ATOMIC_RELEASE); // if the signal arrives late, the handler returns immediately
     writing = 0;
-    // A thread that could not be stopped gets its signal later: without the handler it would be killed.
+    // A thread that could not be stopped gets its signal later. Without the handler the signal would kill the process.
     if (!unparked)
         sys6(SYS_rt_sigaction, PARK_SIGNAL, (long)&replaced, 0, 8, 0, 0);
     __atomic_store_n(&here->open, 1, __ATOMIC_RELEASE);
@@ -257,18 +258,18 @@ int park_self(struct freezing *f, int (*write)(struct freezing *)) {
     uint64_t blocked = 0;
     sys6(SYS_rt_sigprocmask, SIG_BLOCK, 0, (long)&blocked, sizeof blocked, 0, 0);
     if (blocked >> (PARK_SIGNAL - 1) & 1)
-        return refuse(f, "park", "this thread blocks signal 33; call freeze from another one", "");
+        return refuse(f, "park", "this thread blocks signal 33; call freeze from another thread", "");
     write_image = write;
     write_result = 1;
     writing = f;
     send_signal(f, f->writer_tid);
     if (__atomic_load_n(&thawd_landing.restored, __ATOMIC_ACQUIRE)) {
-        parking = 0; // the copy has neither the scratch memory nor the handler
+        parking = 0; // a copy has neither the scratch memory nor the handler
         writing = 0;
         return 0;
     }
     if (write_result == 1)
-        return fail(f, "park", -EIO, "the freezing thread's own signal did not arrive");
+        return fail(f, "park", -EIO, "the signal that the freezing thread sent to itself did not arrive");
     return write_result;
 }
 
@@ -286,12 +287,13 @@ int park_describe(struct freezing *f) {
                               "");
             if (!state->clear_child_tid)
                 return refuse(f, "threads",
-                              "the kernel does not tell where thread ids are kept (it lacks CONFIG_CHECKPOINT_RESTORE)",
+                              "the kernel does not report where a thread's id is stored (it lacks "
+                              "CONFIG_CHECKPOINT_RESTORE)",
                               "");
             *to = *state;
         }
     if (!threads->count || AT(*threads, struct thread_state, 0)->tid != f->pid)
-        return refuse(f, "threads", "the main thread has ended; freeze a process whose main thread lives", "");
+        return refuse(f, "threads", "the main thread has ended; keep it running until after the freeze", "");
     return fault_point(f, "threads");
 }
 
@@ -302,8 +304,8 @@ int park_is_inside(uint64_t start, uint64_t end) {
     return 0;
 }
 
-// Whether a parked thread was interrupted in a system call that waits for `fd`. The kernel leaves the call's arguments
-// in the registers.
+// Whether a parked thread was interrupted in a system call that waits for `fd`. The call's arguments are still in the
+// thread's registers.
 static int waits_for(struct freezing *f, const ucontext_t *context, int fd) {
     const greg_t *registers = context->uc_mcontext.gregs;
     uint64_t first = (uint64_t)registers[REG_RDI], second = (uint64_t)registers[REG_RSI];
@@ -315,7 +317,7 @@ static int waits_for(struct freezing *f, const ucontext_t *context, int fd) {
         if (watch->number == fd && first == (uint64_t)watch->epoll)
             return 1;
     }
-    // Read through /proc/self/mem: an invalid pointer causes an error, not a signal.
+    // The thread's memory is read through /proc/self/mem, where an invalid pointer causes an error, not a signal.
     struct pollfd polled[8];
     long got = second <= 4096 ? sys_pread(f->memory_fd, polled, sizeof polled, first) : 0;
     for (long i = 0; i < (long)second && (i + 1) * (long)sizeof *polled <= got; i++)

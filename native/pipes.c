@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. Pipes within the process, with what is in them.
+// Runs in the process that is frozen. Describes pipes within the process, and copies their contents.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -16,7 +16,7 @@ void *contents_room(struct freezing *f, struct look *look, uint64_t bytes) {
     struct pipe_contents *contents = room < f->text.capacity_bytes / 2 ? table_add(&f->pipes) : 0;
     if (!contents)
         return 0;
-    // The scratch area for texts shrinks from its end.
+    // The contents are kept at the end of the scratch area for texts, which becomes shorter.
     f->text.capacity_bytes -= room;
     *contents = (struct pipe_contents){f->text.base + f->text.capacity_bytes, bytes, index};
     look->to->data_bytes = (uint32_t)bytes;
@@ -34,7 +34,7 @@ static int keep_contents(struct freezing *f, struct look *look, int bytes) {
     int ends[2];
     void *to = contents_room(f, look, (uint64_t)bytes);
     if (!to)
-        return refuse_descriptor(f, look, "a pipe holds too much; read it before the freeze: descriptor ");
+        return refuse_descriptor(f, look, "a pipe holds too much data; read it before the freeze: descriptor ");
     long result = sys3(SYS_pipe2, (long)ends, O_CLOEXEC, 0);
     if (SYS_FAILED(result))
         return fail(f, "descriptors", result, "no descriptor is left to copy a pipe's contents");
@@ -49,7 +49,7 @@ static int keep_contents(struct freezing *f, struct look *look, int bytes) {
     return 0;
 }
 
-// Whether an earlier record is a read end of the same pipe, whose contents are stored once.
+// Whether an earlier record is a reading end of the same pipe. The pipe's contents are stored only once.
 static int is_opened_again(struct freezing *f, const struct descriptor *end) {
     const struct descriptor *first = AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, 0);
     for (const struct descriptor *other = first; other < end; other++)
@@ -62,11 +62,11 @@ int pipe_describe(struct freezing *f, struct look *look) {
     struct descriptor *to = look->to;
     if (text_begins(look->link, "/"))
         return refuse_descriptor(f, look,
-                                 "a named pipe leads out of the process; close it before the freeze: descriptor ");
+                                 "a named pipe connects to other processes; close it before the freeze: descriptor ");
     if ((to->open_flags & O_ACCMODE) == O_RDWR)
         return refuse_unknown(f, look);
     to->kind = (to->open_flags & O_ACCMODE) == O_RDONLY ? DESCRIPTOR_PIPE_READ : DESCRIPTOR_PIPE_WRITE;
-    to->position = look->status.st_ino; // until `pipes_pair` has numbered them
+    to->position = look->status.st_ino; // identifies the pipe until `pipes_pair` has numbered all pipes
     to->value = (uint64_t)sys_fcntl(to->number, F_GETPIPE_SZ, 0);
     int bytes = 0;
     if (to->kind == DESCRIPTOR_PIPE_READ && !is_opened_again(f, to))
@@ -74,7 +74,7 @@ int pipe_describe(struct freezing *f, struct look *look) {
     return bytes > 0 ? keep_contents(f, look, bytes) : 0;
 }
 
-// Whether no process holds the other end of the pipe: it is then not outside this process, either.
+// Whether no process holds the other end of the pipe. Then it is not outside this process, either.
 static int other_end_is_closed(const struct descriptor *end) {
     struct pollfd poll = {.fd = end->number, .events = 0};
     const struct timespec now = {0, 0};
@@ -82,7 +82,7 @@ static int other_end_is_closed(const struct descriptor *end) {
     return (poll.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-// Numbers the pipes; both ends must be in this process.
+// Numbers the pipes. Refuses a pipe with an end in another process.
 int pipes_pair(struct freezing *f) {
     struct table *table = &f->sections[SECTION_DESCRIPTORS];
     uint32_t pipes = 0;

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Makes the operations that restore the memory from mappings and pages, and assigns
-// all data its offset in the image.
+// Runs in the process that is frozen. Plans the operations by which thaw will restore all mappings and pages, and
+// assigns all data its offset in the image.
 
 #define _GNU_SOURCE
 #include <sys/resource.h>
@@ -9,7 +9,7 @@
 #include "freeze_parts.h"
 #include "sys.h"
 
-// The kernel maps page-cache memory by 2 MiB at once where address and file offset agree modulo 2 MiB.
+// The kernel can map page-cache memory in units of 2 MiB where address and file offset are equal modulo 2 MiB.
 #define HUGE_BYTES (UINT64_C(2) << 20)
 #define STACK_USUAL (UINT64_C(8) << 20)
 #define STACK_MOST (UINT64_C(256) << 20)
@@ -24,12 +24,12 @@ static int holds_stack_start(struct freezing *f, const struct mapping *mapping) 
     return f->process.stack_start >= mapping->start && f->process.stack_start < mapping->end;
 }
 
-// Whether this is main's stack or a part of it: mprotect divides it, and each part grows down.
+// Whether this is the main thread's stack or a part of it: mprotect may have divided it, and each part grows down.
 static int is_stack(struct freezing *f, const struct mapping *mapping) {
     return mapping->stack || holds_stack_start(f, mapping);
 }
 
-// The end of main's stack if mapping `index` is its lowest part; else 0.
+// The end of the main thread's stack if mapping `index` is its lowest part; otherwise 0.
 static uint64_t stack_top(struct freezing *f, uint32_t index) {
     const struct mapping *part = AT(f->mappings, struct mapping, index);
     if (index && part[-1].stack && part[-1].end == part->start)
@@ -40,8 +40,8 @@ static uint64_t stack_top(struct freezing *f, uint32_t index) {
     return is_main ? part->end : 0;
 }
 
-// The start of main's stack, including the room it could have grown into, down to the next mapping: a copy's new memory
-// is mapped at other addresses than the original's and could take that room.
+// The start of the main thread's stack, including the addresses into which it could still grow, down to the next
+// mapping. Without that reservation, new memory of a copy could be mapped there.
 static uint64_t stack_bottom(struct freezing *f, uint32_t index) {
     const struct mapping *stack = AT(f->mappings, struct mapping, index);
     uint64_t top = stack_top(f, index);
@@ -53,8 +53,8 @@ static uint64_t stack_bottom(struct freezing *f, uint32_t index) {
     return top && bottom < stack->start ? bottom : stack->start;
 }
 
-// Whether a file is in the folder of which each copy has its own. If that folder is also mounted at /tmp, files opened
-// there have that path.
+// Whether a file is in the folder `disk`, of which each copy gets its own version. That folder may also be mounted at
+// /tmp; files that were opened there have a path in /tmp.
 static int in_disk(struct freezing *f, const char *path) {
     const char *disk = f->request->disk;
     struct stat here, tmp;
@@ -86,7 +86,7 @@ static int plan_shared(struct freezing *f, struct mapping *mapping, struct opera
     if (mapping->protection & 2 && !in_disk(f, path_of(f, mapping)))
         return refuse(
             f, "plan",
-            "a file is mapped shared and writable: all copies would write into the one file. Map it privately, "
+            "a file is mapped shared and writable: all copies would write into the same file. Map it privately, "
             "unmap it before the freeze, or keep it in the temporary folder: ",
             path_of(f, mapping));
     to->kind = OPERATION_FILE_SHARED;
@@ -103,7 +103,7 @@ static int plan_base(struct freezing *f, uint32_t index) {
     struct operation *to = table_add(&f->sections[SECTION_OPERATIONS]);
     if (!to)
         return refuse(f, "plan",
-                      "memory is in more pieces than an image can hold; unmap some, or use it in larger pieces", "");
+                      "memory is in more separate pieces than an image can hold; unmap some, or use larger pieces", "");
     uint64_t start = mapping->start;
     *to = (struct operation){.protection = mapping->protection, .advice = mapping->advice, .index = NO_INDEX};
     mapping->object = NO_INDEX;
@@ -120,7 +120,7 @@ static int plan_base(struct freezing *f, uint32_t index) {
         return plan_shared(f, mapping, to);
     }
     if (mapping->path == NO_INDEX || mapping->deleted || !mapping->inode)
-        return 0; // anonymous: kind 0
+        return 0; // anonymous memory is kind 0
     to->kind = OPERATION_FILE;
     to->offset = mapping->offset;
     to->index = add_file(f, mapping->path, 1);
@@ -131,7 +131,7 @@ static int plan_base(struct freezing *f, uint32_t index) {
                : 0;
 }
 
-// Whether this mapping of a copy that is frozen again is of the image it was thawed from.
+// Whether this mapping maps an image. That is so in a copy that is frozen again.
 static int is_of_image(const struct mapping *mapping) {
     for (uint32_t i = 0; i < thawd_landing.image_count; i++)
         if (mapping->inode == thawd_landing.images[i].inode && mapping->device == thawd_landing.images[i].device)
@@ -139,7 +139,7 @@ static int is_of_image(const struct mapping *mapping) {
     return 0;
 }
 
-// Whether the file of this mapping is a program or library: it is mapped executable, too.
+// Whether the file of this mapping is a program or a library: then it is also mapped executable.
 static int is_of_program(struct freezing *f, const struct mapping *mapping) {
     for (uint32_t i = 0; i < f->mappings.count; i++) {
         const struct mapping *other = AT(f->mappings, struct mapping, i);
@@ -149,10 +149,10 @@ static int is_of_program(struct freezing *f, const struct mapping *mapping) {
     return 0;
 }
 
-// Data is copied if a mapping of the image would not work: for the main stack (see thaw_space.c), and for changed pages
-// of a data file, which madvise(MADV_DONTNEED) must be able to turn back into the file's. If there are too many of
-// those, they are mapped after all, and that advice fails. The data of programs and libraries, which every process has,
-// is mapped, since no code gives that advice for it.
+// Whether thaw copies this data instead of mapping the image. It copies the main thread's stack (see thaw_space.c). It
+// also copies changed pages of a data file, because after madvise(MADV_DONTNEED) they must show the file's contents
+// again; if there are too many of them, they are mapped nevertheless, and that advice fails. Changed pages of programs
+// and libraries are mapped, since no code gives that advice for them.
 static int is_copied(struct freezing *f, const struct range *range) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, range->mapping);
     if (f->request->flags & FREEZE_COPY || is_stack(f, mapping))
@@ -170,11 +170,11 @@ static int plan_data(struct freezing *f, const struct range *range) {
     struct operation *to = covered && !copied ? base : table_add(operations);
     if (!to)
         return refuse(f, "plan",
-                      "memory is in more pieces than an image can hold; unmap some, or use it in larger pieces", "");
+                      "memory is in more separate pieces than an image can hold; unmap some, or use larger pieces", "");
     *to = (struct operation){
         .address = range->start,
         .length = range->end - range->start,
-        .offset = range->of_file, // until `place_data` sets the offset
+        .offset = range->of_file, // a mark, until `place_data` sets the offset
         .kind = copied ? OPERATION_COPY : OPERATION_DATA,
         .index = NO_INDEX,
         .protection = mapping->protection,
@@ -200,7 +200,7 @@ static uint64_t place_sections(struct freezing *f) {
     return round_up(end, HUGE_BYTES);
 }
 
-// Assigns each piece of page data its offset from `at` on; returns the offset behind the last.
+// Assigns an offset, from `at` on, to each piece of page data with this mark; returns the offset after the last piece.
 static uint64_t place_data(struct freezing *f, uint64_t at, uint64_t of_file) {
     struct table *operations = &f->sections[SECTION_OPERATIONS];
     for (uint32_t i = 0; i < operations->count; i++) {
@@ -244,7 +244,7 @@ int plan(struct freezing *f) {
             return result;
     }
     f->header.data_offset = place_sections(f);
-    // Offsets below a page are still marks: first the pages of files (1), then anonymous memory (0).
+    // Offsets below IMAGE_PAGE are still marks. Pages of files (mark 1) are placed first, then anonymous memory (0).
     uint64_t at = place_data(f, f->header.data_offset, 1);
     f->header.anonymous_offset = at = round_up(at, IMAGE_PAGE);
     at = place_data(f, at, 0);

@@ -16,7 +16,8 @@ static int refuse_timers(struct freezing *f) {
         sys3(SYS_getitimer, which, (long)&left, 0);
         if (left.it_value.tv_sec || left.it_value.tv_usec)
             return refuse(f, "process",
-                          "an interval timer runs (alarm, setitimer, a sampling profiler); stop it before the freeze",
+                          "an interval timer is running (alarm, setitimer, a sampling profiler); stop it before the "
+                          "freeze",
                           "");
     }
     char timers[64];
@@ -39,7 +40,7 @@ static int is_dead(uint64_t pid) {
     return at[0] == ')' && (at[2] == 'Z' || at[2] == 'X');
 }
 
-// A pending signal, which is blocked, would be lost: the kernel does not show the data that comes with it.
+// Refuses blocked signals that are pending. They would be lost, because the kernel does not show the data with them.
 static int refuse_pending(struct freezing *f) {
     const struct table *threads = &f->sections[SECTION_THREADS];
     for (uint32_t i = 0; i < threads->count; i++) {
@@ -56,18 +57,19 @@ static int refuse_pending(struct freezing *f) {
             if (!at)
                 continue;
             skip_spaces(&at);
-            uint64_t pending = take_number(&at, 16) & ~(UINT64_C(1) << 32); // 33 is ours
+            uint64_t pending = take_number(&at, 16) & ~(UINT64_C(1) << 32); // without signal 33, which freeze uses
             char number[24];
             out = text_writer(number, sizeof number);
             put_number(&out, (uint64_t)__builtin_ctzll(pending | UINT64_C(1) << 63) + 1, 10);
             if (pending)
-                return refuse(f, "process", "a blocked signal is pending; take it before the freeze: signal ", number);
+                return refuse(f, "process", "a blocked signal is pending; receive it before the freeze: signal ",
+                              number);
         }
     }
     return 0;
 }
 
-// Children belong to the original; a copy would wait for processes that are not its own.
+// Refuses child processes. They belong to the original; a copy would wait for processes that are not its children.
 static int refuse_children(struct freezing *f) {
     const struct table *threads = &f->sections[SECTION_THREADS];
     for (uint32_t i = 0; i < threads->count; i++) {
@@ -104,7 +106,7 @@ static int read_stat(struct freezing *f) {
     const char *at = stat + bytes;
     while (at > stat && *at != ')')
         at--;
-    at += 2; // the state, field 3
+    at += 2; // the process's state, field 3
     for (int field = 3; field < 64 && *at; field++) {
         if (*at == '-')
             at++;
@@ -132,13 +134,14 @@ static int note_folder(struct freezing *f) {
     char path[4096];
     long bytes = sys3(SYS_getcwd, (long)path, sizeof path, 0);
     if (bytes < 0 || path[0] != '/')
-        return refuse(f, "process", "the working folder has been removed; change to one that exists before the freeze",
-                      "");
+        return refuse(f, "process",
+                      "the working folder has been removed; change to a folder that exists before the freeze", "");
     f->process.working_folder = add_string(f, path);
     f->process.umask = (uint32_t)sys3(SYS_umask, 0, 0, 0);
     sys3(SYS_umask, f->process.umask, 0, 0);
     return f->process.working_folder == NO_INDEX
-               ? refuse(f, "process", "there are longer names than an image can hold; map and open fewer files", "")
+               ? refuse(f, "process",
+                        "paths and names take more space than an image can hold; map and open fewer files", "")
                : 0;
 }
 

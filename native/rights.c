@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Describes what the process may do: its users, capabilities, filters and limits,
-// which no copy may exceed; refuses those that a copy could not have.
+// Runs in the process that is frozen. Describes the rights of the process: its users, capabilities, filters and limits.
+// No copy may have more rights. Refuses rights that a copy could not have.
 //
 // Source: credentials(7), capabilities(7), prctl(2), seccomp(2), proc_pid_status(5).
 
@@ -18,7 +18,8 @@
 #define STATUS_BYTES 65536
 #define GROUPS_MOST 65536 // NGROUPS_MAX
 
-// Lines of /proc/PID/status that must be equal for all threads: a copy's threads inherit them from its first one.
+// Lines of /proc/PID/status that must be equal for all threads, because in a copy all threads inherit them from the
+// first thread.
 static const char *const shared[] = {"Uid:",    "Gid:",    "Groups:", "NoNewPrivs:", "Seccomp:", "Seccomp_filters:",
                                      "CapInh:", "CapPrm:", "CapEff:", "CapBnd:",     "CapAmb:"};
 
@@ -39,7 +40,7 @@ static long read_status(const char *folder, uint64_t id, char *to) {
     return read_text_file(path, to, STATUS_BYTES);
 }
 
-// `status` is the first thread's.
+// Refuses threads that differ in these lines from `status`, which is the first thread's.
 static int refuse_differences(struct freezing *f, const char *status) {
     const struct table *threads = &f->sections[SECTION_THREADS];
     char *other = (char *)f->text.base + STATUS_BYTES;
@@ -51,8 +52,8 @@ static int refuse_differences(struct freezing *f, const char *status) {
             if (!same_line(find_line(status, shared[k]), find_line(other, shared[k])))
                 return refuse(
                     f, "process",
-                    "threads may do different things (users, capabilities, no_new_privs or seccomp filters of "
-                    "their own), which copies would not keep apart; start such a thread after the freeze: "
+                    "threads have different rights (users, capabilities, no_new_privs or seccomp filters), and in a "
+                    "copy all threads would have the same; start such a thread after the freeze: "
                     "thread ",
                     thread->name);
     }
@@ -67,21 +68,22 @@ static uint64_t number_in(const char *status, const char *name, unsigned base) {
     return take_number(&at, base);
 }
 
-// Filters cannot be read without privilege, so a copy has only those that it is started under.
+// Refuses a process that has added seccomp filters. Filters cannot be read without privilege, so a copy would have only
+// those that it is started under.
 static int refuse_own_filters(struct freezing *f, const char *status) {
     struct process_facts *process = &f->process;
     char *parents = (char *)f->text.base + STATUS_BYTES;
     int32_t started_with = f->request->seccomp_filters;
     uint64_t parent = number_in(status, "PPid:", 10);
     process->seccomp_filters = (uint32_t)number_in(status, "Seccomp_filters:", 10);
-    if (started_with < 0) // unknown: take the parent's present number; the first process of a container has no parent
+    if (started_with < 0) // unknown: take the parent's current number; the first process of a container has no parent
         started_with = parent && read_status("/proc/", parent, parents) > 0
                            ? (int32_t)number_in(parents, "Seccomp_filters:", 10)
                            : (int32_t)process->seccomp_filters;
     if (process->seccomp_filters <= (uint32_t)started_with)
         return 0;
     return refuse(f, "process",
-                  "the process has put itself under a seccomp filter, which no copy would be under; do so on the first "
+                  "the process has installed a seccomp filter, which no copy would have; install it on the first "
                   "invocation or in an after-restore hook, or start the process under it",
                   "");
 }
@@ -90,7 +92,7 @@ static int note_groups(struct freezing *f) {
     char *text = (char *)f->text.base;
     uint32_t *groups = (uint32_t *)(f->text.base + f->text.capacity_bytes / 2);
     struct writer out = text_writer(text, f->text.capacity_bytes / 2);
-    if (!in_first_user_namespace()) { // groups have other numbers there and cannot be dropped
+    if (!in_first_user_namespace()) { // in another namespace, groups have other numbers and cannot be dropped
         f->process.more_groups = add_string(f, "?");
         return 0;
     }
@@ -101,7 +103,8 @@ static int note_groups(struct freezing *f) {
     }
     f->process.more_groups = add_string(f, text);
     return f->process.more_groups == NO_INDEX
-               ? refuse(f, "process", "there are longer names than an image can hold; map and open fewer files", "")
+               ? refuse(f, "process",
+                        "paths and names take more space than an image can hold; map and open fewer files", "")
                : 0;
 }
 

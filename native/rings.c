@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. io_urings without pending requests, as event loops hold them (libuv, and so
-// uvloop): a copy makes a ring of the same size at the same address and advances it to the same counts.
+// Runs in the process that is frozen. Describes io_urings without pending requests; event loops such as libuv's, which
+// uvloop uses, have them. A copy makes a ring of the same size at the same address and advances it to the same counts.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -10,14 +10,13 @@
 #include "rings.h"
 #include "sys.h"
 
-// Most requests that a copy sends through its new ring, one after another, to advance it to the old ring's counts.
+// To advance its new ring to the old ring's counts, a copy sends at most this number of requests, one after another.
 #define MAX_SUBMITTED 65536
 
-static const char is_busy[] = "an io_uring has requests under way, or was used too often to be made again; freeze "
-                              "before it is used, or make it on "
-                              "the first invocation: descriptor ";
+static const char is_busy[] = "an io_uring has pending requests, or was used too often to be made again; freeze before "
+                              "it is used, or make it on the first invocation: descriptor ";
 static const char is_unlike[] =
-    "an io_uring of a kind that cannot be frozen; make it on the first invocation: descriptor ";
+    "an io_uring is of a kind that cannot be frozen; make it on the first invocation: descriptor ";
 
 int ring_note_mapping(struct freezing *f, const struct mapping *mapping) {
     struct mapping *noted = table_add(&f->ring_mappings);
@@ -53,7 +52,7 @@ static int is_idle(const struct look *look) {
            completed == take(look, "CqHead:") && completed == take(look, "CachedCqTail:");
 }
 
-// Finds the two mappings of the ring's inode, rings and entries, at their two offsets; false if there are others.
+// Finds the two mappings of an io_uring: of its rings and of its requests. Returns false if it has other mappings.
 static int find_mappings(struct freezing *f, const struct look *look, struct ring_state *to) {
     int found = 0;
     for (uint32_t i = 0; i < f->ring_mappings.count; i++) {
@@ -83,8 +82,8 @@ static int is_zero(uint64_t address, uint64_t bytes) {
     return 1;
 }
 
-// Whether request N is the Nth entry of the list of requests, as in the ring that a copy makes. A ring without a list
-// (IORING_SETUP_NO_SQARRAY) has zeros there and is used in order: after several requests, several entries are filled.
+// Whether entry N of the list of requests is request N, as in the ring that a copy makes. A ring without such a list
+// (IORING_SETUP_NO_SQARRAY) has zeros in its place and is used in order: each request so far has filled the next entry.
 static int lists_in_order(const struct ring_state *ring, const uint32_t *list) {
     int in_order = 1;
     for (uint32_t i = 0; i < ring->entries; i++)
@@ -98,7 +97,7 @@ static int lists_in_order(const struct ring_state *ring, const uint32_t *list) {
     return 1;
 }
 
-// Whether a ring made with these parameters has the same layout as this one, including the list of requests.
+// Whether a ring made with the parameters `made` has the same layout as `ring`, including the list of requests.
 static int is_like(const struct ring_state *ring, const struct io_uring_params *made) {
     uint64_t list_end = made->sq_off.array + made->sq_entries * UINT64_C(4);
     uint64_t completions_end = made->cq_off.cqes + made->cq_entries * (uint64_t)sizeof(struct io_uring_cqe);
@@ -121,7 +120,7 @@ static int takes_any_pages(void) {
     return major > 6 || (major == 6 && minor >= 12);
 }
 
-// Makes a ring of the same size as a copy will and closes it; returns whether this kernel can.
+// Makes a ring of the same size as a copy would, and closes it; returns whether this kernel can do that.
 static int make_another(const struct ring_state *ring, struct io_uring_params *made) {
     struct ring_state other = *ring;
     uint64_t bytes = ring->rings_bytes + ring->requests_bytes;
@@ -169,6 +168,5 @@ int ring_describe(struct freezing *f, struct look *look) {
 int rings_settle(struct freezing *f) {
     if (f->ring_mappings_taken == f->ring_mappings.count)
         return 0;
-    return refuse(f, "descriptors", "an io_uring is mapped whose descriptor was closed; unmap it before the freeze",
-                  "");
+    return refuse(f, "descriptors", "a mapped io_uring has no open descriptor; unmap it before the freeze", "");
 }

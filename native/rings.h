@@ -1,5 +1,5 @@
-// Runs in both address spaces. How an io_uring is made again: in memory of the process's own, since the kernel maps a
-// ring nowhere but where it likes.
+// Runs in both address spaces. Makes an io_uring in memory of the process. A ring in the kernel's memory could not be
+// mapped at a given address.
 
 #ifndef THAWD_RINGS_H
 #define THAWD_RINGS_H
@@ -9,7 +9,7 @@
 #include "image.h"
 #include "sys.h"
 
-// Linux 6.5; pages need not be contiguous since 6.12. Source: include/uapi/linux/io_uring.h.
+// Linux 6.5; since 6.12 the pages need not be contiguous. Source: include/uapi/linux/io_uring.h.
 #define SETUP_NO_MMAP (1u << 14)
 
 // Makes a ring in the memory that `ring` names, which is anonymous and writable; returns its descriptor, or -errno.

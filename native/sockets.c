@@ -1,6 +1,6 @@
-// Runs in the process that is frozen. What its sockets are in a copy: two that are connected with each other come back
-// with what is in them; others that are connected come back as ended connections, so that no two copies share one;
-// those connected to nobody come back new; what listens gets another port or is refused.
+// Runs in the process that is frozen. Describes its sockets. In a copy, two sockets that are connected with each other
+// have the same unread data. Other connections have ended, so that no two copies share one. Unconnected sockets are
+// new. A listening socket gets another port, or the freeze is refused.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,32 +21,31 @@
 #include "descriptors.h"
 #include "sys.h"
 
-// Most data that a new pair accepts while no end reads: its buffer holds 208 KiB by default.
+// The most data that a new socket pair certainly accepts while no end reads: its buffer holds 208 KiB by default.
 #define MAX_UNREAD_BYTES 65536
 
 static const char listens[] =
     "a listening socket cannot be frozen, since copies cannot all listen on its port; open it on the first invocation, "
     "have the kernel choose the port (port 0), or set snapshot_listeners = \"close\": descriptor ";
-static const char is_connected[] = "a connected socket is not to be frozen (snapshot_connections = \"refuse\"). Close "
+static const char is_connected[] = "a connected socket must not be frozen (snapshot_connections = \"refuse\"). Close "
                                    "the connection before the freeze "
                                    "(in a before-snapshot hook), or open it on the first invocation: descriptor ";
 static const char has_path[] =
     "a Unix socket has a name in the file system, which copies cannot share; close it before the freeze, or make it on "
     "the first invocation: descriptor ";
 static const char is_unknown[] =
-    "a socket of a kind that the engine does not know; close it before the freeze, or make it on the first invocation: "
-    "descriptor ";
+    "a socket is of a kind that the engine does not know; close it before the freeze, or make it on the first "
+    "invocation: descriptor ";
 static const char has_descriptors[] =
-    "a pair of sockets holds descriptors on their way; receive them before the freeze: descriptor ";
-static const char is_untold[] = "a Unix socket is open, and the kernel does not tell whether its other end is in this "
-                                "process (sock_diag); close it "
-                                "before the freeze, or allow netlink sockets: descriptor ";
+    "a socket pair holds descriptors that were sent; receive them before the freeze: descriptor ";
+static const char is_untold[] = "the kernel does not report whether the other end of a Unix socket is in this process "
+                                "(sock_diag); close it before the freeze, or allow netlink sockets: descriptor ";
 static const char is_half_closed[] =
-    "a pair of sockets is shut down in one direction; close it before the freeze: descriptor ";
+    "a socket pair is shut down in one direction; close it before the freeze: descriptor ";
 static const char has_own_peer[] =
-    "a socket is connected to a port of this process that the kernel chose, and chooses anew in each copy; close both "
-    "before the freeze, or open them on the first invocation: descriptor ";
-static const char holds_too_much[] = "a pair of sockets holds too much; read it before the freeze: descriptor ";
+    "a socket is connected to a port of this process that the kernel chose; each copy gets another port. Close both "
+    "sockets before the freeze, or open them on the first invocation: descriptor ";
+static const char holds_too_much[] = "a socket pair holds too much data; read it before the freeze: descriptor ";
 
 static int option_of(int fd, int option) {
     int value = 0;
@@ -57,7 +56,7 @@ static int option_of(int fd, int option) {
 
 #define UNKNOWN_PEER UINT32_MAX
 
-// The inode of the other end of the AF_UNIX socket `inode`; 0 if it has none, UNKNOWN_PEER if the kernel does not say.
+// The inode of the other end of the AF_UNIX socket `inode`. 0: it has no other end. UNKNOWN_PEER: not reported.
 // Source: sock_diag(7).
 static uint32_t unix_peer(uint64_t inode) {
     struct {
@@ -115,8 +114,8 @@ static void take_address(long call, int fd, char *to, uint32_t *bytes) {
         *bytes = 0;
 }
 
-// Options that are restored. Left out are options that only inform or need privileges, and memberships of multicast
-// groups, which cannot be read.
+// The options that are restored. Options that can only be read or need privileges are left out. So are memberships of
+// multicast groups, which cannot be read.
 static const struct {
     int16_t family; // 0: any; AF_INET: the two internet families
     int16_t level, name;
@@ -187,7 +186,7 @@ static int same_bytes(const char *a, const char *b, uint32_t bytes) {
 static int describe_options(struct freezing *f, int fd, struct socket_state *state) {
     long fresh = sys3(SYS_socket, state->family, state->type | SOCK_CLOEXEC, state->protocol);
     if (SYS_FAILED(fresh))
-        return fail(f, "descriptors", fresh, "a socket to compare the options of another with cannot be made");
+        return fail(f, "descriptors", fresh, "a new socket, with which to compare socket options, cannot be made");
     struct table *options = &f->sections[SECTION_OPTIONS];
     state->first_option = options->count;
     int result = 0;
@@ -268,12 +267,12 @@ static int describe_listening(struct freezing *f, struct look *look, struct sock
     state->revival = is_any_port(f, look->to->number)            ? SOCKET_LISTENING
                      : f->request->flags & FREEZE_MUTE_LISTENERS ? SOCKET_MUTE
                                                                  : SOCKET_REVIVALS;
-    // The thread that holds it is known once all descriptors are known: `sockets_settle`.
+    // SOCKET_REVIVALS marks a refusal, which `sockets_settle` makes once all descriptors are known.
     return revive(f, look, state);
 }
 
 static int describe_stream(struct freezing *f, struct look *look, struct socket_state *state) {
-    // A socket that was never connected reports a hangup, but no end to read. Source: net/ipv4/tcp.c, tcp_poll.
+    // A socket that was never connected reports a hangup, but is not readable. Source: net/ipv4/tcp.c, tcp_poll.
     short now = poll_now(look->to->number);
     if (state->peer_bytes || !(now & POLLHUP) || now & (POLLIN | POLLRDHUP | POLLERR))
         return end_connection(f, look, state);
@@ -288,7 +287,7 @@ static int describe_datagram(struct freezing *f, struct look *look, struct socke
     uint32_t port = port_of(state->local);
     state->revival = SOCKET_NEW;
     state->any_port = is_any_port(f, look->to->number) || is_chosen_port(port);
-    // A connected socket gets its address and port from connect unless the program had bound it.
+    // A connected socket gets its local address and port from connect, unless the program has bound it.
     if (!port || (state->peer_bytes && state->any_port))
         state->local_bytes = 0;
     return revive(f, look, state);
@@ -301,7 +300,7 @@ static int keep_unread(struct freezing *f, struct look *look) {
     if (bytes <= 0)
         return 0;
     if (look->to->value != SOCK_STREAM)
-        return refuse_descriptor(f, look, "a pair of sockets holds messages; read them before the freeze: descriptor ");
+        return refuse_descriptor(f, look, "a socket pair holds messages; read them before the freeze: descriptor ");
     void *to = bytes <= MAX_UNREAD_BYTES ? contents_room(f, look, (uint64_t)bytes) : 0;
     if (!to)
         return refuse_descriptor(f, look, holds_too_much);
@@ -311,14 +310,14 @@ static int keep_unread(struct freezing *f, struct look *look) {
     if (got > 0 && message.msg_flags & MSG_CTRUNC)
         return refuse_descriptor(f, look, has_descriptors);
     if (got != bytes)
-        return fail(f, "descriptors", SYS_FAILED(got) ? got : -EIO, "what a pair of sockets holds cannot be copied");
+        return fail(f, "descriptors", SYS_FAILED(got) ? got : -EIO, "the data in a socket pair cannot be copied");
     return 0;
 }
 
-// Bytes of an address of AF_UNIX before its name.
+// Size of the part of an AF_UNIX address before the name.
 #define UNIX_FAMILY_BYTES offsetof(struct sockaddr_un, sun_path)
 
-// A Unix socket whose other end is not in this process.
+// Describes a Unix socket whose other end is not in this process.
 static int describe_alone(struct freezing *f, struct look *look, struct socket_state *state) {
     int is_named = state->peer_bytes > UNIX_FAMILY_BYTES;
     if (state->type != SOCK_DGRAM && state->peer_bytes)
@@ -341,7 +340,7 @@ static int describe_unix(struct freezing *f, struct look *look, struct socket_st
     if (peer) {
         look->to->kind = DESCRIPTOR_SOCKETPAIR;
         look->to->value = state->type;
-        look->to->position = look->status.st_ino; // until `sockets_settle` has found the other end
+        look->to->position = look->status.st_ino; // identifies this end until `sockets_settle` finds the other
         look->to->index = peer;
         return keep_unread(f, look);
     }
@@ -350,7 +349,8 @@ static int describe_unix(struct freezing *f, struct look *look, struct socket_st
     return describe_alone(f, look, state);
 }
 
-// Whether the kernel chose the abstract name: five hexadecimal digits. Source: unix(7), "Autobind feature".
+// Whether the kernel chose the abstract name, which then has five hexadecimal digits. Source: unix(7), "Autobind
+// feature".
 static int is_chosen_name(const struct socket_state *state) {
     if (state->local_bytes != UNIX_FAMILY_BYTES + 6 || state->local[UNIX_FAMILY_BYTES])
         return 0;
@@ -388,7 +388,7 @@ int socket_describe(struct freezing *f, struct look *look) {
     return state.type == SOCK_DGRAM ? describe_datagram(f, look, &state) : refuse_descriptor(f, look, is_unknown);
 }
 
-// The other end of a pair if it is in this process.
+// The other end of a socket pair; NULL if it is not in this process.
 static struct descriptor *other_end(struct freezing *f, uint32_t first, const struct descriptor *one) {
     struct table *table = &f->sections[SECTION_DESCRIPTORS];
     for (uint32_t i = first; i < table->count; i++) {
@@ -400,8 +400,8 @@ static struct descriptor *other_end(struct freezing *f, uint32_t first, const st
     return 0;
 }
 
-// Stores each end's number in the other; a socket with its other end outside becomes an ended connection. Before this
-// `position` is this end's inode and `index` the other's.
+// Stores the number of each end in the record of the other. A socket whose other end is not in this process becomes an
+// ended connection. Until then `position` is the inode of this end, and `index` that of the other end.
 static int pair(struct freezing *f, uint32_t index) {
     struct descriptor *one = AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, index);
     if (one->kind != DESCRIPTOR_SOCKETPAIR || !one->position)

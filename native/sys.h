@@ -1,4 +1,4 @@
-// Runs in both address spaces. System calls without a C library: they return -errno, take no lock and touch no errno.
+// Runs in both address spaces. System calls without a C library: they return -errno, take no lock and do not set errno.
 
 #ifndef THAWD_SYS_H
 #define THAWD_SYS_H
@@ -68,7 +68,7 @@ static inline int sys_gettid(void) {
 static inline int sys_getpid(void) {
     return (int)sys3(SYS_getpid, 0, 0, 0);
 }
-// A clock in nanoseconds, by the system call: the vDSO may be unmapped.
+// Reads a clock, nanoseconds. Uses the system call, because the vDSO may be unmapped.
 static inline uint64_t clock_ns(int clock) {
     struct {
         int64_t seconds, nanoseconds;

@@ -1,4 +1,4 @@
-// Runs in both address spaces. Reading and writing short texts without a C library.
+// Runs in both address spaces. Reads and writes short texts without a C library.
 
 #ifndef THAWD_TEXT_H
 #define THAWD_TEXT_H
@@ -31,7 +31,7 @@ static inline int text_ends(const char *text, const char *ending) {
     return bytes >= ending_bytes && text_equal(text + bytes - ending_bytes, ending);
 }
 
-// Writes a text into a buffer; text that does not fit is cut off. Always ended by a NUL.
+// Writes text into a buffer and always ends it with a NUL; text that does not fit is cut off.
 struct writer {
     char *at, *end;
 };
@@ -57,7 +57,7 @@ static inline void put_number(struct writer *out, uint64_t value, unsigned base)
     put_text(out, digits + at);
 }
 
-// Reads digits of `base` and moves `*at` behind them.
+// Reads a number in `base` and moves `*at` behind its digits.
 static inline uint64_t take_number(const char **at, unsigned base) {
     uint64_t value = 0;
     for (;; ++*at) {
@@ -76,7 +76,7 @@ static inline void skip_spaces(const char **at) {
         ++*at;
 }
 
-// The text behind `name` at the beginning of a line of `text`, or NULL.
+// Finds the line of `text` that begins with `name`; returns the text after `name`, or NULL.
 static inline const char *find_line(const char *text, const char *name) {
     while (*text) {
         if (text_begins(text, name))

@@ -1,4 +1,4 @@
-// Runs in thaw's address space. The program: command line, the table of stages, and how it ends when it must.
+// Runs in thaw's address space. The program thawd-thaw: its command line, its stages, and its errors.
 
 #include "thaw.h"
 
@@ -11,22 +11,22 @@ struct thaw thaw_state;
 struct stage {
     const char *name;
     void (*run)(struct thaw *t);
-    const char *holds; // what is true when the stage has ended
+    const char *holds; // what is true after the stage
 };
 
 static const struct stage stages[] = {
-    {"disk", stage_disk, "a folder of this process's own is where the frozen one had its temporary folder, if it had"},
-    {"open", stage_open, "the image is open, is ours alone, and its tables are mapped in the zone"},
-    {"check", stage_check, "every number in the tables is in bounds; this machine is the one it was frozen on"},
-    {"aside", stage_aside, "arguments, environment and vDSO are out of the way, in the zone; this is thaw's own stack"},
-    {"clear", stage_clear, "nothing is mapped but the zone"},
-    {"memory", stage_memory, "all memory is back at its addresses, with its contents, protection and advice"},
-    {"vdso", stage_vdso, "the vDSO stands where the frozen process knows it"},
-    {"process", stage_process, "brk, command line, working folder, umask and signal actions are back"},
-    {"descriptors", stage_descriptors, "descriptors are the frozen process's and those passed, and no others"},
-    {"landing", stage_landing, "the copy can tell that it is one, and finds its arguments"},
-    {"rights", stage_rights, "the copy may do what the frozen process might, and no more: users, capabilities, exec"},
-    {"threads", stage_threads, "every thread exists under its new id, and waits for the leader to open the gate"},
+    {"disk", stage_disk, "the copy's own folder is mounted at the frozen process's temporary folder, if there was one"},
+    {"open", stage_open, "the image is open, belongs to this user alone, and its tables are mapped in the zone"},
+    {"check", stage_check, "every number in the tables is in bounds; the image was frozen on this machine"},
+    {"aside", stage_aside, "arguments, environment and vDSO are in the zone; thaw runs on its own stack"},
+    {"clear", stage_clear, "only the zone is mapped"},
+    {"memory", stage_memory, "all memory is at its old addresses, with its contents, protection and advice"},
+    {"vdso", stage_vdso, "the vDSO is at the address that the frozen process uses"},
+    {"process", stage_process, "brk, command line, working folder, umask and signal actions are restored"},
+    {"descriptors", stage_descriptors, "only the frozen process's descriptors and the passed ones are open"},
+    {"landing", stage_landing, "the copy can detect that it is a copy, and finds its arguments"},
+    {"rights", stage_rights, "the copy has at most the rights of the frozen process: users, capabilities, exec"},
+    {"threads", stage_threads, "every thread exists under its new id, and waits until the main thread opens the gate"},
 };
 
 _Noreturn static void leave(int status) {
@@ -64,29 +64,31 @@ _Noreturn void thaw_fail(const char *what, const char *detail, long error) {
     leave(EXIT_STAGE);
 }
 
-static uint64_t first_mask; // of signals, as this program was started
+static uint64_t first_mask; // the signal mask with which this program was started
 
 static const char help[] =
     "usage: thawd-thaw [OPTION]... IMAGE [ARGUMENT]...\n"
-    "Become the process that was frozen into IMAGE; it finds ARGUMENTs and this program's environment.\n"
-    "  --fd OLD=NEW      descriptor NEW of the caller becomes the frozen process's descriptor OLD\n"
-    "  --disk-at PATH    have a folder of the copy's own at PATH, the frozen process's temporary folder:\n"
-    "  --disk-own FOLDER what lies in FOLDER, or, with --disk-lower, in the folders upper and work there\n"
-    "  --disk-lower PATH over what lies in PATH, which stays as it is\n"
-    "  --disk-tmp PATH   have the same folder at PATH, too, such as /tmp\n"
+    "Become the process that was frozen into IMAGE. It gets the ARGUMENTs and this program's environment variables.\n"
+    "  --fd OLD=NEW      pass the caller's descriptor NEW to the process as its descriptor OLD\n"
+    "  --disk-at PATH    mount the copy's own folder at PATH, the frozen process's temporary folder\n"
+    "  --disk-own FOLDER the copy's own folder; with --disk-lower, it contains the folders upper and work\n"
+    "  --disk-lower PATH mount an overlay: the folder PATH has the initial contents and is never written to\n"
+    "  --disk-tmp PATH   mount the same folder at PATH, too, for example at /tmp\n"
     "  --disk-code PATH  make the folder PATH read-only\n"
-    "  --environment     it is no template: in a user namespace of its own it has 1,024 processes at most\n"
-    "  --rights none     give all capabilities up, once the folders are there\n"
-    "  --rights namespace  have a user namespace of its own, and capabilities in it alone\n"
-    "  --run             IMAGE is a program: execute it with ARGUMENTs as soon as that is done\n"
-    "  --status-fd FD    with --run: write the error to FD, four bytes, when IMAGE cannot be executed\n"
-    "  --try STAGE       end with status 0 when STAGE has ended\n"
-    "  --stages          list the stages and what holds when each has ended\n"
+    "  --environment     the process is an environment, not a template: if it gets a user namespace, it may have\n"
+    "                    1,024 processes at most\n"
+    "  --rights none     drop all capabilities after mounting the folders\n"
+    "  --rights namespace  enter a user namespace, and keep capabilities in that namespace only\n"
+    "  --run             IMAGE is a program: execute it with ARGUMENTs after mounting the folders\n"
+    "  --status-fd FD    with --run: if IMAGE cannot be executed, write the error number to FD, four bytes\n"
+    "  --try STAGE       exit with status 0 after STAGE\n"
+    "  --stages          list the stages, and what is true after each\n"
     "For tests:\n"
-    "  --die-at STAGE    be killed when STAGE has ended\n"
-    "  --no-procmap      do without PROCMAP_QUERY, as on kernels before 6.11\n"
-    "  --vdso-jump       leave the vDSO in its place, as where the kernel seals it\n"
-    "Exit status: 120 when the image does not fit this machine, 121 when a stage failed, else the process's own.\n";
+    "  --die-at STAGE    be killed after STAGE\n"
+    "  --no-procmap      do not use PROCMAP_QUERY, as on kernels before 6.11\n"
+    "  --vdso-jump       leave the vDSO in its place, as on kernels that seal it\n"
+    "Exit status: 120 when the image does not fit this machine, 121 when a stage failed, otherwise the process's "
+    "own.\n";
 
 _Noreturn static void list_stages(void) {
     char line[256];
@@ -102,7 +104,7 @@ _Noreturn static void list_stages(void) {
 }
 
 _Noreturn static void misused(const char *argument) {
-    say("thawd-thaw: not understood: ");
+    say("thawd-thaw: wrong usage: ");
     say(argument);
     say("\n");
     say(help);
@@ -122,10 +124,10 @@ static void take_provided(struct thaw *t, const char *text) {
         misused(text);
 }
 
-// Copies a text of the command line, which is on the kernel's stack: `clear` unmaps that.
+// Copies a text of the command line, because it is on the stack that the kernel made, which `clear` unmaps.
 static void keep(char *to, uint64_t bytes, const char *text) {
     if (text_bytes(text) >= bytes)
-        misused("it is too long");
+        misused("a path or a name is too long");
     copy_bytes(to, text, text_bytes(text) + 1);
 }
 
@@ -190,9 +192,9 @@ static int take_options(struct thaw *t, int argc, char **argv) {
         }
     }
     if (i >= argc)
-        misused("there is no IMAGE");
+        misused("IMAGE is missing");
     if (!t->disk.at != !t->disk.own || ((t->disk.lower || t->disk.tmp || t->disk.code) && !t->disk.at))
-        misused("--disk-at and --disk-own belong together");
+        misused("--disk-at and --disk-own must be given together");
     return i;
 }
 
@@ -202,7 +204,7 @@ _Noreturn static void execute(struct thaw *t) {
     sys6(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, (long)&first_mask, 0, sizeof first_mask, 0, 0);
     long result = t->rights == RIGHTS_NONE ? drop_capabilities() : 0;
     if (result)
-        thaw_fail("capabilities cannot be given up", "", result);
+        thaw_fail("capabilities cannot be dropped", "", result);
     result = sys3(SYS_execve, (long)argv[0], (long)argv, (long)t->envp);
     const int32_t error = (int32_t)-result;
     if (t->status_fd)
@@ -225,13 +227,14 @@ static void run_stages(void *argument) {
     thaw_resume(t);
 }
 
-// The kernel's stack is unmapped by `clear`; this one is not.
+// `clear` unmaps the stack that the kernel made, but not this one.
 static unsigned char own_stack[128 << 10] __attribute__((aligned(16)));
 
 __attribute__((used)) _Noreturn static void begin(uint64_t *first) {
     struct thaw *t = &thaw_state;
     t->started_ns = monotonic_ns();
-    // Until rt_sigreturn restores each thread's own mask, no thread of the copy may take a signal meant for another.
+    // All signals are blocked until rt_sigreturn restores each thread's own mask, so that no thread of the copy takes a
+    // signal meant for another.
     const uint64_t all = ~UINT64_C(0);
     sys6(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, (long)&all, (long)&first_mask, sizeof all, 0, 0);
     int argc = (int)first[0];

@@ -1,7 +1,8 @@
-// Runs in thaw's address space. What the stages of thaw share.
+// Runs in thaw's address space. Declarations that the stages of thaw share.
 //
-// thaw is a static program without a C library, linked at ZONE_START, which the frozen process does not use. Only the
-// zone survives its middle stages: there is no stack but its own, no vDSO, no heap. It uses nothing but system calls.
+// thaw is a static program without a C library, linked at ZONE_START, an address that the frozen process does not use.
+// During its middle stages only the zone is mapped: there is no other stack, no vDSO and no heap. Thaw only makes
+// system calls.
 
 #ifndef THAWD_THAW_H
 #define THAWD_THAW_H
@@ -16,10 +17,10 @@
 #define EXIT_REFUSED 120 // this image cannot be thawed here; no stage has begun to change the process
 #define EXIT_STAGE 121   // a stage failed
 
-// Places in the zone for data set aside, behind thaw's own code and data.
+// Addresses in the zone, after thaw's own code and data, at which data is kept meanwhile.
 #define ZONE_TABLES (ZONE_START + UINT64_C(0x10000000)) // the image's tables
-#define ZONE_PARKED (ZONE_START + UINT64_C(0x08000000)) // the vDSO, on its way
-#define ZONE_BUFFER (ZONE_START + UINT64_C(0x0a000000)) // contents of memory objects, on their way
+#define ZONE_PARKED (ZONE_START + UINT64_C(0x08000000)) // the vDSO, until it is moved to its final address
+#define ZONE_BUFFER (ZONE_START + UINT64_C(0x0a000000)) // contents of a memory object, while it is filled
 
 #define MAX_PROVIDED 1024
 #define WORDS_BYTES (256 << 10)
@@ -31,26 +32,26 @@ struct vdso_parts {
 
 struct provided {
     int32_t number; // number in the frozen process
-    int32_t from;   // number passed by the caller; while descriptors are replaced, the number it is kept under
+    int32_t from;   // the caller's number; while descriptors are replaced, the number under which it is kept
 };
 
 struct thaw {
     // From the command line.
     char path[4096];
     char die_at[32];                                              // a stage, or empty
-    char end_at[32];                                              // the same
-    int by_text;                                                  // no PROCMAP_QUERY
+    char end_at[32];                                              // a stage, or empty
+    int by_text;                                                  // do not use PROCMAP_QUERY
     int vdso_jump;                                                // act as if the kernel had sealed the vDSO
     int again;                                                    // number of earlier attempts with another layout
     struct disk disk;                                             // its texts are on the first stack
     enum { RIGHTS_FROZEN, RIGHTS_NAMESPACE, RIGHTS_NONE } rights; // further limits on the copy's rights
-    int status_fd;      // gets the error, four bytes, when the program cannot be executed; 0: not requested
-    int run;            // execute a program instead of thawing an image, once the disk is mounted
-    char disk_tmp[64];  // `disk.tmp`, kept; empty: the folder has one path only
-    char disk_at[4096]; // `disk.at`, kept; empty: the copy has no temporary folder of its own
+    int status_fd;      // gets the error number, four bytes, if the program cannot be executed; 0: not requested
+    int run;            // execute a program instead of thawing an image, after the disk was mounted
+    char disk_tmp[64];  // copy of `disk.tmp`; empty: the folder has one path only
+    char disk_at[4096]; // copy of `disk.at`; empty: the copy has no temporary folder of its own
     uint32_t provided_count;
     struct provided provided[MAX_PROVIDED];
-    // Copies of the arguments for the copy and of the environment variables: `words` holds the texts in a row.
+    // The arguments and environment variables for the copy: `words` holds all texts, one after the other.
     uint32_t argument_count, variable_count;
     uint64_t words_bytes;
     char words[WORDS_BYTES];
@@ -59,13 +60,13 @@ struct thaw {
     const char *stage;
     uint64_t started_ns;
     int image_fd;
-    int spare_fd; // descriptors from this number on are thaw's own, above all of the frozen process's
+    int spare_fd; // thaw's own descriptors have numbers from this one on, above those of the frozen process
     const struct image_header *header;
     uint64_t tables_bytes;
     struct vdso_parts vdso;
     uint64_t image_device, image_inode; // as /proc/self/maps shows them
-    uint64_t ranges_at, range_count;    // in the parcel: ranges mapped from the image in place of anonymous memory
-    int32_t *new_tids; // in the copy's parcel: pairs of thread id when frozen and now; NULL when there is no room
+    uint64_t ranges_at, range_count;    // address in the parcel and number of the ranges that are mapped from the image
+    int32_t *new_tids; // in the parcel: pairs of old and new thread id; NULL if there is no space for them
 };
 
 extern struct thaw thaw_state;
@@ -77,11 +78,12 @@ static inline const char *string_at(const struct thaw *t, uint32_t offset) {
     return SECTION(t, char, SECTION_STRINGS) + offset;
 }
 
-// Ends the process with a line on standard error. thaw_refuse: the image does not fit here; thaw_fail: a stage failed.
+// Both end the process with a line on standard error. thaw_refuse is for an image that cannot be thawed here, thaw_fail
+// for a stage that failed.
 _Noreturn void thaw_refuse(const char *why, const char *detail);
 _Noreturn void thaw_fail(const char *what, const char *detail, long error);
 
-// The stages, in order; the table in thaw.c says what holds when each has ended.
+// The stages, in order. The table in thaw.c says what is true after each.
 void stage_disk(struct thaw *t);
 void stage_open(struct thaw *t);
 void stage_check(struct thaw *t);
@@ -96,31 +98,32 @@ void stage_rights(struct thaw *t);
 void stage_threads(struct thaw *t);
 _Noreturn void thaw_resume(struct thaw *t);
 
-// Ends the process if it was started under fewer seccomp filters than the frozen one was.
+// Ends this process if it was started under fewer seccomp filters than the frozen process.
 void rights_check(struct thaw *t);
-// Sets the limits of the frozen process, and whether other processes may inspect it; called last.
+// Sets the frozen process's resource limits, and whether other processes may inspect the copy. Called last.
 void rights_limit(const struct process_facts *process);
 // The lowest address of the vDSO and its data.
 uint64_t vdso_start(const struct vdso_parts *vdso);
-// The descriptor of memory object `index`, which is made at the first call.
+// The descriptor of memory object `index`; the first call makes the object.
 int object_descriptor(struct thaw *t, uint32_t index);
 // Moves `fd` to a number that the frozen process does not use; returns the number.
 int keep_aside(struct thaw *t, int fd);
 // Duplicates `fd` to the descriptor's number.
 void put_in_place(const struct descriptor *descriptor, int fd);
-// Writes the data that the descriptor had not read into the other end.
+// Writes the descriptor's unread data into the other end, so that it can be read again.
 void fill_channel(struct thaw *t, const struct descriptor *descriptor, int write_end);
 _Noreturn void fail_descriptor(const struct descriptor *descriptor, const char *what, long error);
-// thaw_sockets.c: makes the descriptor's socket; both ends of a pair are put in place with the first of them.
+// thaw_sockets.c: make_socket makes the descriptor's socket. make_pair makes both ends of a socket pair, and puts both
+// in place.
 int make_socket(struct thaw *t, const struct descriptor *descriptor);
 void make_pair(struct thaw *t, const struct descriptor *first);
 // thaw_rings.c: makes the descriptor's io_uring and maps it at its old address.
 int make_ring(struct thaw *t, const struct descriptor *descriptor);
 // Whether a file is in this copy's own temporary folder.
 int is_own_file(const struct thaw *t, const char *path);
-// Makes the overlay copy the files that this process writes to, before any file is mapped or opened.
+// Makes the overlay copy the files to which this process will write. Called before any file is mapped or opened.
 void make_files_own(struct thaw *t);
-// Ends the process unless a file on disk is the one noted in the image.
+// Ends this process if the file `index` on the disk is not the file that the image describes.
 void file_must_match(struct thaw *t, uint32_t index, int fd);
 
 #endif

@@ -1,5 +1,5 @@
-// Runs in thaw's address space. Descriptors: those the caller passed, and those that are made again. No thread runs
-// yet.
+// Runs in thaw's address space. Puts the descriptors that the caller passed in their places, and makes all others
+// again. No thread of the copy runs yet.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -77,7 +77,7 @@ _Noreturn void fail_descriptor(const struct descriptor *descriptor, const char *
 static int open_file(struct thaw *t, const struct descriptor *descriptor) {
     const struct file_identity *file = SECTION(t, struct file_identity, SECTION_FILES) + descriptor->index;
     const char *path = string_at(t, file->path);
-    if (text_begins(path, "/proc/")) { // a file in the frozen process's own folder there is now one in this process's
+    if (text_begins(path, "/proc/")) { // a file about the frozen process itself is replaced by one about this process
         static char own[4200];
         const char *rest = path + 6;
         uint64_t pid = take_number(&rest, 10);
@@ -92,7 +92,7 @@ static int open_file(struct thaw *t, const struct descriptor *descriptor) {
     int fd = sys_open(path, flags | O_CLOEXEC, 0);
     struct stat status;
     if (fd < 0)
-        thaw_refuse("a file that was open is gone or may not be opened: ", path);
+        thaw_refuse("a file that was open is gone or cannot be opened: ", path);
     sys3(SYS_fstat, fd, (long)&status, 0);
     int other = status.st_ino != file->inode && !is_own_file(t, path);
     if (other && !text_begins(path, "/proc/") && !text_begins(path, "/sys/"))
@@ -102,7 +102,7 @@ static int open_file(struct thaw *t, const struct descriptor *descriptor) {
     return fd;
 }
 
-// Opens the file of `fd` again through /proc, as a separate open file with the descriptor's flags.
+// Opens the file of `fd` again through /proc. The result is a separate open file with the descriptor's flags.
 static int open_anew(int fd, const struct descriptor *descriptor) {
     char path[64];
     struct writer out = text_writer(path, sizeof path);
@@ -117,7 +117,7 @@ static int open_anew(int fd, const struct descriptor *descriptor) {
 static int open_object(struct thaw *t, const struct descriptor *descriptor) {
     int fd = open_anew(object_descriptor(t, descriptor->index), descriptor);
     if (fd < 0)
-        fail_descriptor(descriptor, "a deleted file cannot be opened anew for descriptor ", fd);
+        fail_descriptor(descriptor, "a deleted file cannot be opened again for descriptor ", fd);
     sys3(SYS_lseek, fd, (long)descriptor->position, 0);
     return fd;
 }
@@ -137,7 +137,7 @@ static struct timespec time_of(uint64_t nanoseconds) {
     return (struct timespec){(time_t)(nanoseconds / 1000000000), (long)(nanoseconds % 1000000000)};
 }
 
-// A timer expires when it would have in the original; one whose expiry has passed expires now.
+// Makes a timer that expires at the same time as the original would have. If that time has passed, it expires now.
 static int make_timer(const struct descriptor *descriptor) {
     uint32_t clock = descriptor->index & ~(uint32_t)TIMER_CANCELLED_BY_SET;
     long fd = sys3(SYS_timerfd_create, clock, (int)(descriptor->open_flags & O_NONBLOCK) | O_CLOEXEC, 0);
@@ -177,7 +177,8 @@ void fill_channel(struct thaw *t, const struct descriptor *descriptor, int write
     }
 }
 
-// Makes all descriptors of one pipe, of which `first` is the first. An end may have been opened again with other flags.
+// Makes all descriptors of one pipe; `first` is the index of the first of them. An end may have been opened several
+// times, with different flags.
 static void make_pipe(struct thaw *t, uint32_t first) {
     const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
     int ends[2], taken[2] = {0, 0};
@@ -233,7 +234,7 @@ static void make_one(struct thaw *t, uint32_t index) {
         for (uint32_t i = 0; i < index; i++)
             if (all[i].index == descriptor->index &&
                 (all[i].kind == DESCRIPTOR_PIPE_READ || all[i].kind == DESCRIPTOR_PIPE_WRITE))
-                return; // made with the first of its pipe
+                return; // it was made together with the first descriptor of its pipe
         make_pipe(t, index);
         return;
     case DESCRIPTOR_SOCKETPAIR:
@@ -285,7 +286,7 @@ _Noreturn static void refuse_missing(int number) {
     thaw_refuse("a descriptor was not passed (--fd OLD=NEW): ", text);
 }
 
-// Moves the passed descriptors that the frozen process expects out of the way, and closes the rest.
+// Moves the passed descriptors that the frozen process expects to numbers that are free, and closes all others.
 static void take_provided_aside(struct thaw *t) {
     const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
     for (uint32_t i = 0; i < COUNT(t, SECTION_DESCRIPTORS); i++) {
@@ -300,8 +301,8 @@ static void take_provided_aside(struct thaw *t) {
         if (fd == -EBADF)
             refuse_missing(number);
         if (SYS_FAILED(fd))
-            fail_descriptor(&all[i], "no number is left, raise the limit of open files (ulimit -n), for descriptor ",
-                            fd);
+            fail_descriptor(&all[i],
+                            "no descriptor number is left; raise the limit of open files (ulimit -n): descriptor ", fd);
         for (uint32_t k = 0; known && k < t->provided_count; k++)
             if (t->provided[k].number == number)
                 t->provided[k].from = (int)fd;
@@ -324,12 +325,12 @@ void stage_descriptors(struct thaw *t) {
     for (uint32_t i = 0; i < COUNT(t, SECTION_EPOLL); i++) {
         struct epoll_event event = {.events = watches[i].events, .data.u64 = watches[i].data};
         long result = sys6(SYS_epoll_ctl, watches[i].epoll, EPOLL_CTL_ADD, watches[i].number, (long)&event, 0, 0);
-        // A passed descriptor may be of a kind that cannot be watched (EPERM). Any other error is fatal: the copy would
-        // wait forever for a missing watch.
+        // Without a watch the copy might wait forever, so a lack of memory or of watches is fatal. EPERM is not: a
+        // passed descriptor may be of a kind that cannot be watched.
         if (result == -ENOSPC || result == -ENOMEM)
             thaw_fail("an epoll set cannot be filled (fs.epoll.max_user_watches, memory)", "", result);
     }
     seal_objects(t);
-    // The image stays mapped; nothing of thaw's own stays open.
+    // The image stays mapped. No descriptor of thaw's own stays open.
     sys3(SYS_close_range, t->spare_fd, (long)UINT32_MAX, 0);
 }

@@ -1,5 +1,5 @@
-// Runs in thaw's address space. The copy's own temporary folder, before anything else is opened; and which of its files
-// the copy is going to write to.
+// Runs in thaw's address space. Mounts the copy's own temporary folder before any other file is opened, and finds the
+// files in it to which the copy will write.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,10 +18,10 @@ void stage_disk(struct thaw *t) {
     if (t->disk.at)
         copy_bytes(t->disk_at, t->disk.at, text_bytes(t->disk.at) + 1);
     if (t->disk.tmp && text_bytes(t->disk.tmp) >= sizeof t->disk_tmp)
-        thaw_fail("the other path of the temporary folder is too long", "", ENAMETOOLONG);
+        thaw_fail("the second path of the temporary folder (--disk-tmp) is too long", "", ENAMETOOLONG);
     if (t->disk.tmp)
         copy_bytes(t->disk_tmp, t->disk.tmp, text_bytes(t->disk.tmp) + 1);
-    if (t->again) // the namespaces were kept through exec
+    if (t->again) // an earlier attempt has entered the namespaces, and exec has kept them
         return;
     int result = disk_enter(&t->disk, &failure);
     if (result && failure.refused)
@@ -38,10 +38,11 @@ static void open_once(struct thaw *t, uint32_t index, int flags) {
     const char *path = string_at(t, SECTION(t, struct file_identity, SECTION_FILES)[index].path);
     int fd = is_own_file(t, path) ? sys_open(path, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0) : -1;
     if (fd >= 0)
-        sys_close(fd); // if opening fails here, the opening that matters fails, too, and reports it
+        sys_close(fd); // an error is not reported here: the file is opened again later, and that reports it
 }
 
-// On an overlay the first opening for writing copies a file: descriptors opened before keep reading the old contents.
+// On an overlay a file is copied when it is first opened for writing. Descriptors that were opened before that keep
+// reading the old contents.
 // Source: Documentation/filesystems/overlayfs.rst, "Non-standard behavior".
 void make_files_own(struct thaw *t) {
     if (!*t->disk_at)

@@ -1,4 +1,4 @@
-// Runs in thaw's address space. Opens the image, and refuses it where it cannot be trusted or does not fit.
+// Runs in thaw's address space. Opens the image, and refuses an image that cannot be trusted or thawed here.
 
 #include <fcntl.h>
 #include <linux/mman.h>
@@ -18,7 +18,7 @@ void stage_open(struct thaw *t) {
         thaw_refuse(fd == -2 ? "there is no image " : "the image cannot be opened: ", t->path);
     long result = sys3(SYS_fstat, fd, (long)&status, 0);
     if (result < 0 || !S_ISREG(status.st_mode))
-        thaw_refuse("this is no file: ", t->path);
+        thaw_refuse("this is not a regular file: ", t->path);
     // An image is code and holds secrets: a user who can write it could run code as this user.
     if (status.st_uid != (uint32_t)sys3(SYS_geteuid, 0, 0, 0))
         thaw_refuse("the image belongs to another user: ", t->path);
@@ -31,7 +31,7 @@ void stage_open(struct thaw *t) {
     const struct section_place *last = &header.sections[SECTION_COUNT - 1];
     uint64_t tables = last->offset + (uint64_t)last->count * last->record_bytes;
     if (tables > bytes || tables > MAX_TABLES_BYTES || tables < IMAGE_PAGE || last->offset > bytes)
-        tables = IMAGE_PAGE; // damaged, as `check` will say
+        tables = IMAGE_PAGE; // the image is damaged, which `check` reports
     long at = sys_mmap(ZONE_TABLES, tables, PROT_READ, MAP_PRIVATE | MAP_FIXED | MAP_POPULATE, fd, 0);
     if (SYS_FAILED(at))
         thaw_fail("the image's tables cannot be mapped", "", at);
@@ -40,12 +40,13 @@ void stage_open(struct thaw *t) {
     t->tables_bytes = tables;
 }
 
-// With an earlier clock, code that measures time or sleeps until a time would wait until the clock has caught up.
+// Refuses an image if the clocks are behind those of the freeze. Otherwise code that sleeps until a time, or measures
+// time, would wait until the clocks reach the time of the freeze again.
 static void clocks_check(const struct process_facts *process) {
     if (clock_ns(CLOCK_MONOTONIC) < process->monotonic_ns || clock_ns(CLOCK_BOOTTIME) < process->boottime_ns)
         thaw_refuse(
-            "the monotonic clock stands before the moment of the freeze: this is another time namespace, or the "
-            "machine was set back",
+            "the monotonic clock is behind its value at the freeze: this process is in another time namespace, or the "
+            "virtual machine was reset to an earlier state",
             "");
 }
 
@@ -80,11 +81,12 @@ void file_must_match(struct thaw *t, uint32_t index, int fd) {
         thaw_refuse("a file of the frozen process is gone: ", path);
     long result = sys3(SYS_fstat, fd, (long)&status, 0);
     if (result < 0)
-        thaw_fail("a file cannot be looked at: ", path, result);
+        thaw_fail("a file cannot be examined: ", path, result);
     if (!file->checked)
         return;
     int64_t modified_ns = status.st_mtim.tv_sec * INT64_C(1000000000) + status.st_mtim.tv_nsec;
-    // In the copy's own folder a file may be a copy of the frozen process's: its size and time must be the same.
+    // A file in the copy's own folder may be a copy of the frozen process's file, so its inode may differ. Size and
+    // time must be the same.
     int other = status.st_ino != file->inode && !is_own_file(t, path);
     if (other || (uint64_t)status.st_size != file->bytes || modified_ns != file->modified_ns)
         thaw_refuse("a file has changed since the freeze: ", path);

@@ -1,4 +1,5 @@
-// Runs in thaw's address space. The process as a whole: brk, command line, folder, umask, signals; and its landing.
+// Runs in thaw's address space. Restores brk, command line, working folder, umask and signal actions, and fills in the
+// landing.
 
 #include <errno.h>
 #include <linux/prctl.h>
@@ -6,8 +7,8 @@
 #include "thaw.h"
 #include "thaw_landing.h"
 
-// Writes pairs of addresses, the ranges mapped from the image, to the end of the parcel. The hooks read them before
-// they ask the kernel, and instead if that fails. They are left out when there is no room.
+// Writes the ranges that are mapped from the image, as pairs of addresses, to the end of the parcel. The hooks check
+// them before they ask the kernel, or instead if the kernel does not answer. They are left out if the parcel is full.
 static void note_ranges(struct thaw *t, uint64_t at) {
     const struct operation *operations = SECTION(t, struct operation, SECTION_OPERATIONS);
     const struct process_facts *process = &t->header->process;
@@ -30,7 +31,7 @@ static void note_ranges(struct thaw *t, uint64_t at) {
     t->range_count = count;
 }
 
-// Fills the parcel with the texts, pointers to them, and room for thread ids; notes their addresses in the landing.
+// Fills the parcel with the texts, pointers to them, and space for thread ids. Writes their addresses to the landing.
 static void fill_parcel(struct thaw *t, struct landing *landing) {
     const struct process_facts *process = &t->header->process;
     char *text = (char *)process->parcel;
@@ -65,7 +66,8 @@ static void fill_parcel(struct thaw *t, struct landing *landing) {
     note_ranges(t, process->parcel + tids + (fits ? UINT64_C(16) * threads : 0));
 }
 
-// Needs no privilege with exe_fd -1. Required, since glibc mistakes another process's brk for a success.
+// Tells the kernel the addresses of the frozen process's code, data, brk and stack. Without its own brk, glibc's brk()
+// would wrongly report success. With exe_fd -1 the call needs no privilege.
 static void set_memory_map(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
     uint64_t words = process->parcel, variables = words;
@@ -87,7 +89,7 @@ static void set_memory_map(struct thaw *t) {
     };
     long result = sys_prctl(PR_SET_MM, PR_SET_MM_MAP, (long)&map, sizeof map, 0);
     if (result < 0)
-        thaw_fail("the kernel does not take the memory map (prctl PR_SET_MM_MAP)", "", result);
+        thaw_fail("the kernel does not accept the memory map (prctl PR_SET_MM_MAP)", "", result);
 }
 
 static void set_signals(struct thaw *t) {
@@ -100,7 +102,7 @@ static void set_signals(struct thaw *t) {
 void stage_process(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
     if (ask_for_registers(process->register_permissions))
-        thaw_refuse("the frozen process had asked for registers (AMX) that the kernel does not give", "");
+        thaw_refuse("the frozen process had requested registers (AMX) that this kernel does not grant", "");
     fill_parcel(t, (struct landing *)process->landing);
     set_memory_map(t);
     const char *folder = string_at(t, process->working_folder);
@@ -115,7 +117,7 @@ void stage_landing(struct thaw *t) {
     struct landing *landing = (struct landing *)t->header->process.landing;
     if (landing->image_count >= LANDING_IMAGES)
         thaw_refuse("the process was frozen and thawed too often: eight times at most", "");
-    if (t->image_inode) // otherwise all data was copied
+    if (t->image_inode) // 0 if all data was copied, so that no memory is mapped from the image
         landing->images[landing->image_count++] = (struct landed_image){
             .device = t->image_device,
             .inode = t->image_inode,

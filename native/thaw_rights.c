@@ -50,11 +50,11 @@ static long set_groups(const char *frozen) {
     return sys3(SYS_setgroups, count, (long)groups, 0);
 }
 
-// In a user namespace groups have other numbers, and no process there could have dropped any.
+// Restores the groups. In a user namespace of its own a process sees other group numbers, and cannot drop any group.
 static void become_groups(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
     const char *more = string_at(t, process->more_groups);
-    if (*more == '?') // it was frozen in a user namespace of its own
+    if (*more == '?') // the process was frozen in a user namespace of its own
         return;
     uint32_t now[3] = {0};
     sys3(SYS_getresgid, (long)&now[0], (long)&now[1], (long)&now[2]);
@@ -62,11 +62,11 @@ static void become_groups(struct thaw *t) {
     if (!result && __builtin_memcmp(now, process->groups, sizeof now))
         result = sys3(SYS_setresgid, process->groups[0], process->groups[1], process->groups[2]);
     if (result && in_first_user_namespace())
-        thaw_refuse("the frozen process was in other groups, and this one may not change its own", "");
+        thaw_refuse("the frozen process was in other groups, and this process may not change its groups", "");
 }
 
-// The image's owner is this process's effective user. If the three ids were equal at the freeze and are equal now, the
-// user is the same, even if its number differs.
+// Restores the user ids. The image's owner is this process's effective user. So if the three ids were equal at the
+// freeze and are equal now, the user is the same, even if its number differs.
 static void become_users(struct thaw *t) {
     const uint32_t *frozen = t->header->process.users;
     uint32_t now[3] = {0};
@@ -76,11 +76,12 @@ static void become_users(struct thaw *t) {
         return;
     sys_prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0); // `limit_capabilities` drops the excess
     if (sys3(SYS_setresuid, frozen[0], frozen[1], frozen[2]))
-        thaw_refuse("the frozen process had other real or saved user ids, and this one may not change its own", "");
+        thaw_refuse("the frozen process had other real or saved user ids, and this process may not change its ids", "");
     sys_prctl(PR_SET_KEEPCAPS, (t->header->process.secure_bits & SECBIT_KEEP_CAPS) != 0, 0, 0, 0);
 }
 
-// Without CAP_SETPCAP the set cannot be reduced. It matters at an exec only, where no_new_privs is stricter still.
+// Without CAP_SETPCAP the bounding set cannot be reduced. It matters only at an exec, and no_new_privs limits an exec
+// even more.
 static void limit_bounding(const struct process_facts *process) {
     for (int capability = 0; capability < 64; capability++) {
         long has = sys_prctl(PR_CAPBSET_READ, capability, 0, 0, 0);
@@ -101,7 +102,7 @@ static void set_secure_bits(const struct process_facts *process) {
     sys_prctl(PR_SET_KEEPCAPS, kept != 0, 0, 0, 0);
     if (now >= 0 && (process->secure_bits & ~(uint32_t)now & ~(uint32_t)SECBIT_KEEP_CAPS) &&
         sys_prctl(PR_SET_SECUREBITS, now | process->secure_bits, 0, 0, 0) < 0)
-        thaw_refuse("the frozen process had securebits that this one may not set", "");
+        thaw_refuse("the frozen process had securebits that this process may not set", "");
 }
 
 static void limit_capabilities(const struct process_facts *process) {
@@ -127,7 +128,7 @@ static void limit_capabilities(const struct process_facts *process) {
 
 void stage_rights(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
-    int death_signal = 0; // this process's; a change of user or capabilities clears it
+    int death_signal = 0; // saved, because a change of user or capabilities clears it
     sys_prctl(PR_GET_PDEATHSIG, (long)&death_signal, 0, 0, 0);
     become_groups(t);
     limit_bounding(process);
@@ -135,11 +136,11 @@ void stage_rights(struct thaw *t) {
     become_users(t);
     limit_capabilities(process);
     if (t->rights == RIGHTS_NONE && drop_capabilities())
-        thaw_fail("capabilities cannot be given up", "", EPERM);
+        thaw_fail("capabilities cannot be dropped", "", EPERM);
     if (process->no_privileges && sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         thaw_fail("no_new_privs cannot be set", "", EPERM);
     if (process->fixed_code && sys_prctl(PR_SET_MDWE, process->fixed_code, 0, 0, 0) < 0)
-        thaw_refuse("the frozen process could make no writable memory executable (PR_SET_MDWE), and this one can", "");
+        thaw_refuse("the frozen process could not make writable memory executable (PR_SET_MDWE), but this one can", "");
     if (process->subreaper)
         sys_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     if (process->no_huge_pages)
@@ -155,13 +156,13 @@ void rights_limit(const struct process_facts *process) {
         uint64_t now[2];
         if (sys6(SYS_prlimit64, 0, resource, 0, (long)now, 0, 0))
             continue;
-        // The soft limit is the frozen process's; the hard limit is the lower one of both processes.
+        // The soft limit is that of the frozen process. The hard limit is the lower one of the two processes'.
         const uint64_t *frozen = &process->limits[2 * resource];
         uint64_t hard = frozen[1] < now[1] ? frozen[1] : now[1];
         uint64_t limit[2] = {frozen[0] < hard ? frozen[0] : hard, hard};
         if (__builtin_memcmp(now, limit, sizeof now))
             sys6(SYS_prlimit64, 0, resource, (long)limit, 0, 0, 0);
     }
-    // Last: /proc/self then belongs to root.
+    // This comes last, because afterwards /proc/self belongs to root.
     sys_prctl(PR_SET_DUMPABLE, process->dumpable == 1, 0, 0, 0);
 }

@@ -13,12 +13,12 @@ static void map_at(const struct descriptor *descriptor, uint64_t address, uint64
     long at = sys_mmap(address, bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_FIXED_NOREPLACE, -1, 0);
     if (SYS_FAILED(at) || (uint64_t)at != address)
-        fail_descriptor(descriptor, "there is no room for an io_uring where it was: descriptor ",
+        fail_descriptor(descriptor, "the old address of an io_uring cannot be mapped: descriptor ",
                         SYS_FAILED(at) ? at : -EEXIST);
 }
 
-// The ring's user may have noted its counts: requests that do nothing advance the new ring to them. A zeroed request is
-// such a request.
+// Advances the new ring to the counts of the old ring, which its user may remember, by requests that do nothing. A
+// zeroed request does nothing.
 static void bring_forward(const struct descriptor *descriptor, const struct ring_state *ring,
                           const struct io_uring_params *made, int fd) {
     uint32_t *tail = (uint32_t *)(ring->rings + made->sq_off.tail);
@@ -43,7 +43,7 @@ int make_ring(struct thaw *t, const struct descriptor *descriptor) {
     if (fd < 0)
         fail_descriptor(descriptor, "an io_uring cannot be made for descriptor ", fd);
     if (made.sq_entries != ring->entries || made.sq_off.array + ring->entries * UINT64_C(4) > ring->rings_bytes)
-        fail_descriptor(descriptor, "an io_uring is laid out in another way: descriptor ", -EINVAL);
+        fail_descriptor(descriptor, "this kernel lays out an io_uring differently: descriptor ", -EINVAL);
     uint32_t *list = (uint32_t *)(ring->rings + made.sq_off.array);
     for (uint32_t i = 0; i < ring->entries; i++)
         list[i] = i;

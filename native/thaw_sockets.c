@@ -9,7 +9,7 @@
 
 #include "thaw.h"
 
-// Makes both ends, when the first of them is reached.
+// Makes both ends of a pair; `first` is the one that comes first in the table.
 void make_pair(struct thaw *t, const struct descriptor *first) {
     const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
     int ends[2];
@@ -54,7 +54,7 @@ static long bind_to(const struct socket_state *state, int fd, int any_port) {
     return sys3(SYS_bind, fd, (long)address, bytes);
 }
 
-// Binds a socket to its old address; if its port is taken, or the kernel had chosen it, to a free port.
+// Binds a socket to its old address. If that port is in use, or the kernel had chosen it, the socket gets a free port.
 static void bind_socket(const struct descriptor *descriptor, const struct socket_state *state, int fd) {
     if (!state->local_bytes)
         return;
@@ -74,8 +74,8 @@ static int make_ended_unix(const struct socket_state *state) {
     return ends[0];
 }
 
-// Makes a socket listen unreachably, at a random loopback address 127.x.y.z. A filter drops all connections, if one may
-// be attached: some machines allow that to root only.
+// Makes a socket listen at a random loopback address 127.x.y.z, so that nothing connects to it. Attaches a filter that
+// drops all connections, unless the machine allows that only to root.
 static long mute(const struct socket_state *state, int fd) {
     struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
     struct sock_fprog program = {.len = 1, .filter = &nothing};
@@ -115,13 +115,13 @@ int make_socket(struct thaw *t, const struct descriptor *descriptor) {
     if (fd < 0)
         fail_descriptor(descriptor, "a socket cannot be made for descriptor ", fd);
     set_options(t, descriptor, state, fd);
-    // Afterwards reading returns the end, writing EPIPE, and poll reports both; nothing is ever sent. The call returns
-    // ENOTCONN, and the socket is shut down nevertheless. Source: net/ipv4/af_inet.c, inet_shutdown.
+    // Afterwards read returns 0, write fails with EPIPE, and poll reports both; nothing is ever sent. The call fails
+    // with ENOTCONN, but shuts the socket down nevertheless. Source: net/ipv4/af_inet.c, inet_shutdown.
     if (state->revival == SOCKET_ENDED)
         sys3(SYS_shutdown, fd, SHUT_RDWR, 0);
     else if (state->revival == SOCKET_NEW) {
         bind_socket(descriptor, state, fd);
-        // This sends nothing. If the peer does not exist, sending reports that, as in the original.
+        // connect sends nothing here. If the peer does not exist, a later send reports that, as in the original.
         if (state->peer_bytes)
             sys3(SYS_connect, fd, (long)state->peer, state->peer_bytes);
     } else

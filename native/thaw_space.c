@@ -60,8 +60,8 @@ static long map(const struct operation *operation, int flags, int fd) {
 static long map_anonymous(const struct operation *operation) {
     struct operation anonymous = *operation;
     anonymous.offset = 0;
-    // The kernel must know it as a stack: glibc makes stacks executable by mprotect(PROT_GROWSDOWN), which requires
-    // that.
+    // The kernel must know that this is a stack: glibc makes stacks executable by mprotect(PROT_GROWSDOWN), which fails
+    // for other memory.
     int flags = operation->flags & OPERATION_STACK ? MAP_GROWSDOWN : 0;
     return map(&anonymous, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1);
 }
@@ -70,13 +70,13 @@ static long map_data(struct thaw *t, const struct operation *operation) {
     long result = map(operation, MAP_PRIVATE, t->image_fd);
     if (result != -EPERM || !(operation->protection & PROT_EXEC))
         return result;
-    result = map_anonymous(operation); // the image is on a file system mounted noexec
+    result = map_anonymous(operation); // copies the pages: the image's file system is mounted noexec
     if (!SYS_FAILED(result))
         copy_in(t, operation);
     return result;
 }
 
-// Opens files as the operations need them; those of one file follow each other.
+// Opens the file that an operation needs. Operations on one file follow each other, so only one file is open at a time.
 static int file_of(struct thaw *t, uint32_t index, int flags) {
     static uint32_t open_index = NO_INDEX;
     static int fd = -1, open_flags;
@@ -115,7 +115,8 @@ static long map_one(struct thaw *t, const struct operation *operation) {
     }
 }
 
-// Repeats advice, as best effort like the original advice, except for MADV_WIPEONFORK and MADV_DONTFORK.
+// Repeats advice. Errors matter only for MADV_WIPEONFORK and MADV_DONTFORK; other advice is best effort, as it was in
+// the original.
 static void give_advice(const struct operation *operation) {
     static const struct {
         uint32_t bit;
@@ -130,13 +131,13 @@ static void give_advice(const struct operation *operation) {
             continue;
         long result = sys_madvise(operation->address, operation->length, known[i].advice);
         if (result < 0 && known[i].bit & (ADVICE_WIPEONFORK | ADVICE_DONTFORK))
-            thaw_fail("advice about forks cannot be given again", "", result);
+            thaw_fail("MADV_WIPEONFORK or MADV_DONTFORK cannot be set again", "", result);
     }
     if (operation->advice & ADVICE_LOCKED)
         sys3(SYS_mlock2, (long)operation->address, (long)operation->length, 1 /* MLOCK_ONFAULT */);
 }
 
-// Notes the image's device and inode as /proc/self/maps shows them: fstat returns other numbers on some file systems.
+// Records the image's device and inode as /proc/self/maps shows them. On some file systems fstat returns other numbers.
 static void identify_image(struct thaw *t, const struct operation *operation) {
     struct vma vma;
     if (t->image_inode || operation->kind != OPERATION_DATA || vma_at(operation->address, &vma, t->by_text) ||

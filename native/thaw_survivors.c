@@ -1,5 +1,5 @@
-// Runs in thaw's address space. Moves data into the zone that must outlive this address space: arguments, environment,
-// vDSO; then moves the vDSO to its address in the frozen process.
+// Runs in thaw's address space. Moves data that is still needed after `clear` into the zone: arguments, environment
+// variables, vDSO. Later moves the vDSO to its address in the frozen process.
 
 #include <elf.h>
 #include <errno.h>
@@ -55,7 +55,7 @@ static void find_vdso(struct thaw *t) {
         line = end + more;
     }
     if (!t->vdso.code_bytes)
-        thaw_refuse("this kernel gives no vDSO", "");
+        thaw_refuse("this kernel provides no vDSO", "");
 }
 
 static int overlaps_image(struct thaw *t, uint64_t start, uint64_t end) {
@@ -67,13 +67,13 @@ static int overlaps_image(struct thaw *t, uint64_t start, uint64_t end) {
     return process->vdso_start < end && process->vdso_start + process->vdso_bytes > start;
 }
 
-// Executes this program again: another exec gets another layout.
+// Executes this program again, because another exec gets another layout.
 _Noreturn static void exec_again(struct thaw *t) {
     static char *argv[4096];
     static char number[24];
     int count = 1;
     if (t->again >= EXEC_TRIES)
-        thaw_fail("the sealed vDSO is in the way, whatever the layout", "", EEXIST);
+        thaw_fail("the sealed vDSO is at an address that the image needs, in every layout that was tried", "", EEXIST);
     struct writer out = text_writer(number, sizeof number);
     put_number(&out, (uint64_t)t->again + 1, 10);
     argv[0] = t->argv[0];
@@ -89,13 +89,13 @@ uint64_t vdso_start(const struct vdso_parts *vdso) {
     return vdso->vvar_bytes ? vdso->vvar_start : vdso->code_start;
 }
 
-// Moves the vDSO, with its data before its code as it was, one mapping at a time: mremap does not cross mappings.
-// Returns 0, or -EPERM when the kernel has sealed it (CONFIG_MSEAL_SYSTEM_MAPPINGS).
+// Moves the vDSO with the data areas before its code, one mapping at a time: mremap moves only one mapping. Returns 0,
+// or -EPERM when the kernel has sealed the vDSO (CONFIG_MSEAL_SYSTEM_MAPPINGS).
 static int move_vdso(struct thaw *t, uint64_t start, uint64_t end, uint64_t to) {
     for (uint64_t at = start; at < end;) {
         struct vma vma;
         if (vma_at(at, &vma, t->by_text) || vma.start != at)
-            thaw_fail("the vDSO is not where it was", "", ENOENT);
+            thaw_fail("the vDSO was not found at its address", "", ENOENT);
         long result = sys_mremap(at, vma.end - at, vma.end - at, MREMAP_MAYMOVE | MREMAP_FIXED, to);
         if (SYS_FAILED(result) && at == start)
             return -EPERM;
@@ -115,7 +115,7 @@ static void park_vdso(struct thaw *t) {
     if (vdso->code_bytes != frozen.code_bytes ||
         end - start != frozen.code_start + frozen.code_bytes - vdso_start(&frozen) ||
         checksum((const void *)vdso->code_start, vdso->code_bytes) != process->vdso_hash)
-        thaw_refuse("the kernel's vDSO is another one", "");
+        thaw_refuse("this kernel has another vDSO", "");
     if (!t->vdso_jump && move_vdso(t, start, end, ZONE_PARKED) == 0)
         return;
     t->vdso_jump = 1;
@@ -140,7 +140,8 @@ void stage_aside(struct thaw *t) {
     park_vdso(t);
 }
 
-// Replaces a function of the old vDSO by a jump to the same function of this process's vDSO, which is not moved.
+// Replaces a function in the copy of the vDSO by a jump to the same function of this process's vDSO, which cannot be
+// moved.
 static void redirect(struct thaw *t, unsigned char *code, const Elf64_Sym *symbol) {
     if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC || symbol->st_shndx == SHN_UNDEF)
         return;
@@ -157,7 +158,7 @@ static void jump_to_vdso(struct thaw *t) {
         thaw_fail("the vDSO's copy cannot be mapped", "", at);
     unsigned char *code = (unsigned char *)at;
     copy_bytes(code, SECTION(t, char, SECTION_VDSO), bytes);
-    // SAFETY: these bytes are the kernel's own, as the hash has shown.
+    // SAFETY: the hash has shown that these bytes come from the kernel.
     const Elf64_Ehdr *elf = (const Elf64_Ehdr *)(const void *)t->vdso.code_start;
     const Elf64_Shdr *sections = (const Elf64_Shdr *)(const void *)(t->vdso.code_start + elf->e_shoff);
     int redirected = 0;

@@ -1,4 +1,4 @@
-// Runs in thaw's address space, on the stacks of the frozen threads. Makes the threads and lets them all go at once.
+// Runs in thaw's address space, on the stacks of the frozen threads. Makes all threads, then lets them continue.
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -11,13 +11,13 @@
 #define RSEQ_BYTES 32
 #define ROBUST_BYTES 24  // sizeof(struct robust_list_head)
 #define ROBUST_MOST 2048 // ROBUST_LIST_LIMIT of the kernel
-// A thread begins below its signal frame, in memory that will not be read again.
+// A thread starts on its own stack, below its signal frame, in memory that is not read again.
 #define BELOW_CONTEXT 1024
 
-static uint32_t reading; // threads that still read the tables
-static uint32_t gate;    // 1: open
+static uint32_t reading; // number of threads that still read the tables
+static uint32_t gate;    // 1: open, the threads may continue
 
-// Source: include/uapi/linux/rseq.h; an initial area, as glibc registers it.
+// The initial part of struct rseq, as glibc registers it. Source: include/uapi/linux/rseq.h.
 struct rseq_area {
     uint32_t cpu_id_start, cpu_id;
     uint64_t critical_section;
@@ -35,8 +35,8 @@ static void set_rseq(const struct thread_state *thread) {
     sys6(SYS_rseq, (long)area, RSEQ_BYTES, 0, RSEQ_SIGNATURE, 0, 0);
 }
 
-// Robust mutexes that the thread holds name their owner by thread id. The new id is written before any thread runs that
-// might wait for one of them.
+// Writes the thread's new id into the robust mutexes that it holds: they name their owner by thread id. This is done
+// before any thread runs that might wait for one of them.
 // Source: Documentation/locking/robust-futexes.rst.
 static void rename_owner(const struct thread_state *thread, uint32_t tid) {
     struct {
@@ -66,7 +66,7 @@ static void announce(const struct thread_state *thread, uint32_t tid) {
     }
 }
 
-// Sets the thread's scheduling; it is never better than this program's own where that would need a right.
+// Sets the thread's scheduling. It never becomes better than this program's own, since that needs a right.
 static void set_priority(const struct thread_state *thread) {
     const int none = 0;
     if (thread->policy == SCHED_BATCH || thread->policy == SCHED_IDLE)
@@ -89,13 +89,13 @@ static void become(const struct thread_state *thread) {
     set_priority(thread);
 }
 
-// The last thread to read the tables unmaps them: a thread that waits for a processor delays none of the others.
+// The last thread that reads the tables unmaps them. So no thread waits for another that does not get a processor.
 static void leave_tables(void) {
     if (__atomic_sub_fetch(&reading, 1, __ATOMIC_ACQ_REL) == 0)
         sys_munmap(ZONE_TABLES, thaw_state.tables_bytes);
 }
 
-// SAFETY: runs on the stack of a frozen thread, below its signal frame; uses a few hundred bytes only.
+// SAFETY: this runs on the stack of a frozen thread, below its signal frame, and uses only a few hundred bytes.
 static void run_other(void *argument) {
     const struct thread_state *thread = argument;
     uint64_t context = thread->context;
@@ -117,7 +117,7 @@ void stage_threads(struct thaw *t) {
                            CLONE_SETTLS | CLONE_CHILD_SETTID | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
     reading = count;
     for (uint32_t i = 1; i < count; i++) {
-        // That address is glibc's pthread.tid: the kernel writes the new id where glibc reads it.
+        // This is the address of glibc's pthread.tid: the kernel writes the new id where glibc reads it.
         int32_t *tid = (int32_t *)threads[i].clear_child_tid;
         sys_prctl(PR_SET_NAME, (long)threads[i].name, 0, 0, 0); // a new thread inherits it
         long result = clone_thread(flags, stack_of(&threads[i]), tid, tid, threads[i].fs_base, run_other,

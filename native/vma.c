@@ -1,4 +1,4 @@
-// Runs in both address spaces. What is mapped at an address of this process.
+// Runs in both address spaces. Finds the mapping at an address of this process.
 
 #include <errno.h>
 
@@ -51,7 +51,7 @@ static void parse_line(const char *at, struct vma *found) {
 }
 
 static int by_lines(int fd, uint64_t address, struct vma *found) {
-    char buffer[2048]; // small, since the stack of madvise's caller may be small
+    char buffer[2048]; // small, because the stack of madvise's caller may be small
     uint64_t have = 0;
     int line_has_begun = 1; // the buffer begins at the beginning of a line
     for (;;) {
@@ -62,7 +62,7 @@ static int by_lines(int fd, uint64_t address, struct vma *found) {
         buffer[have] = 0;
         char *line = buffer;
         for (char *at = buffer; at < buffer + have; at++) {
-            // A line with a long path is cut: the fields before it are within the first 200 bytes.
+            // A line with a long path is parsed before its end: all other fields are within the first 200 bytes.
             if (*at != '\n' && !(line_has_begun && at - line == 200))
                 continue;
             if (line_has_begun) {

@@ -1,12 +1,11 @@
-// Runs in the process that is frozen. madvise and mlock, before and after the thaw. What makes this hard: memory of a
-// copy is mapped from the image, so that the kernel alone would answer MADV_DONTNEED by the frozen contents instead of
-// zeros.
+// Runs in the process that is frozen. Tests madvise and mlock before and after the thaw. A copy's memory is mapped from
+// the image, so after MADV_DONTNEED the kernel alone would show the frozen contents instead of zeros.
 
 #include "harness.h"
 
 #include <sys/wait.h>
 
-// A letter pair of VmFlags in /proc/self/smaps, of the mapping at `address`: vmflag(address, "wf").
+// Whether the mapping at `address` has this flag, a pair of letters in VmFlags of /proc/self/smaps: vmflag(at, " wf").
 static bool vmflag(const void *address, const char *flag) {
     FILE *maps = fopen("/proc/self/smaps", "re");
     CHECK(maps);
@@ -23,7 +22,7 @@ static bool vmflag(const void *address, const char *flag) {
     return found;
 }
 
-CASE(dontneed, "MADV_DONTNEED makes zeros of whole ranges and of parts, and leaves the neighbours") {
+CASE(dontneed, "MADV_DONTNEED zeroes whole ranges and parts of ranges, and does not change their neighbours") {
     char *memory = map_anonymous(600);
     fill(memory, 600 * PAGE, 1);
     freeze_here();
@@ -102,7 +101,7 @@ CASE(dontneed_of_new_memory, "MADV_DONTNEED works on memory that was mapped, or 
 }
 
 CASE(dontneed_of_files,
-     "MADV_DONTNEED on pages of a file brings the file back, or fails where pages were written and frozen") {
+     "MADV_DONTNEED on pages of a file shows the file again, or fails where pages were written and frozen") {
     int fd = make_file("data", 40, 9);
     char *memory = map_pages(40, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
     fill(memory + 10 * PAGE, 10 * PAGE, 50);
@@ -150,7 +149,7 @@ CASE(errors, "madvise fails in the copy as it does elsewhere, errno included") {
     CHECK_EQUAL(madvise(memory, 0, MADV_DONTNEED), 0);
     CHECK_EQUAL(madvise(memory, (size_t)-PAGE, MADV_DONTNEED), -1);
     errno = 0;
-    CHECK_EQUAL(madvise(memory + 40 * PAGE, 40 * PAGE, MADV_DONTNEED), -1); // applied but for the hole: madvise(2)
+    CHECK_EQUAL(madvise(memory + 40 * PAGE, 40 * PAGE, MADV_DONTNEED), -1); // applied except to the hole: madvise(2)
     CHECK_EQUAL(errno, ENOMEM);
     CHECK(zeros(memory + 40 * PAGE, 10 * PAGE) && zeros(memory + 60 * PAGE, 20 * PAGE));
     CHECK(filled(memory, 40 * PAGE, 1) && filled(memory + 80 * PAGE, 20 * PAGE, 1 + 80 * PAGE / 8));
@@ -181,7 +180,7 @@ CASE(kept_advice, "advice given before the freeze holds in the copy: fork, dump,
     int ends[2], status;
     CHECK_EQUAL(pipe(ends), 0);
     pid_t child = fork();
-    if (child == 0) // the first 10 pages are not there in a child
+    if (child == 0) // the first 10 pages are not mapped in a child
         _exit(write(ends[1], memory + PAGE, 1) == -1 && errno == EFAULT &&
                       filled(memory + 10 * PAGE, PAGE, 1 + 10 * 512)
                   ? 0
@@ -220,7 +219,7 @@ CASE(other_advice, "all other advice is accepted in the copy and changes no cont
     freeze_here();
     for (size_t i = 0; i < sizeof advice / sizeof *advice; i++) {
         int result = madvise(memory + 100 * PAGE, 900 * PAGE, advice[i]);
-        if (result != 0 && errno != EINVAL) // kernels before 5.14 know no MADV_POPULATE_*
+        if (result != 0 && errno != EINVAL) // kernels before 5.14 do not have MADV_POPULATE_*
             CHECK_EQUAL(advice[i], -1);
         CHECK(filled(memory, 1100 * PAGE, 1));
     }
@@ -265,7 +264,7 @@ CASE(raw_calls, "with FREEZE_COPY, code that makes the system calls itself gets 
     fill(grows, 20 * PAGE, 2);
     freeze_here();
     if (copy && !(flags && atoi(flags) & FREEZE_COPY))
-        return; // without it these calls see the image; docs/explanation/uniqueness.md and the engine's README say so
+        return; // without FREEZE_COPY these calls see the image, as docs/reference/refusals.md says
     CHECK_EQUAL(syscall(SYS_madvise, memory + 10 * PAGE, 10 * PAGE, MADV_DONTNEED), 0);
     CHECK(zeros(memory + 10 * PAGE, 10 * PAGE) && filled(memory, 10 * PAGE, 1));
     CHECK_EQUAL(syscall(SYS_madvise, memory + 50 * PAGE, 10 * PAGE, MADV_FREE), 0);

@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. Pipes, eventfds, epoll sets and socket pairs within the process.
+// Runs in the process that is frozen. Tests pipes, eventfds, epoll sets and socket pairs within the process.
 
 #include "harness.h"
 
@@ -14,7 +14,7 @@ static bool readable(int fd) {
     return watch.revents & POLLIN;
 }
 
-CASE(pipes, "a pipe keeps what is in it, its capacity and its flags") {
+CASE(pipes, "a pipe keeps its contents, its capacity and its flags") {
     int ends[2], empty[2], full[2];
     char text[16] = "", page[PAGE];
     CHECK_EQUAL(pipe2(ends, O_CLOEXEC), 0);
@@ -65,7 +65,7 @@ CASE(shared_ends, "ends of a pipe that were duplicated still belong to one pipe"
     CHECK_EQUAL(read(reader, &byte, 1), 0);
 }
 
-CASE(opened_again, "a pipe of which an end was opened once more, through /proc, holds what it held only once") {
+CASE(opened_again, "a pipe of which one end was opened again through /proc contains its data only once") {
     int ends[2];
     char path[64], text[8] = "";
     CHECK_EQUAL(pipe(ends), 0);
@@ -86,7 +86,7 @@ static void watch(int epoll, int fd, uint32_t events, uint64_t data) {
     CHECK_EQUAL(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event), 0);
 }
 
-// The bits of data of all watches that are ready now.
+// The data bits of all watches that are ready now.
 static uint64_t ready(int epoll) {
     struct epoll_event events[8];
     int count = epoll_wait(epoll, events, 8, 0);
@@ -97,7 +97,7 @@ static uint64_t ready(int epoll) {
     return sum;
 }
 
-CASE(duplicates, "an eventfd, an epoll set and a socket that were duplicated are each one thing under two numbers") {
+CASE(duplicates, "duplicates of an eventfd, an epoll set and a socket still share one open file") {
     int event = eventfd(0, EFD_NONBLOCK), event_twin = dup(event), epoll = epoll_create1(0), epoll_twin = dup(epoll);
     int other = eventfd(0, EFD_NONBLOCK), pair[2];
     char byte = 0;
@@ -122,7 +122,7 @@ CASE(duplicates, "an eventfd, an epoll set and a socket that were duplicated are
     CHECK_EQUAL(read(pair[1], &byte, 1), 0);
 }
 
-CASE(half_closed, "a pipe whose writer was closed still ends, after what is in it") {
+CASE(half_closed, "a pipe with a closed writing end still reports its end after its contents") {
     int ends[2], broken[2];
     char text[8];
     CHECK_EQUAL(pipe(ends), 0);
@@ -164,9 +164,9 @@ CASE(epoll_sets, "epoll sets keep their watches: events, data, edge-triggered an
     watch(epoll, once, EPOLLIN | EPOLLONESHOT, 4);
     watch(epoll, muted, EPOLLIN | EPOLLONESHOT, 8);
     watch(epoll, ends[1], EPOLLOUT | EPOLLET, 0xffff000000000010);
-    CHECK_EQUAL(ready(epoll), 0xffff000000000018); // muted has had its one shot now
+    CHECK_EQUAL(ready(epoll), 0xffff000000000018); // the one-shot watch of `muted` is used up now
     freeze_here();
-    ready(epoll); // an edge-triggered watch that is added anew reports once more, which epoll(7) allows
+    ready(epoll); // an edge-triggered watch that is added again reports once more, which epoll(7) allows
     CHECK_EQUAL(ready(epoll), 0);
     CHECK_EQUAL(eventfd_write(level, 1), 0);
     CHECK_EQUAL(eventfd_write(edge, 1), 0);

@@ -1,6 +1,6 @@
-// Runs in the process that is frozen. What the thawing process passes to a copy: arguments, environment variables,
-// descriptors. The runner thaws with `first "second argument" ''`, THAWED_BY=runner, and descriptors by --fd as each
-// case says.
+// Runs in the process that is frozen. Tests what the thawing process passes to a copy: arguments, environment
+// variables, descriptors. The runner thaws with the arguments `first "second argument" ''`, the variable
+// THAWED_BY=runner, and the descriptors that each case needs (--fd).
 
 #include "harness.h"
 
@@ -21,11 +21,11 @@ CASE(arguments, "the report of a copy holds the arguments and the environment th
         found += strcmp(report.environment[i], "THAWED_BY=runner") == 0;
     CHECK_EQUAL(found, 1);
     CHECK(
-        !getenv("THAWED_BY")); // the program's own environment is what it was; to take the new one is the caller's part
+        !getenv("THAWED_BY")); // the program's own environment is unchanged; applying the new one is the caller's task
     CHECK(report.restore_ns > 0 && report.restore_ns < 20000000000u);
 }
 
-CASE(many_arguments, "a thousand arguments, or a long one, arrive whole or are refused") {
+CASE(many_arguments, "a thousand arguments, or a long one, arrive completely or are refused") {
     freeze_here();
     if (!copy)
         return;
@@ -39,7 +39,7 @@ CASE(many_arguments, "a thousand arguments, or a long one, arrive whole or are r
     CHECK_EQUAL(count, 1000);
 }
 
-// The runner passes files whose one line is the number the copy is to find them under.
+// The runner passes files. Each contains one line, with the number under which the copy must find that file.
 static void check_number(int fd) {
     char line[16] = "", wanted[16];
     snprintf(wanted, sizeof wanted, "%d\n", fd);
@@ -49,7 +49,7 @@ static void check_number(int fd) {
     CHECK(strcmp(line, wanted) == 0);
 }
 
-CASE(descriptors, "descriptors passed by --fd appear under the numbers the program had, whatever they were outside") {
+CASE(descriptors, "descriptors passed by --fd have the numbers of the frozen process, not those of the caller") {
     static const int32_t provided[] = {40, 41, 42, 500};
     for (int i = 0; i < 4; i++)
         CHECK_EQUAL(dup2(open("/dev/null", O_RDONLY), provided[i]), provided[i]);
@@ -58,7 +58,7 @@ CASE(descriptors, "descriptors passed by --fd appear under the numbers the progr
         check_number(provided[i]);
 }
 
-CASE(socket_in_epoll, "a descriptor that is passed anew may be watched by an epoll set from before the freeze") {
+CASE(socket_in_epoll, "an epoll set from before the freeze can watch a descriptor that is passed to the copy") {
     static const int32_t provided[] = {50};
     int ends[2], epoll = epoll_create1(EPOLL_CLOEXEC);
     CHECK_EQUAL(pipe(ends), 0);

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Programs of which thousands of copies are thawed: each copy prints the sum that
-// the original printed before the freeze, computed anew by threads from before the freeze and by new ones.
+// Runs in the process that is frozen. Programs of which thousands of copies are thawed. Each copy prints the same sum
+// as the original before the freeze, but computes it again, with threads from before the freeze and with new threads.
 
 #include "harness.h"
 
@@ -15,7 +15,7 @@ static int missing;
 
 static __thread uint64_t seed;
 
-// A product of two matrices that depend on the seed; exact, as all numbers in it are small whole ones.
+// A product of two matrices that depend on the seed. It is exact, because all numbers in it are small integers.
 static uint64_t multiply(uint64_t from) {
     static __thread double left[SIDE][SIDE], right[SIDE][SIDE];
     uint64_t sum = 0;
@@ -34,7 +34,7 @@ static uint64_t multiply(uint64_t from) {
     return sum;
 }
 
-// Blocks of many sizes, filled, checked and freed in another order than they came.
+// Allocates blocks of many sizes, fills and checks them, and frees them in another order.
 static uint64_t allocate(uint64_t from) {
     uint64_t *blocks[BLOCKS], sum = 0;
     size_t bytes[BLOCKS];
@@ -106,7 +106,7 @@ static void work(struct worker *worker) {
     while (!worker->stop) {
         CHECK_EQUAL(multiplies ? multiply(from) : allocate(from), first);
         if (++worker->rounds % 8 == 0)
-            rest(); // else the copies would be as slow as their threads are many
+            rest(); // otherwise the copies would become slower with each thread
     }
 }
 
@@ -117,7 +117,7 @@ static uint64_t start_one_and_join(void) {
     return multiply(77) + allocate(78);
 }
 
-// The sum once before the freeze, and once in each copy.
+// Prints the sum once before the freeze, and once in each copy.
 static void answer_twice(struct worker *busy, int busy_count) {
     static struct worker workers[WAITING];
     for (int i = 0; i < WAITING; i++) {
@@ -131,7 +131,7 @@ static void answer_twice(struct worker *busy, int busy_count) {
         check_goes_on(&busy[i]);
     }
     freeze_here();
-    uint64_t first = ask_all(2); // another question, and then the one from before the freeze
+    uint64_t first = ask_all(2); // another question first, then the same one as before the freeze
     CHECK(first);
     dprintf(1, "sum %lx\n", ask_all(1) ^ start_one_and_join());
     for (int i = 0; i < busy_count; i++) {
@@ -141,11 +141,11 @@ static void answer_twice(struct worker *busy, int busy_count) {
     stop_all(workers);
 }
 
-CASE(waiting, "six threads that wait for work do it in every copy, with the result it had before the freeze") {
+CASE(waiting, "six threads that wait for work do it in every copy, with the same result as before the freeze") {
     answer_twice(NULL, 0);
 }
 
-CASE(busy, "five threads more that multiply matrices and allocate memory, at the freeze too, go on without an error") {
+CASE(busy, "five more threads, which multiply matrices and allocate memory during the freeze, continue without error") {
     static struct worker busy[BUSY];
     answer_twice(busy, BUSY);
 }

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Freezes that are made to fail at each of their fault points: the process goes on
-// as if nothing had been, no file is left, and the next freeze works.
+// Runs in the process that is frozen. Makes a freeze fail at each fault point: afterwards the process continues
+// unchanged, no file is left, and the next freeze works.
 
 #include "refusing.h"
 
@@ -16,10 +16,10 @@ static void list_points(void) {
     dprintf(1, "points: %s\n", points);
 }
 
-// The lines of /proc/self/maps, without those that malloc may change.
+// Counts the lines of /proc/self/maps, without those that malloc may change.
 static int count_mappings(void) {
     if (getenv("ASAN_OPTIONS"))
-        return 0; // the sanitizer's allocator keeps what is freed, in mappings of its own
+        return 0; // the sanitizer's allocator keeps freed memory in its own mappings
     FILE *maps = fopen("/proc/self/maps", "re");
     CHECK(maps);
     int count = 0, byte;
@@ -29,7 +29,7 @@ static int count_mappings(void) {
     return count;
 }
 
-CASE(every_point, "after a failure at any point the process is unharmed, and a freeze without one works") {
+CASE(every_point, "after a failure at any point the process is unharmed, and a freeze without a failure works") {
     struct worker sleeper = {0};
     char *memory = map_anonymous(100);
     int event = eventfd(3, 0), epoll = epoll_create1(0), ends[2], before = 0;

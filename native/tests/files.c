@@ -1,4 +1,5 @@
-// Runs in the process that is frozen. Open files: their offsets, flags and numbers, and who shares them.
+// Runs in the process that is frozen. Tests open files: their offsets, flags and numbers, and which descriptors share
+// them.
 
 #include "harness.h"
 
@@ -35,7 +36,7 @@ CASE(offsets, "files keep their offset, their access mode, and whether they clos
     CHECK(filled(page, PAGE, 1));
 }
 
-CASE(append, "a file opened to append, made by O_CREAT, O_EXCL and O_TRUNC, is not made or cut again") {
+CASE(append, "a file opened with O_APPEND, O_CREAT, O_EXCL and O_TRUNC is not created or truncated again") {
     int fd = open("log", O_WRONLY | O_CREAT | O_EXCL | O_TRUNC | O_APPEND, 0640);
     CHECK(fd >= 0);
     CHECK_EQUAL(write(fd, "before\n", 7), 7);
@@ -76,14 +77,14 @@ static int count_open(void) {
     return count;
 }
 
-CASE(only_what_was_open, "no other descriptors are open in the copy than were open at the freeze") {
+CASE(only_what_was_open, "only the descriptors that were open at the freeze are open in the copy") {
     CHECK(open("/dev/null", O_RDONLY) >= 0);
     int before = count_open();
     freeze_here(); // the runner lets the copies inherit one more
     CHECK_EQUAL(count_open(), before);
 }
 
-CASE(folders, "an open folder can be read on, searched in and changed to") {
+CASE(folders, "an open folder can still be listed, searched and changed to") {
     CHECK_EQUAL(mkdir("folder", 0700), 0);
     close(make_file("folder/inside", 1, 1));
     int fd = open("folder", O_RDONLY | O_DIRECTORY | O_CLOEXEC), path_only = open("folder", O_PATH);
@@ -103,7 +104,7 @@ CASE(folders, "an open folder can be read on, searched in and changed to") {
     CHECK_EQUAL(access("inside", F_OK), 0);
 }
 
-CASE(devices, "/dev/null, /dev/zero, /dev/full and /dev/urandom are what they were") {
+CASE(devices, "/dev/null, /dev/zero, /dev/full and /dev/urandom are open again") {
     int null = open("/dev/null", O_RDWR), zero = open("/dev/zero", O_RDONLY), full = open("/dev/full", O_WRONLY);
     int random = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
     CHECK(null >= 0 && zero >= 0 && full >= 0 && random >= 0);
@@ -123,7 +124,7 @@ CASE(devices, "/dev/null, /dev/zero, /dev/full and /dev/urandom are what they we
     CHECK(!zeros(bytes, 64));
 }
 
-CASE(deleted, "a file that was deleted while it was open has its contents, size and offset, for each copy its own") {
+CASE(deleted, "a file that was deleted while it was open keeps its contents, size and offset; each copy has its own") {
     int fd = make_file("temporary", 5, 1), twin = dup(fd);
     CHECK_EQUAL(lseek(fd, 2 * PAGE, SEEK_SET), 2 * PAGE);
     CHECK_EQUAL(ftruncate(fd, 5 * PAGE + 10), 0);
@@ -167,7 +168,7 @@ CASE(memory_files, "a memfd has its contents, offset, name and seals") {
     CHECK_EQUAL(ftruncate(plain, 2000), 0);
 }
 
-CASE(streams, "stdio streams go on where they were, what they had buffered included") {
+CASE(streams, "stdio streams continue at the same position, including their buffered data") {
     FILE *out = fopen("out.txt", "w+"), *in = fopen("in.txt", "w+");
     CHECK(out && in);
     fputs("first line\nsecond line\n", in);
@@ -189,11 +190,11 @@ CASE(grown_file, "a log that grew after the freeze is still the same log") {
     int fd = open("log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     CHECK_EQUAL(write(fd, "start", 5), 5);
     freeze_here();
-    CHECK_EQUAL(write(fd, ".", 1), 1); // each copy makes it longer for the next
+    CHECK_EQUAL(write(fd, ".", 1), 1); // each copy makes the file longer for the next one
     CHECK(lseek(fd, 0, SEEK_END) >= 6);
 }
 
-CASE(own_folder_of_proc, "files of /proc that belong to the process itself belong to the copy itself") {
+CASE(own_folder_of_proc, "an open file of /proc/self is about the copy, not about the frozen process") {
     int fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC), general = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
     char text[8192] = "";
     CHECK(fd >= 0 && general >= 0);
@@ -205,7 +206,7 @@ CASE(own_folder_of_proc, "files of /proc that belong to the process itself belon
     CHECK_EQUAL(memcmp(text, "MemTotal:", 9), 0);
 }
 
-CASE(standard_streams, "0, 1 and 2 are those of whoever thaws") {
+CASE(standard_streams, "descriptors 0, 1 and 2 are those of the thawing process") {
     struct stat before, after;
     CHECK_EQUAL(fstat(0, &before), 0);
     freeze_here();

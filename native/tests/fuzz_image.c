@@ -1,10 +1,10 @@
-// Runs as a test program of its own. Gives damaged images to the parser that freeze and thaw share (check.c), and then
-// reads every record, text and piece of data that the parser let through, as thaw would.
+// Runs as a separate test program. Passes damaged images to the parser of images (check.c). If the parser accepts one,
+// reads every record, text and piece of data in it, as thaw would.
 //
-// Built with libFuzzer (clang -fsanitize=fuzzer -DWITH_LIBFUZZER) it is an ordinary fuzz target. Built with gcc it
-// brings its own loop: `fuzz_image IMAGE RUNS SEED` changes the tables of a true image at random and, as nearly all
-// such changes would end at a checksum, makes the checksums right again three times out of four. The bytes lie at the
-// end of an area that cannot be read beyond, so a read past the tables is found even without a sanitizer.
+// Built with libFuzzer (clang -fsanitize=fuzzer -DWITH_LIBFUZZER) it is an ordinary fuzz target. Built with gcc it has
+// its own loop: `fuzz_image IMAGE RUNS SEED` changes the tables of a valid image at random. Nearly all such changes
+// would only show as a wrong checksum, so three times out of four the checksums are corrected. The tables end directly
+// before a page that cannot be read, so that a read past them is found even without a sanitizer.
 
 #define _GNU_SOURCE
 #include "../check.h"
@@ -20,11 +20,11 @@
 
 #define MOST_BYTES (64ul << 20)
 
-static volatile uint64_t sum; // what was read, so that the reads are made
+static volatile uint64_t sum; // a sum of everything read, so that the compiler does not remove the reads
 
 static void need(int condition, const char *what) {
     if (!condition) {
-        fprintf(stderr, "the parser let through: %s\n", what);
+        fprintf(stderr, "the parser accepted: %s\n", what);
         abort();
     }
 }
@@ -47,7 +47,7 @@ static void need_data(const struct image_header *header, uint64_t offset, uint64
 
 static void need_place(uint64_t start, uint64_t bytes) {
     need(start + bytes > start && start + bytes <= UINT64_C(0x800000000000), "memory beyond the address space");
-    need(start + bytes <= ZONE_START || start >= ZONE_START + ZONE_BYTES, "memory where thaw stands");
+    need(start + bytes <= ZONE_START || start >= ZONE_START + ZONE_BYTES, "memory in the zone of thaw");
 }
 
 static void use_operations(const unsigned char *tables, const struct image_header *header) {
@@ -116,7 +116,7 @@ static void use_sockets(const unsigned char *tables, const struct image_header *
         need(options[i].bytes <= SOCKET_OPTION_BYTES, "an option longer than its field");
 }
 
-// What thaw relies on once the parser has said yes.
+// Checks and reads everything on which thaw relies after the parser has accepted an image.
 static void use(const unsigned char *tables, uint64_t tables_bytes) {
     const struct image_header *header = (const void *)tables;
     for (int i = 0; i < SECTION_COUNT; i++) {
@@ -144,7 +144,7 @@ static int accepted(const unsigned char *tables, uint64_t tables_bytes, uint64_t
         use(tables, tables_bytes);
         return 1;
     }
-    need(failure.what && *failure.what, "nothing, and gave no reason");
+    need(failure.what && *failure.what, "nothing, but gave no reason");
     return 0;
 }
 
@@ -187,7 +187,7 @@ static uint64_t odd_number(uint64_t near) {
     return kind == 0 ? odd[draw(sizeof odd / sizeof *odd)] : kind == 1 ? near + draw(16) - 8 : draw(~UINT64_C(0));
 }
 
-// Changes 1, 2, 4 or 8 bytes at a natural place, more often in the header and at the beginning of the sections.
+// Changes 1, 2, 4 or 8 aligned bytes, more often in the header and at the beginning of the sections than elsewhere.
 static void change(unsigned char *tables, uint64_t used_bytes) {
     const struct image_header *header = (const void *)tables;
     uint64_t width = UINT64_C(1) << draw(4), at = draw(used_bytes / width) * width, value = 0;
@@ -213,7 +213,7 @@ static void mend_checksums(unsigned char *tables, uint64_t tables_bytes) {
     header->header_checksum = checksum(header, sizeof *header);
 }
 
-// A place whose last byte is the last that may be read.
+// Returns memory of this size that is followed by a page that cannot be read.
 static unsigned char *fenced(uint64_t bytes) {
     uint64_t whole = (bytes + IMAGE_PAGE - 1) / IMAGE_PAGE * IMAGE_PAGE;
     unsigned char *area = mmap(NULL, whole + IMAGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -239,7 +239,7 @@ int main(int argc, char **argv) {
     unsigned char *original = fenced(tables_bytes), *tables = fenced(tables_bytes), *cut = fenced(IMAGE_PAGE * 2);
     if (pread(fd, original, tables_bytes, 0) != (ssize_t)tables_bytes ||
         !accepted(original, tables_bytes, file_bytes)) {
-        fprintf(stderr, "%s is no valid image to begin with\n", argv[1]);
+        fprintf(stderr, "%s is not a valid image\n", argv[1]);
         return 2;
     }
     for (uint64_t i = 0; i < runs; i++) {
@@ -249,7 +249,7 @@ int main(int argc, char **argv) {
         if (draw(4))
             mend_checksums(tables, tables_bytes);
         uint64_t bytes = draw(16) ? tables_bytes : draw(2 * IMAGE_PAGE);
-        if (bytes < 2 * IMAGE_PAGE) { // a file that was cut off, at the fence
+        if (bytes < 2 * IMAGE_PAGE) { // an image that was cut off, directly before the unreadable page
             memcpy(cut + 2 * IMAGE_PAGE - bytes / 8 * 8, tables, bytes / 8 * 8);
             yes += (uint64_t)accepted(cut + 2 * IMAGE_PAGE - bytes / 8 * 8, bytes / 8 * 8, file_bytes);
         } else {

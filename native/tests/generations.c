@@ -1,5 +1,6 @@
-// Runs in the process that is frozen. A copy that is frozen again, and the copy of that, and so on. The runner thaws
-// each image with the path of the next as the only argument; without an argument a copy checks itself and ends.
+// Runs in the process that is frozen. Tests a copy that is frozen again, the copy of that copy, and so on. The runner
+// thaws each image with the path of the next image as the only argument. Without an argument a copy checks itself and
+// exits.
 
 #include "harness.h"
 
@@ -27,8 +28,8 @@ static void prepare(void) {
     start_worker(&worker, count_rounds);
 }
 
-// Pages g * 10 and g * 10 + 2 belong to generation g, which writes them; page g * 10 + 1 is given back by madvise, and
-// so is page g * 10 + 2 by the next generation; the rest stays.
+// Generation g writes pages g * 10 and g * 10 + 2, and releases page g * 10 + 1 by madvise. The next generation
+// releases page g * 10 + 2. All other pages are unchanged.
 static void check_and_change(void) {
     for (size_t i = 0; i < PAGES; i++) {
         char *page = memory + i * PAGE;
@@ -62,7 +63,7 @@ static void check_and_change(void) {
     CHECK_EQUAL(eventfd_read(event, &value), 0);
 }
 
-// Returns true in a copy; in the process that froze only if it was refused.
+// Returns true in a copy. In the process that was frozen, returns only if the freeze was refused.
 static bool freeze_next(const char *path) {
     int result = freeze_to(path, NULL, 0);
     if (result == FREEZE_FROZEN) {
@@ -75,7 +76,7 @@ static bool freeze_next(const char *path) {
     return result == FREEZE_THAWED;
 }
 
-CASE(again, "a copy frozen again gives copies that have what both generations wrote, and what madvise took away") {
+CASE(again, "copies of a copy have what both generations wrote, and zeros where madvise has released pages") {
     prepare();
     check_and_change();
     const char *next = image_path;
@@ -102,5 +103,5 @@ CASE(forked_copy, "the child of a copy can be frozen, and thawed") {
         copy = freeze_next(path);
         return;
     }
-    waitpid(child, NULL, 0); // until the runner kills it, by the group
+    waitpid(child, NULL, 0); // waits until the runner kills the child with its process group
 }

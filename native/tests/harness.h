@@ -1,17 +1,17 @@
-// Runs in the process that is frozen. What every test program in this folder is made of.
+// Runs in the process that is frozen. The frame of every test program in this folder.
 //
-//     CASE(name, "what is claimed") {
+//     CASE(name, "the claim that the case tests") {
 //         prepare some state of the kernel or the C library
 //         freeze_here();
-//         CHECK that it is all there
+//         CHECK that the state is still there
 //     }
 //
-// `PROGRAM CASE IMAGE` runs one case in the current folder, which is the case's own. The process that froze says
-// `frozen` and waits to be killed; each copy thawed from the image runs the checks, says `pass` or `FAIL file:line
-// why`, and exits with 0 or 1. The environment changes that: THAWD_TEST=goes-on lets the original run the checks too,
-// since a freeze must not harm it; THAWD_TEST=dry skips the freeze, to see that the checks hold without it.
-// FREEZE_FLAGS is a number of enum freeze_flag, FREEZE_FAIL_AT a fault point. tests/native reads the cases from the
-// sources by their first line.
+// `PROGRAM CASE IMAGE` runs one case; the current folder must be used by this case only. The process that was frozen
+// prints `frozen` and waits to be killed. Each copy thawed from the image runs the checks, prints `pass` or
+// `FAIL file:line why`, and exits with 0 or 1. Environment variables change that. With THAWD_TEST=goes-on the original
+// runs the checks, too, since a freeze must not harm it. With THAWD_TEST=dry there is no freeze, to show that the
+// checks pass without it. FREEZE_FLAGS is a number of enum freeze_flag, FREEZE_FAIL_AT a fault point. tests/native
+// finds the cases by the first line of each CASE.
 
 #ifndef THAWD_TESTS_HARNESS_H
 #define THAWD_TESTS_HARNESS_H
@@ -49,7 +49,7 @@ struct test_case {
 
 static struct test_case *all_cases;
 static bool copy;              // true in a thawed copy
-static const char *image_path; // where freeze_here writes
+static const char *image_path; // path to which freeze_here writes
 static struct freeze_report report;
 
 #define CASE(name, claim)                                                                                              \
@@ -84,12 +84,12 @@ _Noreturn static inline void fail(const char *file, int line, const char *why, l
     } while (0)
 
 static int32_t started_filters;  // seccomp filters that this program was started under
-static uint32_t park_timeout_ms; // of the freezes of this program; 0: the engine's own
-static uint32_t freeze_flags;    // beside those that the environment asks for
+static uint32_t park_timeout_ms; // for the freezes of this program; 0: the engine's default
+static uint32_t freeze_flags;    // added to those in FREEZE_FLAGS
 static const int32_t *any_port;  // see struct freeze_request
 static uint32_t any_port_count;
 
-// A freeze with the flags the environment asks for.
+// Freezes this process, with the flags in FREEZE_FLAGS and `freeze_flags`.
 static inline int freeze_to(const char *path, const int32_t *provided, uint32_t provided_count) {
     const char *flags = getenv("FREEZE_FLAGS");
     struct freeze_request request = {
@@ -113,7 +113,7 @@ static inline bool runs_as(const char *mode) {
     return strcmp(wanted ? wanted : "killed", mode) == 0;
 }
 
-// Returns where the checks belong: in a copy, or in an original that goes on.
+// Returns only in processes that must run the checks: in a copy, or in an original that continues.
 static inline void freeze_providing(const int32_t *provided, uint32_t provided_count) {
     if (runs_as("dry"))
         return;
@@ -137,7 +137,7 @@ static inline void freeze_here(void) {
     freeze_providing(NULL, 0);
 }
 
-// Ends a case that this machine cannot show; the runner reports it as skipped, with the reason.
+// Ends a case that cannot be tested on this machine; the runner reports it as skipped, with the reason.
 _Noreturn static inline void not_here(const char *why) {
     dprintf(1, "not here: %s [errno %d: %s]\n", why, errno, strerror(errno));
     _exit(77);
@@ -149,7 +149,7 @@ static inline double now_s(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-// A moment from now as pthread_cond_timedwait and sem_timedwait take it.
+// The time `ms` milliseconds from now, in the form that pthread_cond_timedwait and sem_timedwait take.
 static inline struct timespec from_now_ms(clockid_t clock, long ms) {
     struct timespec at;
     CHECK_EQUAL(clock_gettime(clock, &at), 0);
@@ -162,15 +162,15 @@ static inline struct timespec from_now_ms(clockid_t clock, long ms) {
     return at;
 }
 
-// Leaves the processor to others for a moment. A loop that waits, or only has to show that it goes on, calls this; only
-// threads that must be stopped in the middle of computing do without.
+// Lets other threads use the processor for a moment. Every loop that waits, or only shows that it continues, calls
+// this. Threads that must be stopped in the middle of a computation do not.
 static inline void rest(void) {
     int kept = errno;
     usleep(200);
     errno = kept;
 }
 
-// Waits until `condition` holds, by looking again and again; fails after DEADLINE_S.
+// Checks `condition` repeatedly until it is true; fails after DEADLINE_S.
 #define WAIT_UNTIL(condition)                                                                                          \
     do {                                                                                                               \
         double end_ = now_s() + DEADLINE_S;                                                                            \
@@ -184,8 +184,9 @@ static inline void rest(void) {
         }                                                                                                              \
     } while (0)
 
-// For a process that must outlive the one that froze: the tests kill the process whose id they find in the file
-// `outlives` when the case has ended. They read the standard streams to the end before, so it keeps none of them.
+// Call it in a process that must outlive the one that was frozen. It writes the process's id to the file `outlives`, so
+// that the tests kill the process after the case. It closes the standard streams, because the tests first read them to
+// the end.
 static inline void outlive(void) {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC), file = open("outlives", O_WRONLY | O_CREAT | O_EXCL, 0600);
     CHECK(null >= 0 && file >= 0);
@@ -196,7 +197,7 @@ static inline void outlive(void) {
     close(file);
 }
 
-// The number of the system call that thread `tid` of this process is blocked in; -1: it runs.
+// The number of the system call in which thread `tid` of this process is blocked; -1: it is running.
 static inline long blocked_in(int tid) {
     char path[64], text[32] = "";
     snprintf(path, sizeof path, "/proc/self/task/%d/syscall", tid);
@@ -207,12 +208,12 @@ static inline long blocked_in(int tid) {
     return text[0] == 'r' ? -1 : atol(text);
 }
 
-// A thread with what the cases need to know of it.
+// A thread, and the facts about it that the cases need.
 struct worker {
     pthread_t thread;
     void (*run)(struct worker *);
     _Atomic int tid;    // gettid() at its start
-    _Atomic int rounds; // counts what it does, if it does something again and again
+    _Atomic int rounds; // number of repetitions, for a thread that repeats something
     _Atomic bool stop;
     long index;
     void *data;
@@ -243,7 +244,7 @@ static inline void join_worker(struct worker *worker) {
     CHECK(result == worker);
 }
 
-// A worker that proves by `rounds` that it goes on; it computes for a little while and rests for a longer one.
+// A worker whose counter `rounds` proves that it continues. It computes for a short time and rests for a longer one.
 static inline void count_rounds(struct worker *worker) {
     while (!worker->stop) {
         if (++worker->rounds % 16)
@@ -263,7 +264,7 @@ static inline void stop_worker(struct worker *worker) {
     join_worker(worker);
 }
 
-// Memory filled with bytes that depend on the seed and the position, and the proof that it still is.
+// `fill` fills memory with bytes that depend on the seed and the position; `filled` checks that they are unchanged.
 static inline void fill(void *memory, size_t bytes, uint64_t seed) {
     uint64_t *words = memory;
     for (size_t i = 0; i < bytes / 8; i++)
@@ -293,7 +294,7 @@ static inline char *map_anonymous(size_t pages) {
     return map_pages(pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-// A new file in the case's folder with `pages` of pattern `seed`.
+// Makes a file in the case's folder, filled with `pages` pages for `seed`; returns its descriptor.
 static inline int make_file(const char *name, size_t pages, uint64_t seed) {
     int fd = open(name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     CHECK(fd >= 0);
@@ -305,7 +306,7 @@ static inline int make_file(const char *name, size_t pages, uint64_t seed) {
     return fd;
 }
 
-// The number behind `name` in a file of /proc about this process or one of its threads; -1: there is none.
+// The number after `name` in a file of /proc about this process or one of its threads; -1: there is none.
 static inline long status_number(const char *path, const char *name, int base) {
     static __thread char status[16384];
     int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. The C library's allocator, which relies on what madvise, mremap and brk promise.
+// Runs in the process that is frozen. Tests the C library's allocator, which relies on madvise, mremap and brk.
 
 #include "harness.h"
 
@@ -58,7 +58,7 @@ static void allocate_and_check(struct worker *worker) {
     uint64_t state = (uint64_t)worker->index;
     exercise(slots, &state, 600);
     worker->rounds = 1;
-    while (!worker->stop) // frozen here, or while it allocates
+    while (!worker->stop) // the thread is frozen here, or while it allocates
         exercise(slots, &state, 20);
     exercise(slots, &state, 600);
     for (int i = 0; i < SLOTS; i++)
@@ -121,7 +121,7 @@ CASE(cleared, "calloc returns zeros from heaps that shrank after the thaw, in ma
     fill_and_free(&here);
 }
 
-CASE(large_blocks, "large blocks that have mappings of their own are freed and come back as zeros") {
+CASE(large_blocks, "large blocks with their own mappings can be freed, and calloc returns zeros for them again") {
     mallopt(M_MMAP_THRESHOLD, 128 * 1024);
     char *blocks[20];
     for (int i = 0; i < 20; i++) {
@@ -142,7 +142,7 @@ CASE(large_blocks, "large blocks that have mappings of their own are freed and c
     }
 }
 
-CASE(larger_than_the_limit, "120 MB of memory that only is read can be read by a copy that may not have so much") {
+CASE(larger_than_the_limit, "120 MB of memory can be read by a copy with a lower limit of data size") {
     size_t bytes = 120 * MIB;
     char *memory = malloc(bytes);
     CHECK(memory);

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Very many holes: memory of a copy that is given back page by page costs a bounded
-// number of mappings, reads as zeros, and its neighbours stay as they are.
+// Runs in the process that is frozen. Tests very many holes: if a copy releases memory page by page, that adds only a
+// limited number of mappings, the memory reads as zeros, and neighbouring pages are unchanged.
 
 #include "harness.h"
 
@@ -10,8 +10,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define PAGES 12000ul      // each third of them is given back
-#define MAPPINGS_MORE 1500 // than before: far fewer than there are holes
+#define PAGES 12000ul      // every third page is released
+#define MAPPINGS_MORE 1500 // mappings that may be added, far fewer than there are holes
 #define BLOCKS 100000ul
 #define BLOCK_BYTES 6000ul
 
@@ -25,7 +25,7 @@ static long mappings(void) {
     return lines;
 }
 
-// KiB that the kernel shows for this process under `name`.
+// The number of KiB that /proc/self/smaps_rollup shows under `name`.
 static long memory_kib(const char *name) {
     FILE *status = fopen("/proc/self/smaps_rollup", "re");
     char line[256];
@@ -39,7 +39,7 @@ static long memory_kib(const char *name) {
     return kib;
 }
 
-// Gives back the middle one of each three pages.
+// Releases the middle one of each three pages.
 static void give_back(char *memory, int advice) {
     for (size_t i = 1; i < PAGES; i += 3)
         CHECK_EQUAL(madvise(memory + i * PAGE, PAGE, advice), 0);
@@ -51,7 +51,7 @@ static void check_neighbours(const char *memory, uint64_t seed) {
             CHECK(filled(memory + i * PAGE, PAGE, seed + i * PAGE / 8));
 }
 
-CASE(of_one_page, "4,000 holes of a page cost a bounded number of mappings, are zeros, and are zeros in a child") {
+CASE(of_one_page, "4,000 holes of a page add few mappings, and read as zeros, also in a child") {
     char *memory = map_anonymous(PAGES);
     fill(memory, PAGES * PAGE, 1);
     freeze_here();
@@ -74,7 +74,7 @@ CASE(of_one_page, "4,000 holes of a page cost a bounded number of mappings, are 
     CHECK(mappings() - before < MAPPINGS_MORE);
 }
 
-CASE(freed_lazily, "4,000 holes by MADV_FREE cost few mappings, and what is written after it stays") {
+CASE(freed_lazily, "4,000 holes by MADV_FREE add few mappings, and data written afterwards stays") {
     char *memory = map_anonymous(PAGES);
     fill(memory, PAGES * PAGE, 1);
     freeze_here();
@@ -88,7 +88,7 @@ CASE(freed_lazily, "4,000 holes by MADV_FREE cost few mappings, and what is writ
     CHECK(filled(memory, PAGES * PAGE, 2));
 }
 
-CASE(again, "holes given back again, in other sizes and after being written, take neither mappings nor memory") {
+CASE(again, "holes released again, in other sizes and after being written, take neither mappings nor memory") {
     char *memory = map_anonymous(PAGES);
     fill(memory, PAGES * PAGE, 1);
     freeze_here();
@@ -106,7 +106,7 @@ CASE(again, "holes given back again, in other sizes and after being written, tak
     CHECK(memory_kib("Anonymous:") - kib < (long)(PAGES * PAGE / 1024 / 8));
 }
 
-CASE(of_forbidden_memory, "4,000 holes in memory that may only be read, or not at all, are zeros, and stay forbidden") {
+CASE(of_forbidden_memory, "4,000 holes in memory without write or read permission are zeros, and it stays protected") {
     char *read_only = map_anonymous(PAGES), *closed = map_anonymous(PAGES);
     fill(read_only, PAGES * PAGE, 1);
     fill(closed, PAGES * PAGE, 2);
@@ -152,7 +152,7 @@ CASE(protected_later,
 }
 
 CASE(under_a_filter,
-     "a filter of system calls that the program sets after very many holes does not meet the calls for them") {
+     "if the program installs a seccomp filter after very many holes, later holes make no new kind of system call") {
     struct sock_filter rules[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_get_mempolicy, 2, 0),
@@ -175,7 +175,7 @@ CASE(under_a_filter,
 }
 
 CASE(of_locked_memory,
-     "after very many holes locked memory is refused as before, and what is not image memory is dropped") {
+     "after very many holes locked memory is refused as before, and memory that is not from the image is dropped") {
     char *memory = map_anonymous(PAGES), *locked = map_anonymous(30);
     fill(memory, PAGES * PAGE, 1);
     fill(locked, 30 * PAGE, 2);
@@ -195,7 +195,7 @@ CASE(of_locked_memory,
           memory + 18 * PAGE);
     memset(memory + 18 * PAGE, 5, 6 * PAGE);
     CHECK_EQUAL(madvise(memory + 18 * PAGE, 3 * PAGE, MADV_DONTNEED), 0);
-    CHECK(filled(memory + 18 * PAGE, 3 * PAGE, 9) && memory[21 * PAGE] == 5); // the file's contents, and no zeros
+    CHECK(filled(memory + 18 * PAGE, 3 * PAGE, 9) && memory[21 * PAGE] == 5); // the file's contents, not zeros
 }
 
 static void write_neighbours(struct worker *worker) {
@@ -234,8 +234,7 @@ static void do_nothing(struct worker *worker) {
     (void)worker;
 }
 
-CASE(trimmed_heap,
-     "100,000 blocks of 6,000 bytes, two of three freed, malloc_trim: few mappings, and threads still start") {
+CASE(trimmed_heap, "freeing two of three of 100,000 blocks, with malloc_trim, adds few mappings; threads still start") {
     static char *blocks[BLOCKS];
     for (size_t i = 0; i < BLOCKS; i++) {
         CHECK(blocks[i] = malloc(BLOCK_BYTES));
@@ -248,7 +247,7 @@ CASE(trimmed_heap,
             free(blocks[i]);
     malloc_trim(0);
     CHECK(mappings() - before < 3 * MAPPINGS_MORE);
-    // No more than the original had before it freed anything.
+    // The copy must not have more than the original had before it freed anything.
     CHECK(memory_kib("Anonymous:") < (long)(BLOCKS * (BLOCK_BYTES + 32) / 1024 + 20 * 1024));
     for (size_t i = 0; i < BLOCKS; i += 3)
         CHECK(blocks[i][0] == (char)(1 + i % 100) && blocks[i][BLOCK_BYTES - 1] == (char)(1 + i % 100));
@@ -262,7 +261,7 @@ CASE(trimmed_heap,
 }
 
 CASE(grown_again_and_again,
-     "blocks that mremap moves as they grow keep their contents and cost a bounded number of mappings") {
+     "blocks that mremap moves as they grow keep their contents and add a limited number of mappings") {
     char *small = map_anonymous(10), *large = map_anonymous(600);
     fill(small, 10 * PAGE, 1);
     fill(large, 600 * PAGE, 2);
@@ -274,7 +273,7 @@ CASE(grown_again_and_again,
         CHECK(small != MAP_FAILED && large != MAP_FAILED);
         CHECK(zeros(small + (10 + i) * PAGE, PAGE) && zeros(large + (600 + i) * PAGE, PAGE));
         small[(10 + i) * PAGE] = large[(600 + i) * PAGE] = (char)(i + 1);
-        // Something behind each, so that it must move.
+        // A mapping after each block, so that it must move.
         mmap(small + (11 + i) * PAGE, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
         mmap(large + (601 + i) * PAGE, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     }

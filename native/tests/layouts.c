@@ -1,6 +1,6 @@
-// Runs in the process that is frozen. Memory in very many pieces: layouts drawn at random, each with mappings of more
-// than 512 runs of used pages, which is as many as Linux finds before it hands them out (fs/proc/task_mmu.c,
-// PAGEMAP_WALK_SIZE). THAWD_LAYOUT is the number that the layout is drawn from.
+// Runs in the process that is frozen. Tests memory in very many pieces. Layouts are random, and each has mappings with
+// more than 512 runs of used pages: Linux reports at most 512 at a time (fs/proc/task_mmu.c, PAGEMAP_WALK_SIZE).
+// THAWD_LAYOUT is the random seed.
 
 #include "harness.h"
 
@@ -15,7 +15,7 @@ enum gaps { ALL_LONG, ALL_SHORT, MIXED };
 struct area {
     char *memory;
     size_t pages;
-    uint64_t seed; // of the runs
+    uint64_t seed; // random seed for the runs
     enum gaps gaps;
     bool of_file;
 };
@@ -40,7 +40,7 @@ static size_t run(uint64_t *state) {
     return between(state, 1, 3);
 }
 
-// The pages that so many runs and the gaps before them take.
+// The number of pages that `runs` runs take, including the gaps before them.
 static size_t pages_of(const struct area *area, uint64_t runs) {
     uint64_t state = area->seed, pages = 0;
     for (; runs; runs--) {
@@ -50,7 +50,7 @@ static size_t pages_of(const struct area *area, uint64_t runs) {
     return pages;
 }
 
-// Writes the runs of an area, or checks that all of it is as it was written.
+// Writes the runs of an area, or checks that the whole area is unchanged since then.
 static void walk(const struct area *area, bool check) {
     uint64_t state = area->seed;
     for (size_t at = 0; at < area->pages;) {
@@ -89,19 +89,20 @@ static void draw_areas(void) {
             area->memory = map_anonymous(area->pages);
         }
         walk(area, false);
-        if (i && draw(&state) % 2) // borders between mappings somewhere inside
+        if (i && draw(&state) % 2) // boundaries between mappings at random places
             CHECK_EQUAL(mprotect(area->memory + area->pages / 3 * PAGE, area->pages / 5 * PAGE, PROT_READ), 0);
     }
 }
 
-CASE(random_layout, "mappings with thousands of runs of used pages come back page by page, and so do those of a file") {
+CASE(random_layout, "mappings with thousands of runs of used pages, also of a file, are restored page by page") {
     draw_areas();
     freeze_here();
     for (int i = 0; i < AREAS; i++)
         walk(&areas[i], true);
 }
 
-CASE(fragmented_heap, "a heap of 20,000 blocks of 6,000 bytes, of which every third is left, is frozen and whole") {
+CASE(fragmented_heap,
+     "a heap with every third of 20,000 blocks of 6,000 bytes left is frozen and unchanged in a copy") {
     enum { BLOCKS = 20000, BYTES = 6000 };
     static void *blocks[BLOCKS];
     for (size_t i = 0; i < BLOCKS; i++) {

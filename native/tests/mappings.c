@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. Anonymous memory of every kind, with its contents, protection and holes.
+// Runs in the process that is frozen. Tests anonymous memory of every kind: contents, protection and holes.
 
 #include "harness.h"
 
@@ -20,7 +20,7 @@ static void catch_faults(void) {
     CHECK_EQUAL(sigaction(SIGBUS, &action, NULL), 0);
 }
 
-// 0 when `at` can be read (written), else the signal that doing so raised.
+// Returns 0 if `at` can be read (or written), otherwise the signal that the attempt raised.
 static int fault_of_read(const volatile char *at) {
     int number = sigsetjmp(before_fault, 1);
     if (number == 0)
@@ -35,7 +35,7 @@ static int fault_of_write(volatile char *at) {
     return number;
 }
 
-// What /proc/self/maps says of the mapping at `address`: its protection and its end.
+// Finds the protection and the end of the mapping at `address` in /proc/self/maps.
 static bool mapping_at(const void *address, char protection[5], uint64_t *end) {
     FILE *maps = fopen("/proc/self/maps", "re");
     CHECK(maps);
@@ -50,7 +50,7 @@ static bool mapping_at(const void *address, char protection[5], uint64_t *end) {
     return found;
 }
 
-CASE(protections, "pages keep their protection and contents, those without read permission too") {
+CASE(protections, "pages keep their protection and contents, also without read permission") {
     static const int protections[] = {PROT_READ | PROT_WRITE,
                                       PROT_READ,
                                       PROT_NONE,
@@ -81,7 +81,7 @@ CASE(protections, "pages keep their protection and contents, those without read 
     }
 }
 
-CASE(holes, "guard pages, gaps between mappings and pages never touched are where they were") {
+CASE(holes, "guard pages, gaps between mappings and unused pages are at the same addresses") {
     char *memory = map_anonymous(64), seen[5];
     uint64_t end;
     catch_faults();
@@ -123,7 +123,7 @@ CASE(zero_pages, "pages that were read but never written, or written with zeros,
     memset(memory, 7, 1024 * PAGE);
 }
 
-CASE(reservation, "a reservation of 256 GiB costs nothing, and what was committed in it is there") {
+CASE(reservation, "a reservation of 256 GiB takes no memory, and its used part keeps its contents") {
     size_t bytes = 256ul << 30;
     char *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(memory != MAP_FAILED);
@@ -145,7 +145,7 @@ CASE(reservation, "a reservation of 256 GiB costs nothing, and what was committe
     memory[0] = 1;
 }
 
-CASE(code, "code made at run time runs, where it is written at all times and where only executable") {
+CASE(code, "code made at run time runs, both in writable and in merely executable memory") {
     static const unsigned char add_five[] = {0x8d, 0x47, 0x05, 0xc3}; // lea 5(%rdi), %eax; ret
     char *writable = map_pages(1, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *sealed = map_anonymous(1);
@@ -159,7 +159,7 @@ CASE(code, "code made at run time runs, where it is written at all times and whe
     CHECK_EQUAL(((int (*)(int))writable)(4), 10);
 }
 
-CASE(many, "4,000 mappings of changing protection are all there") {
+CASE(many, "4,000 mappings of alternating protection are all restored") {
     size_t pages = 4000;
     char *memory = map_anonymous(pages), seen[5];
     uint64_t end;
@@ -191,7 +191,7 @@ CASE(large_pages, "memory of transparent huge pages, aligned and not, keeps its 
     CHECK(filled(aligned + 8 * MIB, bytes - 8 * MIB, 5));
 }
 
-CASE(written_in_fork, "what a copy writes is its own: its child sees it at the fork and not after") {
+CASE(written_in_fork, "a child sees what the copy wrote before the fork, and not what it writes after") {
     char *memory = map_anonymous(2000);
     fill(memory, 2000 * PAGE, 8);
     freeze_here();
@@ -215,7 +215,7 @@ CASE(written_in_fork, "what a copy writes is its own: its child sees it at the f
     CHECK(filled(memory + 20 * PAGE, 1980 * PAGE, 8 + 20 * PAGE / 8));
 }
 
-CASE(unmapped_and_mapped_anew, "memory from before the freeze can be unmapped, and new memory in its place is zeros") {
+CASE(unmapped_and_mapped_anew, "memory from before the freeze can be unmapped; new memory at its address is zeros") {
     char *memory = map_anonymous(300);
     fill(memory, 300 * PAGE, 2);
     freeze_here();
@@ -238,7 +238,7 @@ CASE(break_area, "the heap of brk has its contents, grows by zeros and shrinks")
     CHECK(sbrk(64 * PAGE) == start);
     start = (char *)(((uintptr_t)start + 15) & ~15ul);
     fill(start, 60 * PAGE, 4);
-    freeze_here(); // which uses malloc, and that brk
+    freeze_here(); // calls malloc, which uses brk
     char *end = sbrk(0);
     CHECK(filled(start, 60 * PAGE, 4));
     CHECK(sbrk(400 * PAGE) == end);

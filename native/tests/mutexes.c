@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. Locks of the C library that remember thread ids or counts.
+// Runs in the process that is frozen. Tests locks of the C library that store thread ids or counts.
 
 #include "harness.h"
 
@@ -63,7 +63,7 @@ CASE(inheriting, "a mutex with priority inheritance that is free at the freeze")
     check_contended();
 }
 
-CASE(held_normal, "a plain mutex that its owner holds at the freeze is its own in the copy") {
+CASE(held_normal, "a plain mutex that a thread holds at the freeze is still held by that thread in the copy") {
     make_mutex(PTHREAD_MUTEX_NORMAL, PTHREAD_MUTEX_STALLED, PTHREAD_PRIO_NONE);
     CHECK_EQUAL(pthread_mutex_lock(&mutex), 0);
     freeze_here();
@@ -79,7 +79,7 @@ static void lock_and_die(struct worker *worker) {
         rest();
 }
 
-CASE(robust, "a robust mutex whose owner dies in the copy tells the next one") {
+CASE(robust, "if the owner of a robust mutex dies in the copy, the next owner is notified") {
     make_mutex(PTHREAD_MUTEX_NORMAL, PTHREAD_MUTEX_ROBUST, PTHREAD_PRIO_NONE);
     struct worker owner = {0};
     start_worker(&owner, lock_and_die);
@@ -131,7 +131,7 @@ static void write_once(struct worker *worker) {
     CHECK_EQUAL(pthread_rwlock_unlock(&shared_lock), 0);
 }
 
-CASE(read_write_lock, "a lock that is held to read, with a writer that waits, goes on so") {
+CASE(read_write_lock, "a lock stays held for reading, and a writer keeps waiting for it") {
     struct worker readers[2] = {0}, writer = {0};
     CHECK_EQUAL(pthread_rwlock_rdlock(&shared_lock), 0);
     start_worker(&readers[0], read_and_count);
@@ -141,7 +141,7 @@ CASE(read_write_lock, "a lock that is held to read, with a writer that waits, go
     freeze_here();
     CHECK_EQUAL(writer.rounds, 0);
     CHECK_EQUAL(pthread_rwlock_unlock(&shared_lock), 0);
-    for (int i = 0; i < 2; i++) // readers may starve the writer: they end first
+    for (int i = 0; i < 2; i++) // the readers end first, because they may starve the writer
         stop_worker(&readers[i]);
     join_worker(&writer);
     CHECK_EQUAL(writer.rounds, 1);
@@ -157,7 +157,7 @@ static void pass_barrier(struct worker *worker) {
     }
 }
 
-CASE(barriers, "a barrier that some have reached opens when the last one comes in the copy") {
+CASE(barriers, "a barrier that some threads have reached opens when the last thread reaches it in the copy") {
     struct worker workers[3] = {0};
     CHECK_EQUAL(pthread_barrier_init(&barrier, NULL, 4), 0);
     for (int i = 0; i < 3; i++)
@@ -180,7 +180,7 @@ static void initialise(void) {
     initialised++;
 }
 
-CASE(once_only, "what was initialised once is not initialised again") {
+CASE(once_only, "pthread_once does not initialise again what was initialised before the freeze") {
     CHECK_EQUAL(pthread_once(&once, initialise), 0);
     freeze_here();
     CHECK_EQUAL(pthread_once(&once, initialise), 0);

@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. A caller's error that the sanitizers must see: it shows that they look.
+// Runs in the process that is frozen. Makes an error that the sanitizers must detect, to show that they are active.
 
 #include "harness.h"
 

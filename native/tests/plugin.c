@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. A library that tls.c loads by dlopen, with a variable of its own in each thread.
+// Runs in the process that is frozen. A library that tls.c loads by dlopen; it has a thread-local variable.
 
 static __thread long counted = 500;
 static const char *text = "not initialised";

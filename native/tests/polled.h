@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. The state of a socket, as its client sees it.
+// Runs in the process that is frozen. Reads the state of a socket as a client sees it.
 
 #ifndef THAWD_TESTS_POLLED_H
 #define THAWD_TESTS_POLLED_H

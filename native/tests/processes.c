@@ -1,4 +1,5 @@
-// Runs in the process that is frozen. What a process has besides memory, threads and descriptors, and its children.
+// Runs in the process that is frozen. Tests the state of a process besides memory, threads and descriptors, and its
+// children.
 
 #include "harness.h"
 
@@ -29,7 +30,7 @@ static size_t read_whole(const char *path, char *to, size_t room) {
     return done;
 }
 
-CASE(folder_and_umask, "the working folder and the umask are as they were") {
+CASE(folder_and_umask, "the working folder and the umask are unchanged") {
     char before[4096], after[4096];
     CHECK_EQUAL(mkdir("within", 0700), 0);
     CHECK_EQUAL(chdir("within"), 0);
@@ -41,7 +42,7 @@ CASE(folder_and_umask, "the working folder and the umask are as they were") {
     CHECK_EQUAL(umask(0), 027);
 }
 
-CASE(command_line, "/proc shows the command line of the frozen program, and the environment of whoever thawed") {
+CASE(command_line, "/proc shows the command line of the frozen program, and the environment of the thawing process") {
     static char before[65536], after[65536], wanted[65536];
     size_t bytes = read_whole("/proc/self/cmdline", before, sizeof before);
     CHECK_EQUAL(setenv("SET_LATER", "is not in /proc", 1), 0);
@@ -67,7 +68,7 @@ CASE(process_name, "the name of the process is the program's") {
     CHECK_EQUAL(strncmp(before, after, strlen(before)), 0);
 }
 
-CASE(forks, "a copy forks children, and they fork theirs, that have all of its memory") {
+CASE(forks, "children and grandchildren that a copy forks have all of its memory") {
     char *memory = map_anonymous(500);
     fill(memory, 500 * PAGE, 1);
     freeze_here();
@@ -95,7 +96,7 @@ static void fork_from_thread(struct worker *worker) {
     worker->rounds = exit_status_of(child);
 }
 
-CASE(forks_from_threads, "an old thread forks in the copy") {
+CASE(forks_from_threads, "a thread from before the freeze can fork in the copy") {
     struct worker worker = {0}, other = {0};
     start_worker(&worker, fork_from_thread);
     start_worker(&other, count_rounds);
@@ -138,7 +139,7 @@ CASE(exit_handlers, "exit runs the handlers that were registered before the free
     if (child == 0)
         exit(0);
     CHECK_EQUAL(exit_status_of(child), 5);
-    dprintf(1, "pass\n"); // as this process ends by the handler too
+    dprintf(1, "pass\n"); // here, because the handler ends this process
     _exit(0);
 }
 
@@ -146,7 +147,7 @@ static double seconds(const struct timespec *time) {
     return (double)time->tv_sec + (double)time->tv_nsec * 1e-9;
 }
 
-CASE(clocks, "clocks are right: of the wall and monotonic, all near what a system call says") {
+CASE(clocks, "wall clock and monotonic clocks are right: close to the results of system calls") {
     static const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC,       CLOCK_MONOTONIC_RAW,
                                        CLOCK_BOOTTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI};
     struct timespec before, after, by_call;
@@ -163,14 +164,14 @@ CASE(clocks, "clocks are right: of the wall and monotonic, all near what a syste
     CHECK(labs(time(NULL) - (long)syscall(SYS_time, NULL)) <= 1);
 }
 
-CASE(vdso, "the clock is read without a system call: a million times in far less than system calls take") {
+CASE(vdso, "clocks are read without a system call: a million readings take far less time than system calls") {
     freeze_here();
     struct timespec now;
     double start = now_s();
     for (int i = 0; i < 20000; i++)
         CHECK_EQUAL(syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now), 0);
     double of_call = (now_s() - start) / 20000, best = 1;
-    for (int attempt = 0; attempt < 10; attempt++) { // others may have the processor for a while
+    for (int attempt = 0; attempt < 10; attempt++) { // other processes may use the processor for a while
         start = now_s();
         for (int i = 0; i < 100000; i++)
             CHECK_EQUAL(clock_gettime(CLOCK_MONOTONIC, &now), 0);

@@ -1,4 +1,5 @@
-// Runs in the process that is frozen. Clocks of processor time: in a copy they go on from where they stood.
+// Runs in the process that is frozen. Tests clocks of processor time: in a copy they continue from their value at the
+// freeze.
 
 #include "harness.h"
 
@@ -28,7 +29,7 @@ static int64_t user_and_system_us(int who) {
            usage.ru_stime.tv_usec;
 }
 
-// All clocks of processor time of this thread's process, in their own units.
+// Readings of all clocks of this process's and this thread's processor time, each in its own unit.
 struct readings {
     int64_t values[9];
 };
@@ -103,7 +104,7 @@ CASE(goes_on, "no reading of processor time runs backwards, of the process, of t
     stop_worker(&worker);
 }
 
-CASE(frozen_again, "nor does any in a copy of a copy: the runner names its image as the only argument") {
+CASE(frozen_again, "no reading runs backwards in a copy of a copy, whose image the runner names in the only argument") {
     compute(CLOCK_THREAD_CPUTIME_ID);
     struct readings before = take_readings();
     freeze_here();
@@ -119,7 +120,7 @@ CASE(frozen_again, "nor does any in a copy of a copy: the runner names its image
     CHECK(result == FREEZE_FROZEN || result == FREEZE_THAWED);
 }
 
-CASE(forked, "nor does any in a fork of a copy, against readings from before the freeze") {
+CASE(forked, "no reading runs backwards in a fork of a copy, compared with readings from before the freeze") {
     compute(CLOCK_THREAD_CPUTIME_ID);
     struct readings before = take_readings();
     freeze_here();
@@ -136,7 +137,7 @@ CASE(forked, "nor does any in a fork of a copy, against readings from before the
     CHECK_EQUAL(status, 0);
 }
 
-CASE(wrong_clocks, "errors are the kernel's, and the other clocks are untouched") {
+CASE(wrong_clocks, "errors are the same as the kernel's, and other clocks are unchanged") {
     struct timespec now;
     freeze_here();
     CHECK_EQUAL(clock_gettime(1234, &now), -1);

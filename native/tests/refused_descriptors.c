@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Descriptors that no copy could have as they are: the freeze says which and what
-// to do, and works once they are closed.
+// Runs in the process that is frozen. Tests descriptors that no copy could have: the freeze is refused, the refusal
+// names the descriptor and says what to do, and the freeze works once the descriptor is closed.
 
 #include "refusing.h"
 
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-// Refused while `fd` is open, and no more once it is closed.
+// Expects a refusal while `fd` is open, and none once it is closed.
 static void refused_while_open(int fd, const char *thing, const char *way_out) {
     char number[16];
     if (fd < 0)
@@ -76,7 +76,7 @@ CASE(proc_of_another, "a file of /proc that belongs to another process is refuse
     refused_while_open(open("/proc/1/status", O_RDONLY), "/proc/1/status", "before the freeze");
 }
 
-// Starts a process that is not this one's child, holds `theirs` instead of `ours`, and ends when no process holds
+// Starts a process that is not a child of this one. It holds `theirs` but not `ours`, and exits when no process holds
 // `ours`.
 static void give_away(int theirs, int ours) {
     int status;
@@ -114,7 +114,7 @@ static int locked(bool by_flock, int command) {
 
 CASE(posix_lock, "a POSIX lock on a file is refused, and the file named") {
     refused_while_open(locked(false, F_SETLK), "/locked",
-                       "lock on a file is held, which no copy would hold; release it");
+                       "holds a lock on a file, which no copy would hold; release it");
 }
 
 CASE(flock_lock, "a lock by flock is refused") {
@@ -125,13 +125,13 @@ CASE(open_file_lock, "a lock of an open file description is refused") {
     refused_while_open(locked(false, F_OFD_SETLK), "lock", "release it before the freeze");
 }
 
-CASE(lock_by_a_closed_number, "a lock is found also where the descriptor is a duplicate") {
+CASE(lock_by_a_closed_number, "a lock is also found if the descriptor is a duplicate") {
     int fd = locked(true, 0), twin = dup(fd);
     close(fd);
     refused_while_open(twin, "lock", "release it before the freeze");
 }
 
-CASE(watch_of_closed_number, "an epoll set that watches an open file by a number that was closed is refused") {
+CASE(watch_of_closed_number, "an epoll set that watches an open file whose descriptor was closed is refused") {
     int epoll = epoll_create1(0), event = eventfd(0, 0), twin = dup(event);
     struct epoll_event watch = {.events = EPOLLIN};
     CHECK_EQUAL(epoll_ctl(epoll, EPOLL_CTL_ADD, event, &watch), 0);

@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. Rights that copies could not be held to are refused.
+// Runs in the process that is frozen. Tests that rights to which copies could not be limited are refused.
 
 #include "refusing.h"
 
@@ -9,7 +9,7 @@
 
 static struct worker worker;
 
-// For the calling thread only: swapon(2), which no code here calls, fails. Source: seccomp(2).
+// Installs a filter for the calling thread only, which makes swapon(2) fail; no code here calls it. Source: seccomp(2).
 static void add_filter(void) {
     struct sock_filter program[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
@@ -30,7 +30,7 @@ static void be_filtered(struct worker *self) {
         rest();
 }
 
-CASE(filter_of_a_thread, "a thread with a seccomp filter of its own is refused, by its name") {
+CASE(filter_of_a_thread, "a thread with its own seccomp filter is refused, and named") {
     CHECK_EQUAL(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
     start_worker(&worker, be_filtered);
     CHECK_EQUAL(pthread_setname_np(worker.thread, "filtered one"), 0);
@@ -50,9 +50,9 @@ static void lose_capabilities(struct worker *self) {
         rest();
 }
 
-CASE(capabilities_of_a_thread, "a thread with less capabilities than others is refused, by its name") {
+CASE(capabilities_of_a_thread, "a thread with fewer capabilities than others is refused, and named") {
     if (status_number("/proc/self/status", "\nCapPrm:", 16) == 0)
-        not_here("there are no capabilities to give up");
+        not_here("there are no capabilities to drop");
     start_worker(&worker, lose_capabilities);
     CHECK_EQUAL(pthread_setname_np(worker.thread, "modest one"), 0);
     WAIT_UNTIL(worker.rounds == 1);
@@ -62,8 +62,8 @@ CASE(capabilities_of_a_thread, "a thread with less capabilities than others is r
     freeze_after_all();
 }
 
-// The last one: nothing takes a filter away.
-CASE(filter, "a process that has put itself under a seccomp filter is refused, told how many it began with or not") {
+// This is the last case, because a filter cannot be removed.
+CASE(filter, "a process that has installed a seccomp filter is refused, whether its first number is known or not") {
     add_filter();
     begin();
     expect_refusal("seccomp filter", "first invocation");

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Memory, threads and other state that no copy could have as it is, and places
-// where no image can be written.
+// Runs in the process that is frozen. Tests memory, threads and other state that no copy could have, and paths to which
+// no image can be written.
 
 #include "refusing.h"
 
@@ -33,7 +33,7 @@ CASE(huge_pages, "a mapping of huge pages is refused") {
     freeze_after_all();
 }
 
-CASE(kernel_memory, "a ring that is shared with the kernel is refused, also when its descriptor is closed") {
+CASE(kernel_memory, "a mapped io_uring without an open descriptor is refused") {
     struct io_uring_params parameters = {0};
     int fd = (int)syscall(SYS_io_uring_setup, 8, &parameters);
     if (fd < 0)
@@ -73,7 +73,7 @@ CASE(system_v_memory, "a System V shared memory segment is refused") {
     freeze_after_all();
 }
 
-CASE(zone_of_thaw, "memory where thaw must stand is refused") {
+CASE(zone_of_thaw, "memory at addresses that thaw needs is refused") {
     char *place = (char *)0x3f0000000000;
     CHECK(mmap(place, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == place);
     begin();
@@ -109,10 +109,10 @@ CASE(posix_timer, "a POSIX timer is refused") {
     freeze_after_all();
 }
 
-CASE(child_process, "a child that lives is refused, one that has ended and was not waited for is not") {
+CASE(child_process, "a running child is refused; a child that has ended and was not waited for is not") {
     int status;
     char number[16];
-    int ends[2]; // as a pool of workers has it: the child is to be named, not the pipe
+    int ends[2]; // a pipe, as a pool of workers has it: the refusal must name the child, not the pipe
     CHECK_EQUAL(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0)
@@ -185,14 +185,14 @@ static void block_all_by_call(struct worker *worker) {
     CHECK_EQUAL(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, 8), 0);
 }
 
-CASE(unparkable_thread, "a thread that blocks signal 33 by the raw system call is refused, by its name") {
+CASE(unparkable_thread, "a thread that blocks signal 33 by the raw system call is refused, and named") {
     struct worker worker = {0};
     park_timeout_ms = 200;
     start_worker(&worker, block_all_by_call);
     CHECK_EQUAL(pthread_setname_np(worker.thread, "deaf one"), 0);
     WAIT_UNTIL(worker.rounds == 1);
     begin();
-    if (!runs_as("dry")) { // the handler stays for the signal that is still to come, so less is checked here
+    if (!runs_as("dry")) { // the handler stays, because the signal has not arrived yet, so less is checked here
         CHECK_EQUAL(freeze_to(image_path, NULL, 0), FREEZE_REFUSED);
         dprintf(1, "refused: %s\n", report.text);
         CHECK(strstr(report.text, "deaf one") && strstr(report.text, "Start it after"));
@@ -223,12 +223,12 @@ static void refuse_without_main(struct worker *worker) {
     WAIT_UNTIL(worker->stop);
     char path[64], line[256] = "";
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", getpid());
-    do { // until main is a zombie
+    do { // wait until the main thread is a zombie
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         CHECK(read(fd, line, sizeof line - 1) > 0);
         close(fd);
     } while (!strstr(line, ") Z"));
-    expect_refusal("main thread", "main thread lives");
+    expect_refusal("main thread", "keep it running");
     dprintf(1, "pass\n");
     _exit(0);
 }
@@ -250,14 +250,14 @@ CASE(folder_removed, "a working folder that was removed is refused") {
     freeze_after_all();
 }
 
-CASE(no_folder, "an image in a folder that is not there fails, and says so") {
+CASE(no_folder, "an image in a folder that does not exist fails, and the error says so") {
     begin();
     expect_no_freeze("missing/folder/image", FREEZE_FAILED, "missing/folder", "folder");
     CHECK(runs_as("dry") || report.error == ENOENT);
     freeze_after_all();
 }
 
-CASE(not_writable, "an image in a folder that cannot be written to fails, and says so") {
+CASE(not_writable, "an image in a folder that cannot be written to fails, and the error says so") {
     begin();
     expect_no_freeze("/proc/self/image", FREEZE_FAILED, "/proc/self/image", "folder");
     freeze_after_all();
@@ -326,7 +326,7 @@ static void freeze_to_own(struct worker *worker) {
     }
 }
 
-CASE(two_at_once, "two threads that freeze at once: each gets an image or an answer, and both go on") {
+CASE(two_at_once, "if two threads freeze at the same time, each gets an image or a refusal, and both continue") {
     struct worker workers[2] = {{.index = 0}, {.index = 1}};
     begin();
     if (!runs_as("dry")) {

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. What the programs of refused states share: a freeze that must be refused, after
-// which the process must be as it was.
+// Runs in the process that is frozen. Shared by the programs that test refusals: expects that a freeze is refused and
+// that the process is unchanged afterwards.
 
 #ifndef THAWD_TESTS_REFUSING_H
 #define THAWD_TESTS_REFUSING_H
@@ -8,7 +8,7 @@
 
 #include <dirent.h>
 
-static struct worker bystander; // shows that the other threads go on
+static struct worker bystander; // shows that the other threads continue
 
 static inline int count_entries(const char *folder) {
     DIR *listed = opendir(folder);
@@ -20,13 +20,13 @@ static inline int count_entries(const char *folder) {
     return count;
 }
 
-// A copy of libc's madvise as it is in memory now: the freeze may patch it, a refused one must not leave it patched.
+// Copies the first bytes of the C library's madvise. A freeze patches them, and a refused freeze must restore them.
 static inline void read_code(unsigned char code[16]) {
     memcpy(code, (const void *)(uintptr_t)madvise, 16);
 }
 
-// That a freeze to `path` ends by `wanted` and a text that has `thing`, the cause, and `way_out` in it; and that
-// nothing else comes of it.
+// Expects that a freeze to `path` returns `wanted` with a text that contains `thing`, the cause, and `way_out`, and
+// that it changes nothing else.
 static inline void expect_no_freeze(const char *path, int wanted, const char *thing, const char *way_out) {
     if (runs_as("dry"))
         return;
@@ -60,7 +60,7 @@ static inline void expect_refusal(const char *thing, const char *way_out) {
     expect_no_freeze(image_path, FREEZE_REFUSED, thing, way_out);
 }
 
-// A case begins with a thread that must go on through all, and ends, its cause gone, with a freeze that works.
+// A case begins with a thread that must keep running. It ends with a freeze that works, after the cause was removed.
 static inline void begin(void) {
     start_worker(&bystander, count_rounds);
 }

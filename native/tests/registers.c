@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Registers of threads that are frozen while they run: a loop in assembler holds a
-// value in each, and stores them all once it is told to stop.
+// Runs in the process that is frozen. Tests registers of threads that are frozen while they run. A loop in assembler
+// keeps a value in each register, and stores all of them when it is stopped.
 
 #include "harness.h"
 
@@ -50,7 +50,7 @@ __attribute__((target("avx512f,avx512bw"))) static void spin_avx512(const struct
                        "k5", "k6", "k7");
 }
 
-// What the processor and the kernel offer: 16, 32 or 64 bytes a vector register.
+// The size of a vector register that processor and kernel support: 16, 32 or 64 bytes.
 static size_t vector_bytes(void) {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"))
         return 64;
@@ -70,7 +70,7 @@ static void hold_vectors(struct worker *worker) {
         CHECK_EQUAL(memcmp(in.masks, out.masks, sizeof in.masks), 0);
 }
 
-CASE(vectors, "SSE, AVX and AVX-512 registers, as far as the machine has them, are as they were in running threads") {
+CASE(vectors, "SSE, AVX and AVX-512 registers of running threads, as far as the machine has them, are unchanged") {
     struct worker workers[6] = {0};
     spin_on = 1;
     for (int i = 0; i < 6; i++) {
@@ -115,7 +115,7 @@ static void hold_general(struct worker *worker) {
     CHECK_EQUAL(memcmp(in, out + 15, 16 * 8), 0);
 }
 
-CASE(general, "general registers and the red zone below the stack pointer are as they were in a running thread") {
+CASE(general, "general registers and the red zone below the stack pointer of a running thread are unchanged") {
     struct worker worker = {0};
     spin_on = 1;
     start_worker(&worker, hold_general);
@@ -139,7 +139,7 @@ static void hold_x87(struct worker *worker) {
     CHECK_EQUAL(fegetround(), FE_UPWARD);
 }
 
-CASE(floating_point, "x87 registers, rounding and the flush-to-zero bits are as they were, in the caller too") {
+CASE(floating_point, "x87 registers, rounding mode and flush-to-zero bits are unchanged, also in the calling thread") {
     struct worker worker = {0};
     spin_on = 1;
     start_worker(&worker, hold_x87);
@@ -165,7 +165,7 @@ static void hold_segment(struct worker *worker) {
     CHECK(got == here);
 }
 
-CASE(segments, "the GS base that a thread set is its own again") {
+CASE(segments, "the GS base that a thread has set is restored for that thread") {
     struct worker workers[2] = {{.index = 1}, {.index = 2}};
     uint64_t here = 0x1122334455667788, got;
     CHECK_EQUAL(syscall(SYS_arch_prctl, ARCH_SET_GS, &here), 0);

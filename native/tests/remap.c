@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. mremap after the thaw: memory mapped from an image ends where the image's data
-// end, so growth must not show what lies behind it, nor fault.
+// Runs in the process that is frozen. Tests mremap after the thaw. Memory of a copy is mapped from the image, so grown
+// memory must not show the image's next pages, and must not fault.
 
 #include "harness.h"
 
@@ -13,7 +13,7 @@ static char *pattern(size_t pages, uint64_t seed) {
 
 CASE(grow, "mremap grows memory, moved or in place: old contents, then zeros") {
     char *moves = pattern(100, 1), *stays = pattern(300, 2);
-    CHECK_EQUAL(munmap(stays + 100 * PAGE, 200 * PAGE), 0); // room behind it
+    CHECK_EQUAL(munmap(stays + 100 * PAGE, 200 * PAGE), 0); // free addresses after it
     freeze_here();
     char *larger = GROW_MOVED(moves, 100, 1000);
     CHECK(larger != MAP_FAILED);
@@ -21,7 +21,7 @@ CASE(grow, "mremap grows memory, moved or in place: old contents, then zeros") {
     fill(larger, 1000 * PAGE, 3);
     CHECK(filled(larger, 1000 * PAGE, 3));
     char *grown = mremap(stays, 100 * PAGE, 250 * PAGE, 0);
-    if (grown == MAP_FAILED) { // something else may have been put behind it since
+    if (grown == MAP_FAILED) { // something else may have been mapped after it since
         CHECK_EQUAL(errno, ENOMEM);
         CHECK(filled(stays, 100 * PAGE, 2));
     } else {
@@ -31,7 +31,7 @@ CASE(grow, "mremap grows memory, moved or in place: old contents, then zeros") {
     }
 }
 
-CASE(shrink, "mremap shrinks memory: the rest is gone, what stays is as it was") {
+CASE(shrink, "mremap shrinks memory: the end is unmapped, the rest is unchanged") {
     char *memory = pattern(200, 1);
     freeze_here();
     CHECK(mremap(memory, 200 * PAGE, 50 * PAGE, 0) == memory);
@@ -44,7 +44,7 @@ CASE(shrink, "mremap shrinks memory: the rest is gone, what stays is as it was")
     CHECK(filled(larger, 50 * PAGE, 1) && zeros(larger + 50 * PAGE, 70 * PAGE));
 }
 
-CASE(move, "mremap moves memory to a fixed place, and moves a part of it") {
+CASE(move, "mremap moves memory, or a part of it, to a fixed address") {
     char *memory = pattern(90, 1), *place = map_anonymous(200);
     memset(place, 9, 200 * PAGE);
     freeze_here();
@@ -62,7 +62,7 @@ CASE(move, "mremap moves memory to a fixed place, and moves a part of it") {
     CHECK(filled(moved, 30 * PAGE, 1 + 30 * PAGE / 8));
 }
 
-CASE(several_runs, "mremap of memory of which only parts were stored keeps them and zeros between") {
+CASE(several_runs, "mremap of memory of which only parts were stored keeps these parts, and zeros between them") {
     char *memory = map_anonymous(800);
     for (size_t i = 0; i < 800; i += 100)
         fill(memory + i * PAGE, 2 * PAGE, i);
@@ -77,7 +77,7 @@ CASE(several_runs, "mremap of memory of which only parts were stored keeps them 
     memset(larger, 1, 2000 * PAGE);
 }
 
-CASE(of_changed_memory, "mremap after the memory was written, given back in part and mapped anew") {
+CASE(of_changed_memory, "mremap works after the memory was written, partly released and mapped again") {
     char *memory = pattern(100, 1);
     freeze_here();
     fill(memory + 10 * PAGE, 5 * PAGE, 50);
@@ -96,7 +96,7 @@ CASE(of_changed_memory, "mremap after the memory was written, given back in part
     CHECK(filled(larger + 60 * PAGE, 40 * PAGE, 1 + 60 * PAGE / 8));
 }
 
-CASE(again_and_again, "memory that grows 200 times keeps all it held") {
+CASE(again_and_again, "memory that grows 200 times keeps its contents") {
     char *memory = pattern(10, 1);
     freeze_here();
     size_t pages = 10;
@@ -111,7 +111,7 @@ CASE(again_and_again, "memory that grows 200 times keeps all it held") {
     CHECK(filled(memory, pages * PAGE, 1));
 }
 
-CASE(dont_unmap, "MREMAP_DONTUNMAP moves the contents and leaves zeros, or fails and leaves all as it was") {
+CASE(dont_unmap, "MREMAP_DONTUNMAP moves the contents and leaves zeros, or fails and changes nothing") {
     char *memory = pattern(40, 1);
     freeze_here();
     char *moved = mremap(memory, 40 * PAGE, 40 * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Restartable sequences, which the C library registers for every thread: the kernel
-// writes the number of the processor that a thread runs on into its memory.
+// Runs in the process that is frozen. Tests restartable sequences (rseq), which the C library registers for every
+// thread: the kernel writes the number of the processor on which a thread runs to the thread's memory.
 
 #include "harness.h"
 
@@ -10,7 +10,7 @@ static volatile struct rseq *own_area(void) {
     return (volatile struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
 }
 
-// That the kernel knows this thread's area: the number there follows the thread from processor to processor.
+// Checks that the kernel uses this thread's area: the number there changes when the thread moves to another processor.
 static void check_area(void) {
     cpu_set_t allowed, one;
     CHECK(__rseq_size > 0);
@@ -59,7 +59,7 @@ static void count_on_processor(struct worker *worker) {
     }
 }
 
-CASE(counting, "threads that ask for their processor all the time are frozen and go on") {
+CASE(counting, "threads that read their processor's number all the time are frozen and continue") {
     struct worker workers[4] = {0};
     for (int i = 0; i < 4; i++)
         start_worker(&workers[i], count_on_processor);

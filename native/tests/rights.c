@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. What a process may do: a copy may do no more.
+// Runs in the process that is frozen. Tests that a copy does not have more rights than the frozen process.
 
 #include "harness.h"
 
@@ -18,7 +18,7 @@
 
 #define SELF "/proc/self/status"
 
-static struct worker worker; // an old thread, which must be held to the same
+static struct worker worker; // a thread from before the freeze, which must have the same limits
 
 static void look_for_privileges(struct worker *self) {
     while (!self->stop)
@@ -35,7 +35,7 @@ CASE(no_new_privileges, "no_new_privs stays, for old threads and new ones") {
     CHECK_EQUAL(worker.rounds, 1);
 }
 
-CASE(bounding_set, "capabilities that were dropped from the bounding set are not there, nor by an exec") {
+CASE(bounding_set, "capabilities that were dropped from the bounding set stay dropped, also after an exec") {
     if (prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0) < 0)
         not_here("the bounding set may not be changed");
     CHECK_EQUAL(prctl(PR_CAPBSET_DROP, CAP_NET_RAW, 0, 0, 0), 0);
@@ -61,7 +61,7 @@ static void compare_capabilities(struct worker *self) {
 }
 
 CASE(capabilities,
-     "permitted, effective, inheritable and ambient capabilities are those that were left, in all threads") {
+     "permitted, effective, inheritable and ambient capabilities are the same as at the freeze, in all threads") {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct data[2] = {
         {.permitted = 1u << CAP_CHOWN | 1u << CAP_KILL | 1u << CAP_FSETID,
@@ -69,7 +69,7 @@ CASE(capabilities,
          .inheritable = 1u << CAP_CHOWN},
     };
     if (syscall(SYS_capset, &header, data) < 0)
-        not_here("there are no capabilities to give up");
+        not_here("there are no capabilities to drop");
     CHECK_EQUAL(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_CHOWN, 0, 0), 0);
     start_worker(&worker, compare_capabilities);
     freeze_here();
@@ -81,7 +81,7 @@ CASE(capabilities,
     CHECK_EQUAL(worker.rounds, 1);
 }
 
-CASE(kept_capabilities, "securebits are as they were") {
+CASE(kept_capabilities, "securebits are unchanged") {
     CHECK_EQUAL(prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0), 0);
     int more = prctl(PR_SET_SECUREBITS, SECBIT_KEEP_CAPS | SECBIT_NOROOT | SECBIT_NOROOT_LOCKED, 0, 0, 0) == 0;
     freeze_here();
@@ -90,7 +90,7 @@ CASE(kept_capabilities, "securebits are as they were") {
 }
 
 CASE(users_and_groups,
-     "real and saved users, groups and supplementary groups are those that the process had changed to") {
+     "real and saved user and group ids and supplementary groups are those that the process had set") {
     const gid_t some[] = {7, 9};
     uid_t users[3];
     gid_t groups[3], found[8];
@@ -124,15 +124,15 @@ CASE(settings, "settings by prctl stay: subreaper, no huge pages, fixed code, th
     CHECK(!fixed || prctl(PR_GET_MDWE, 0, 0, 0, 0) == 1);
 }
 
-CASE(not_dumpable, "a process that others may not look into has copies like that") {
+CASE(not_dumpable, "copies of a process that other processes may not inspect may not be inspected either") {
     CHECK_EQUAL(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), 0);
     if (access("/proc/self/mem", R_OK) < 0)
-        not_here("without dumps this user cannot look into its own memory, and nothing is frozen");
+        not_here("a process that is not dumpable cannot read its own memory as this user, so nothing is frozen");
     freeze_here();
     CHECK_EQUAL(prctl(PR_GET_DUMPABLE, 0, 0, 0, 0), 0);
 }
 
-CASE(limits, "limits that the process set itself hold in a copy") {
+CASE(limits, "resource limits that the process has set apply to a copy") {
     const struct {
         int resource;
         rlim_t soft, hard;
@@ -162,7 +162,7 @@ static void be_modest(struct worker *self) {
     CHECK_EQUAL(sched_getscheduler(0), SCHED_BATCH);
 }
 
-CASE(priorities, "a thread keeps its nice value, timer slack, priority of input and output, and policy") {
+CASE(priorities, "a thread keeps its nice value, timer slack, I/O priority and scheduling policy") {
     long before = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
     start_worker(&worker, be_modest);
     WAIT_UNTIL(worker.rounds == 1);

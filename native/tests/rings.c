@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. io_urings without pending requests are restored at their addresses and counts.
+// Runs in the process that is frozen. Tests that io_urings without pending requests get the same addresses and counts.
 
 #include "refusing.h"
 
@@ -13,7 +13,7 @@ struct ring {
     struct io_uring_params made;
     char *rings;
     struct io_uring_sqe *requests;
-    uint32_t tail; // of our own, as liburing keeps one
+    uint32_t tail; // our own copy of the ring's tail; liburing keeps one, too
 };
 
 static uint32_t *field(const struct ring *ring, uint32_t offset) {
@@ -84,19 +84,19 @@ static void comes_back(uint32_t flags, int before) {
     CHECK(strcmp(text, "read") == 0);
 }
 
-CASE(ring, "an io_uring that was used comes back, and takes requests where it was") {
+CASE(ring, "an io_uring that was used is restored at its address and takes requests") {
     comes_back(0, 3 * ENTRIES + 3);
 }
 
-CASE(fresh_ring, "an io_uring that was not used comes back") {
+CASE(fresh_ring, "an io_uring that was not used is restored") {
     comes_back(0, 0);
 }
 
-CASE(ring_without_list, "an io_uring without a list of requests comes back") {
+CASE(ring_without_list, "an io_uring without a list of requests is restored") {
     comes_back(SETUP_NO_SQARRAY, 5);
 }
 
-CASE(busy_ring, "an io_uring with a request under way is refused") {
+CASE(busy_ring, "an io_uring with a pending request is refused") {
     struct ring ring = make_ring(0);
     int ends[2];
     char byte;
@@ -107,13 +107,13 @@ CASE(busy_ring, "an io_uring with a request under way is refused") {
                .opcode = IORING_OP_READ, .fd = ends[0], .addr = (uint64_t)&byte, .len = 1, .off = UINT64_MAX},
            0);
     begin();
-    expect_refusal("an io_uring has requests under way", "first invocation");
+    expect_refusal("an io_uring has pending requests", "first invocation");
     CHECK_EQUAL(write(ends[1], "x", 1), 1);
     complete(&ring);
     freeze_after_all();
 }
 
-CASE(armed_ring, "an io_uring that waits for more after it has completed as often as it was asked is refused") {
+CASE(armed_ring, "an io_uring with a multishot request is refused, even after as many completions as requests") {
     struct ring ring = make_ring(0);
     int ends[2];
     char byte;
@@ -129,18 +129,18 @@ CASE(armed_ring, "an io_uring that waits for more after it has completed as ofte
     CHECK_EQUAL(complete(&ring).user_data, 9);
     CHECK_EQUAL(read(ends[0], &byte, 1), 1);
     begin();
-    expect_refusal("an io_uring has requests under way", "first invocation");
+    expect_refusal("an io_uring has pending requests", "first invocation");
     CHECK_EQUAL(munmap(ring.rings, PAGE), 0);
     CHECK_EQUAL(munmap(ring.requests, PAGE), 0);
     close(ring.fd);
     freeze_after_all();
 }
 
-CASE(reordered_ring, "an io_uring whose requests are listed in an order of their own is refused") {
+CASE(reordered_ring, "an io_uring with its requests listed in another order is refused") {
     struct ring ring = make_ring(0);
     field(&ring, ring.made.sq_off.array)[0] = 5;
     begin();
-    expect_refusal("an io_uring of a kind", "first invocation");
+    expect_refusal("an io_uring is of a kind", "first invocation");
     field(&ring, ring.made.sq_off.array)[0] = 0;
     freeze_after_all();
 }

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Memory that is mapped from files or shared: each copy has its own of what is not
-// in a file, and shares what is.
+// Runs in the process that is frozen. Tests memory that is mapped from files or shared. Copies share files; shared
+// memory without a file is separate in each copy.
 
 #include "harness.h"
 
@@ -10,7 +10,7 @@ static char *map_file(int fd, size_t pages, int protection, int flags, size_t fi
     return map_pages(pages, protection, flags, fd, (off_t)(first_page * PAGE));
 }
 
-CASE(private_file, "a private mapping of a file shows the file, the pages that were written their own contents") {
+CASE(private_file, "a private mapping of a file shows the file, except for pages that were written") {
     int fd = make_file("data", 100, 1);
     char *clean = map_file(fd, 100, PROT_READ, MAP_PRIVATE, 0);
     char *part = map_file(fd, 20, PROT_READ | PROT_WRITE, MAP_PRIVATE, 30);
@@ -31,7 +31,7 @@ CASE(private_file, "a private mapping of a file shows the file, the pages that w
     CHECK(filled(clean, 100 * PAGE, 1));
 }
 
-CASE(end_of_file, "a mapping that ends within a page of its file shows zeros behind its end") {
+CASE(end_of_file, "a mapping of a file that ends within a page shows zeros after the file's end") {
     int fd = make_file("data", 2, 1);
     CHECK_EQUAL(ftruncate(fd, PAGE + 100), 0);
     char *shown = map_file(fd, 4, PROT_READ, MAP_PRIVATE, 0);
@@ -44,7 +44,7 @@ CASE(end_of_file, "a mapping that ends within a page of its file shows zeros beh
     CHECK(filled(written, PAGE + 96, 1));
 }
 
-CASE(shared_read_only, "a shared mapping of a file that only is read shows the file and is still a shared one") {
+CASE(shared_read_only, "a shared read-only mapping of a file shows the file and is still shared") {
     close(make_file("data", 10, 1));
     int reading = open("data", O_RDONLY | O_CLOEXEC);
     char *shown = map_file(reading, 10, PROT_READ, MAP_SHARED, 0), wanted[64], line[512];
@@ -79,7 +79,7 @@ CASE(shared_anonymous, "shared anonymous memory is shared with children of the c
     CHECK(filled(memory, 48 * PAGE, (uint64_t)child));
 }
 
-CASE(shared_in_parts, "parts of one shared memory with different protections are still one memory") {
+CASE(shared_in_parts, "parts of shared memory with different protections still share one memory object") {
     char *memory = map_pages(40, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     fill(memory, 40 * PAGE, 6);
     CHECK_EQUAL(mprotect(memory + 10 * PAGE, 10 * PAGE, PROT_READ), 0);
@@ -94,7 +94,7 @@ CASE(shared_in_parts, "parts of one shared memory with different protections are
     CHECK(filled(memory + 20 * PAGE, 5 * PAGE, 66));
 }
 
-CASE(memfd_twice, "a memfd that is mapped twice and open is one memory in the copy") {
+CASE(memfd_twice, "a memfd that is mapped twice and open is one memory object in the copy") {
     int fd = memfd_create("twice", MFD_CLOEXEC);
     CHECK_EQUAL(ftruncate(fd, 20 * PAGE), 0);
     char *first = map_file(fd, 20, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
@@ -115,7 +115,7 @@ CASE(memfd_twice, "a memfd that is mapped twice and open is one memory in the co
     CHECK(own[3 * PAGE] == 'o');
 }
 
-CASE(memfd_unopened, "a memfd that only is mapped, its descriptor closed, keeps its contents and its sharing") {
+CASE(memfd_unopened, "a mapped memfd with a closed descriptor keeps its contents and stays shared") {
     int fd = memfd_create("closed", MFD_CLOEXEC);
     CHECK_EQUAL(ftruncate(fd, 8 * PAGE), 0);
     char *first = map_file(fd, 8, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
@@ -128,7 +128,7 @@ CASE(memfd_unopened, "a memfd that only is mapped, its descriptor closed, keeps 
     CHECK(filled(first, 8 * PAGE, 10));
 }
 
-CASE(deleted_file, "a file that was deleted while it was mapped is there, clean and written pages alike") {
+CASE(deleted_file, "a file that was deleted while it was mapped keeps its contents, both unchanged and written pages") {
     int fd = make_file("deleted", 30, 3);
     char *private = map_file(fd, 30, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
     char *reading = map_file(fd, 10, PROT_READ, MAP_PRIVATE, 5);
@@ -150,7 +150,7 @@ CASE(deleted_file, "a file that was deleted while it was mapped is there, clean 
 }
 
 CASE(replaced_file,
-     "a mapped file whose name belongs to another file by now, as after an upgrade, keeps its old contents") {
+     "a mapped file that was replaced by another file of its name, as in an upgrade, keeps its old contents") {
     int fd = make_file("library", 10, 1);
     char *memory = map_file(fd, 10, PROT_READ, MAP_PRIVATE, 0);
     close(fd);
@@ -160,7 +160,7 @@ CASE(replaced_file,
     CHECK(filled(memory, 10 * PAGE, 1));
 }
 
-CASE(odd_names, "files with spaces, line ends and odd bytes in their names are mapped and open again") {
+CASE(odd_names, "files with spaces, newlines and unusual bytes in their names are mapped and opened again") {
     static const char *const names[] = {"with space", "with\nline end", "tail (deleted)", "back\\012slash", "\xff\xfe"};
     char *memory[5], page[PAGE];
     int files[5];
@@ -176,7 +176,7 @@ CASE(odd_names, "files with spaces, line ends and odd bytes in their names are m
     }
 }
 
-CASE(zero_device, "memory of /dev/zero is anonymous memory, private as shared") {
+CASE(zero_device, "memory of /dev/zero is anonymous memory, both private and shared") {
     int fd = open("/dev/zero", O_RDWR | O_CLOEXEC);
     char *private = map_file(fd, 10, PROT_READ | PROT_WRITE, MAP_PRIVATE, 0);
     char *shared = map_file(fd, 10, PROT_READ | PROT_WRITE, MAP_SHARED, 0);
@@ -190,7 +190,7 @@ CASE(zero_device, "memory of /dev/zero is anonymous memory, private as shared") 
     fill(shared, 10 * PAGE, 4);
 }
 
-CASE(same_file_many_times, "neighbouring mappings of one file, out of order and overlapping, are each what they were") {
+CASE(same_file_many_times, "neighbouring mappings of one file, out of order and overlapping, are all unchanged") {
     int fd = make_file("data", 16, 1);
     char *area = map_pages(20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     static const int page_shown[] = {3, 4, 5, 0, 9, 8, 7, 15, 3, 3};

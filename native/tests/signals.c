@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. Signal actions, masks and stacks.
+// Runs in the process that is frozen. Tests signal actions, masks and stacks.
 
 #include "harness.h"
 
@@ -23,7 +23,7 @@ static void note_details(int number, siginfo_t *info, void *context) {
     calls++;
 }
 
-CASE(actions, "handlers, their flags and masks, ignored and default signals are as they were") {
+CASE(actions, "handlers, their flags and masks, and ignored and default signals are unchanged") {
     struct sigaction details = {.sa_sigaction = note_details, .sa_flags = SA_SIGINFO | SA_NODEFER}, got;
     sigaddset(&details.sa_mask, SIGTERM);
     CHECK_EQUAL(sigaction(SIGRTMIN + 2, &details, NULL), 0);
@@ -53,7 +53,7 @@ CASE(actions, "handlers, their flags and masks, ignored and default signals are 
     CHECK_EQUAL(errno, EPIPE);
 }
 
-CASE(all_actions, "the actions of all 64 signals are the same after the freeze, those of the C library included") {
+CASE(all_actions, "the actions of all 64 signals are unchanged after the freeze, including those of the C library") {
     struct {
         uint64_t handler, flags, restorer, mask;
     } before[65] = {0}, after[65] = {0};
@@ -119,7 +119,7 @@ static void keep_all_blocked(struct worker *worker) {
             CHECK(sigismember(&all, number));
 }
 
-CASE(all_blocked, "a thread that blocks every signal it can is frozen too") {
+CASE(all_blocked, "a thread that blocks all signals that it can block is frozen, too") {
     struct worker worker = {0};
     start_worker(&worker, keep_all_blocked);
     check_goes_on(&worker);
@@ -213,7 +213,7 @@ static void run_on_alternate(struct worker *worker) {
 }
 
 CASE(frozen_on_alternate_stack,
-     "a thread frozen while a handler of its own runs on its alternate stack comes back there") {
+     "a thread that is frozen while it runs a handler on its alternate stack continues there") {
     struct sigaction action = {.sa_handler = stay_in_handler, .sa_flags = SA_ONSTACK};
     CHECK_EQUAL(sigaction(SIGUSR1, &action, NULL), 0);
     struct worker worker = {0};
@@ -246,7 +246,7 @@ CASE(faults, "a fault in the copy reaches its handler, which may jump out") {
     CHECK(number == 5 && rounds == 3);
 }
 
-CASE(child_signals, "SIGCHLD comes to its handler when a child of the copy ends") {
+CASE(child_signals, "the handler of SIGCHLD runs when a child of the copy ends") {
     struct sigaction action = {.sa_handler = count_call, .sa_flags = SA_NOCLDSTOP | SA_RESTART};
     CHECK_EQUAL(sigaction(SIGCHLD, &action, NULL), 0);
     freeze_here();

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Sockets: connections are found ended, in a way that clients notice; an
-// unconnected socket is new, with its options; a listening socket gets a port of its own.
+// Runs in the process that is frozen. Tests sockets. In a copy, connections have ended in a way that clients notice. An
+// unconnected socket is new and has its options. A listening socket gets another port.
 
 #include "polled.h"
 #include "refusing.h"
@@ -56,7 +56,7 @@ static int connect_to(int port) {
     return fd;
 }
 
-// Both ends of a connection over TCP; the listening socket is closed.
+// Makes both ends of a TCP connection; the listening socket is closed.
 static void connection(int ends[2]) {
     int listener = listening();
     ends[0] = connect_to(port_of(listener));
@@ -65,7 +65,8 @@ static void connection(int ends[2]) {
     close(listener);
 }
 
-// As a client finds a connection that its server has closed: by poll, select and epoll, by reading, and by writing.
+// Checks that a client sees a connection that its server has closed: in poll, select and epoll, and in reads and
+// writes.
 static void check_ended(int fd) {
     char byte;
     fd_set readable;
@@ -86,7 +87,8 @@ static void check_ended(int fd) {
     CHECK_EQUAL(read(fd, &byte, 1), 0);
 }
 
-CASE(ended_connection, "a connection over TCP is found ended, with the options it had, and the original keeps it") {
+CASE(ended_connection,
+     "a TCP connection has ended in a copy and keeps its options; the original keeps the connection") {
     int ends[2], twin;
     char byte = 0;
     connection(ends);
@@ -113,8 +115,8 @@ CASE(ended_connection, "a connection over TCP is found ended, with the options i
     }
 }
 
-CASE(connecting_socket, "a connection that is being made is found ended") {
-    // No accept is called: the queue of the listening socket is full and stays full.
+CASE(connecting_socket, "a connection that is being made has ended in a copy") {
+    // accept is not called, so the queue of the listening socket is full and stays full.
     int listener = bound(SOCK_STREAM, 0), waiting = -1;
     struct sockaddr_in address = loopback(port_of(listener));
     CHECK_EQUAL(listen(listener, 0), 0);
@@ -129,7 +131,7 @@ CASE(connecting_socket, "a connection that is being made is found ended") {
         check_ended(waiting);
 }
 
-CASE(ended_before, "a connection that had ended before the freeze is not taken for a fresh socket") {
+CASE(ended_before, "a connection that had ended before the freeze is not mistaken for a new socket") {
     int ends[2];
     struct linger at_once = {.l_onoff = 1};
     connection(ends);
@@ -149,7 +151,7 @@ static void read_one(struct worker *worker) {
     worker->rounds = got == 0 ? 1 : -1;
 }
 
-CASE(reader, "a thread that waits for a connection to be readable finds the end of it") {
+CASE(reader, "a thread that waits to read from a connection gets its end") {
     int ends[2];
     connection(ends);
     struct worker worker = {.index = ends[0]};
@@ -169,7 +171,7 @@ static void wait_by_epoll(struct worker *worker) {
     worker->rounds = got == 1 ? (int)event.data.u32 : -1;
 }
 
-CASE(epoll_waiter, "a thread that waits by epoll for a connection is woken by its end, and for a new socket waits on") {
+CASE(epoll_waiter, "in epoll, the end of a connection wakes a thread; for a new socket it keeps waiting") {
     int ends[2], epoll = epoll_create1(0), other = epoll_create1(0), fresh = bound(SOCK_DGRAM, 0);
     connection(ends);
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = 42};
@@ -190,7 +192,7 @@ CASE(epoll_waiter, "a thread that waits by epoll for a connection is woken by it
     CHECK_EQUAL(patient.rounds, 42);
 }
 
-CASE(datagram_socket, "a datagram socket is a new one, bound to a port of its own and connected as it was") {
+CASE(datagram_socket, "a datagram socket is new, bound to another port and connected to the same address") {
     int server = bound(SOCK_DGRAM, 0), client = socket(AF_INET, SOCK_DGRAM, 0), plain = socket(AF_INET6, SOCK_DGRAM, 0);
     struct sockaddr_in to = loopback(9), from;
     socklen_t bytes = sizeof from;
@@ -214,7 +216,7 @@ CASE(datagram_socket, "a datagram socket is a new one, bound to a port of its ow
     CHECK_EQUAL(ntohs(from.sin_port), port_of(client));
 }
 
-// A socket bound to a free port that the kernel would not choose itself.
+// Makes a socket that is bound to a free port which the kernel would not choose itself.
 static int low_port(int type) {
     for (int port = 20000; port < 30000; port++) {
         struct sockaddr_in address = loopback(port);
@@ -226,14 +228,14 @@ static int low_port(int type) {
     not_here("no port is free");
 }
 
-CASE(bound_datagram, "a datagram socket that asked for a port has that one where it is free, else another") {
+CASE(bound_datagram, "a datagram socket that requested a port gets the same port if it is free, otherwise another") {
     int fd = low_port(SOCK_DGRAM), port = port_of(fd);
     freeze_here();
     CHECK(port_of(fd) != 0);
     CHECK_EQUAL(copy || port_of(fd) == port, 1);
 }
 
-CASE(fresh_stream, "a socket over TCP that was never connected is a new one and can be connected") {
+CASE(fresh_stream, "a TCP socket that was never connected is new and can be connected") {
     int fd = socket(AF_INET, SOCK_STREAM, 0), chosen = bound(SOCK_STREAM, 0);
     struct timeval limit = {.tv_sec = 3, .tv_usec = 500000}, kept = {0};
     socklen_t bytes = sizeof kept;
@@ -262,7 +264,7 @@ static void accept_one(struct worker *worker) {
     worker->rounds = fd >= 0 ? 1 : -1;
 }
 
-CASE(listening_socket, "a listening socket whose port the kernel chose listens on one of its own, its thread waiting") {
+CASE(listening_socket, "if the kernel chose the port, a listening socket gets another; its thread keeps waiting") {
     int fd = listening(), port = port_of(fd);
     struct worker worker = {.index = fd};
     start_blocked_worker(&worker, accept_one, SYS_accept);
@@ -282,7 +284,8 @@ CASE(listening_socket, "a listening socket whose port the kernel chose listens o
     CHECK_EQUAL(worker.rounds, 1);
 }
 
-CASE(closed_listener, "a listening socket that is to be closed is one that nobody reaches, its thread waiting") {
+CASE(closed_listener,
+     "with FREEZE_MUTE_LISTENERS nothing can connect to a listening socket; its thread keeps waiting") {
     int fd = low_port(SOCK_STREAM), port = port_of(fd);
     CHECK_EQUAL(listen(fd, 5), 0);
     struct worker worker = {.index = fd};
@@ -303,7 +306,7 @@ CASE(closed_listener, "a listening socket that is to be closed is one that nobod
     join_worker(&worker);
 }
 
-CASE(refused_listener, "a listening socket is refused, its port and the thread that holds it named") {
+CASE(refused_listener, "a listening socket is refused; the refusal names its port and the thread that waits for it") {
     int fd = low_port(SOCK_STREAM);
     char port[16], thread[48];
     CHECK_EQUAL(listen(fd, 5), 0);
@@ -320,7 +323,7 @@ CASE(refused_listener, "a listening socket is refused, its port and the thread t
     freeze_after_all();
 }
 
-CASE(poll_listener, "of a listening socket that threads wait for by poll and by epoll, one of them is named") {
+CASE(poll_listener, "the refusal names one of the threads that wait for a listening socket by poll and epoll") {
     int fd = low_port(SOCK_STREAM), epoll = epoll_create1(0);
     char thread[48];
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = 1};
@@ -337,7 +340,7 @@ CASE(poll_listener, "of a listening socket that threads wait for by poll and by 
     freeze_after_all();
 }
 
-CASE(refused_connection, "a connection is refused where that is asked for") {
+CASE(refused_connection, "with FREEZE_REFUSE_CONNECTED a connection is refused") {
     int ends[2];
     connection(ends);
     begin();
@@ -348,7 +351,7 @@ CASE(refused_connection, "a connection is refused where that is asked for") {
     freeze_after_all();
 }
 
-CASE(own_server, "a socket that is connected to the process's own server, whose port changes, is refused") {
+CASE(own_server, "a socket that is connected to a server in the same process, which gets another port, is refused") {
     int listener = listening(), client = connect_to(port_of(listener)), server = bound(SOCK_DGRAM, 0);
     int sender = socket(AF_INET, SOCK_DGRAM, 0);
     struct sockaddr_in address = loopback(port_of(server));
@@ -368,7 +371,7 @@ CASE(netlink_socket, "a netlink socket is refused") {
     int fd = socket(AF_NETLINK, SOCK_RAW, 0);
     CHECK(fd >= 0);
     begin();
-    expect_refusal("a socket of a kind", "first invocation");
+    expect_refusal("a socket is of a kind", "first invocation");
     close(fd);
     freeze_after_all();
 }

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Stacks: main's, which grew as it was needed before the freeze, and those of
-// threads.
+// Runs in the process that is frozen. Tests stacks: that of the main thread, which had grown before the freeze, and
+// those of other threads.
 
 #include "harness.h"
 
@@ -23,7 +23,7 @@ static void catch_overflow(void) {
     CHECK_EQUAL(sigaction(SIGBUS, &action, NULL), 0);
 }
 
-// Uses `bytes` of stack and returns a number that depends on all of it.
+// Uses `bytes` bytes of stack and returns a number that depends on all of them.
 __attribute__((noinline)) static uint64_t descend(size_t bytes) {
     volatile char frame[8192];
     fill((void *)frame, sizeof frame, bytes);
@@ -32,7 +32,7 @@ __attribute__((noinline)) static uint64_t descend(size_t bytes) {
     return below + frame[17];
 }
 
-// Returns only by a fault.
+// Uses up the stack, so that it ends in a fault.
 __attribute__((noinline)) static int fall(volatile int depth) {
     volatile char frame[4096];
     frame[0] = (char)depth;
@@ -41,14 +41,14 @@ __attribute__((noinline)) static int fall(volatile int depth) {
     return fall(depth + 1) + frame[0];
 }
 
-CASE(main_deep, "main's stack grows to 7 MiB in the copy, as before the freeze") {
+CASE(main_deep, "the main thread's stack grows to 7 MiB in the copy, as before the freeze") {
     uint64_t shallow = descend(PAGE);
     freeze_here();
     CHECK(descend(7 * MIB) != 0);
     CHECK(descend(PAGE) == shallow);
 }
 
-CASE(main_was_deep, "a stack that was deep at the freeze and is not used now can be used again") {
+CASE(main_was_deep, "the part of a stack that was in use before the freeze can be used again") {
     descend(5 * MIB);
     freeze_here();
     CHECK(descend(6 * MIB) != 0);
@@ -64,17 +64,17 @@ __attribute__((noinline)) static void freeze_deep(size_t bytes) {
     CHECK(filled((const void *)frame, sizeof frame, bytes));
 }
 
-CASE(freeze_in_depth, "a freeze at the end of 6 MiB of stack returns through all of it") {
+CASE(freeze_in_depth, "a copy of a process that was frozen after using 6 MiB of stack returns through all frames") {
     freeze_deep(6 * MIB);
 }
 
-CASE(main_overflow, "main's stack has an end: to run over it is a fault, not another's memory") {
+CASE(main_overflow, "using the main thread's stack beyond its end is a fault, and does not reach other memory") {
     struct rlimit limit;
     CHECK_EQUAL(getrlimit(RLIMIT_STACK, &limit), 0);
     freeze_here();
     catch_overflow();
     if (limit.rlim_cur == RLIM_INFINITY)
-        return; // it has none
+        return; // this stack has no end
     int number = sigsetjmp(before_fault, 1);
     if (number == 0)
         fall(0);
@@ -100,7 +100,7 @@ CASE(large_thread_stack, "a thread with a stack of 64 MiB uses it in the copy") 
     stop_worker(&worker);
 }
 
-// A line of /proc/self/smaps that begins with `name`, of the mapping at `address`.
+// Finds the line of /proc/self/smaps that begins with `name`, for the mapping at `address`.
 static void mapping_line(const void *address, const char *name, char *line, int bytes) {
     FILE *maps = fopen("/proc/self/smaps", "re");
     CHECK(maps);
@@ -118,14 +118,14 @@ static void mapping_line(const void *address, const char *name, char *line, int 
 }
 
 CASE(main_grows_down,
-     "main's stack is a stack to the kernel: it grows down, has its name, and no other memory is near it") {
+     "the kernel treats the main thread's stack as a stack: it grows down, is named, and no other memory is near it") {
     char line[512];
     freeze_here();
     mapping_line(line, "VmFlags:", line, sizeof line);
     CHECK(strstr(line, " gd"));
     mapping_line(line, NULL, line, sizeof line);
     CHECK(strstr(line, "[stack]"));
-    char *blocks[200]; // new memory does not take the room below it
+    char *blocks[200]; // new memory is not mapped at the addresses below the stack
     for (int i = 0; i < 200; i++)
         memset(blocks[i] = map_anonymous(256), 1, 256 * PAGE);
     CHECK(descend(7 * MIB) != 0);
@@ -133,13 +133,13 @@ CASE(main_grows_down,
         CHECK(blocks[i][0] == 1 && blocks[i][256 * PAGE - 1] == 1);
 }
 
-CASE(main_ends_at_its_limit, "main's stack can be used up to a few pages before its limit, and not beyond it") {
+CASE(main_ends_at_its_limit, "the main thread's stack can be used up to a few pages before its limit, and not beyond") {
     struct rlimit limit;
     CHECK_EQUAL(getrlimit(RLIMIT_STACK, &limit), 0);
     if (limit.rlim_cur > 64 * MIB)
         not_here("the limit of the stack is too large to be filled");
     freeze_here();
-    CHECK(descend(limit.rlim_cur - 256 * 1024) != 0); // arguments and environment are in it, too
+    CHECK(descend(limit.rlim_cur - 256 * 1024) != 0); // the stack also contains the arguments and the environment
     char line[512];
     unsigned long start, end;
     mapping_line(line, NULL, line, sizeof line);
@@ -152,7 +152,7 @@ CASE(main_ends_at_its_limit, "main's stack can be used up to a few pages before 
     CHECK_EQUAL(number, SIGSEGV);
 }
 
-// Machine code in a variable on the stack: what a library wants that asks for an executable stack.
+// Executes machine code in a variable on the stack. Libraries that request an executable stack do that.
 static int run_on_stack(void) {
     volatile unsigned char code[] = {0xb8, 42, 0, 0, 0, 0xc3}; // mov $42, %eax; ret
     return ((int (*)(void))(uintptr_t)code)();
@@ -170,11 +170,11 @@ static bool load_what_asks(void) {
 }
 
 CASE(library_asks_for_execution,
-     "a library that asks for an executable stack is loaded in the copy, and stacks execute") {
+     "a library that requests an executable stack can be loaded in the copy, and code on stacks runs") {
     struct worker before = {0}, after = {0};
     int status;
     start_worker(&before, run_when_told);
-    pid_t child = fork(); // whether this C library lets it: glibc from 2.41 on does not
+    pid_t child = fork(); // tests whether this C library permits it; glibc from 2.41 on does not
     if (child == 0)
         _exit(load_what_asks() ? 0 : 1);
     CHECK_EQUAL(waitpid(child, &status, 0), child);
@@ -207,7 +207,7 @@ CASE(execution_before_the_freeze, "a stack that was made executable before the f
     CHECK(descend(7 * MIB) != 0);
 }
 
-CASE(main_in_parts, "main's stack of several mappings comes back as several, with what was forbidden, and grows") {
+CASE(main_in_parts, "the main thread's stack, divided by protection, is restored in parts, and grows") {
     descend(3 * MIB);
     char *page = (char *)((uintptr_t)&page / PAGE * PAGE - 2 * MIB);
     CHECK_EQUAL(mprotect(page, PAGE, PROT_READ), 0);
@@ -242,7 +242,7 @@ CASE(thread_overflow, "the guard page below a thread's stack is still there") {
     CHECK_EQUAL(worker.rounds, SIGSEGV);
 }
 
-CASE(known_to_libc, "the C library still finds main's stack and a thread's") {
+CASE(known_to_libc, "the C library still finds the stacks of the main thread and of another thread") {
     struct worker worker = {0};
     start_worker(&worker, descend_when_told);
     freeze_here();
@@ -263,7 +263,7 @@ CASE(known_to_libc, "the C library still finds main's stack and a thread's") {
 
 static char own_stack[256 * 1024] __attribute__((aligned(4096)));
 
-CASE(stack_of_the_program, "a thread runs on memory that the program set aside for it") {
+CASE(stack_of_the_program, "a thread continues on a stack that the program has allocated") {
     pthread_attr_t attributes;
     CHECK_EQUAL(pthread_attr_init(&attributes), 0);
     CHECK_EQUAL(pthread_attr_setstack(&attributes, own_stack, sizeof own_stack), 0);

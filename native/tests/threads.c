@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Threads and their ids: in the copy every thread has a new id, and all that the C
-// library does by ids works on threads from before the freeze as on new ones.
+// Runs in the process that is frozen. Tests threads and their ids. In the copy every thread has a new id, and functions
+// of the C library that use ids work for threads from before the freeze and for new threads.
 
 #include "harness.h"
 
@@ -32,7 +32,7 @@ static void report_id(struct worker *worker) {
     }
 }
 
-CASE(ids, "ids are the new process's own, and thawd_new_tid tells which thread is which") {
+CASE(ids, "ids are those of the new process, and thawd_new_tid maps old ids to new ones") {
     struct worker worker = {0};
     start_worker(&worker, report_id);
     int old_pid = getpid(), old_tid = worker.tid;
@@ -56,7 +56,7 @@ CASE(ids, "ids are the new process's own, and thawd_new_tid tells which thread i
     stop_worker(&worker);
 }
 
-CASE(signals_to_threads, "pthread_kill reaches exactly the thread it names, old or new") {
+CASE(signals_to_threads, "pthread_kill reaches exactly the given thread, old or new") {
     struct worker workers[3] = {0}, late = {0};
     signal(SIGUSR1, note_thread);
     for (int i = 0; i < 3; i++)
@@ -106,7 +106,7 @@ static void end_quickly(struct worker *worker) {
     worker->rounds++;
 }
 
-CASE(new_threads, "threads start and end in the copy, beside an old one") {
+CASE(new_threads, "threads can start and end in the copy while a thread from before the freeze runs") {
     struct worker old = {0};
     start_worker(&old, count_rounds);
     freeze_here();
@@ -143,7 +143,7 @@ static void *count_detached(void *argument) {
     return NULL;
 }
 
-CASE(detached_thread, "a detached thread ends in the copy and leaves nothing behind") {
+CASE(detached_thread, "a detached thread ends in the copy, and nothing of it is left") {
     struct worker worker = {0};
     CHECK_EQUAL(pthread_create(&worker.thread, NULL, count_detached, &worker), 0);
     CHECK_EQUAL(pthread_detach(worker.thread), 0);
@@ -203,7 +203,7 @@ static void freeze_from_here(struct worker *worker) {
     worker->data = (void *)(long)gettid();
 }
 
-CASE(freeze_elsewhere, "another thread than main may freeze, while main and others run") {
+CASE(freeze_elsewhere, "a thread other than the main thread can freeze while the main thread and others run") {
     struct worker freezer = {0}, other = {0};
     start_worker(&other, count_rounds);
     start_worker(&freezer, freeze_from_here);
@@ -216,7 +216,7 @@ CASE(freeze_elsewhere, "another thread than main may freeze, while main and othe
     stop_worker(&other);
 }
 
-CASE(sixty_four, "64 threads, some that run, some that wait, all go on") {
+CASE(sixty_four, "64 threads, some running and some waiting, all continue") {
     static struct worker workers[64];
     for (int i = 0; i < 64; i++)
         start_worker(&workers[i], i % 4 == 0 ? count_rounds : await_stop);
@@ -234,7 +234,7 @@ static void spend_time(struct worker *worker) {
         worker->rounds++;
 }
 
-CASE(thread_clock, "the processor time of an old thread can be read in the copy") {
+CASE(thread_clock, "the processor time of a thread from before the freeze can be read in the copy") {
     struct worker worker = {0};
     start_worker(&worker, spend_time);
     freeze_here();
@@ -249,7 +249,7 @@ CASE(thread_clock, "the processor time of an old thread can be read in the copy"
     stop_worker(&worker);
 }
 
-CASE(no_thread, "a process of one thread") {
+CASE(no_thread, "a process with a single thread is restored") {
     freeze_here();
     CHECK_EQUAL(threads_listed(), 1);
 }

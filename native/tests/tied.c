@@ -1,13 +1,14 @@
-// Runs as a program of its own, and then becomes another: `tied PARENT [OPTION]... -- PROGRAM [ARGUMENT]...`. The tests
-// start everything by it, so that nothing outlives them: it dies when the thread that started it does, in a process of
-// id PARENT, and after CPU_MOST_S of processor time in any case. Both hold for a thawed copy as for any program.
+// Runs as a separate program and then executes another: `tied PARENT [OPTION]... -- PROGRAM [ARGUMENT]...`. The tests
+// start every program by it, so that no program outlives them: PROGRAM is killed when the thread that started it ends
+// (a thread of the process with the id PARENT), and at the latest after CPU_MOST_S of processor time. Both also apply
+// to a thawed copy.
 //
 //   --no-new-privileges  prctl(2), PR_SET_NO_NEW_PRIVS
 //   --user-namespace     in a user namespace of its own, where this user is mapped to nobody; user_namespaces(7)
 //   --no-randomisation   without address space layout randomisation; personality(2)
-//   --group=FILE         in the cgroup whose list of processes is FILE; cgroups(7)
-//   --no-kcmp            kcmp(2) fails by EPERM, as in many containers
-//   --no-query           fcntl(2) knows no F_DUPFD_QUERY, as before Linux 6.10
+//   --group=FILE         in a cgroup; FILE is the cgroup's list of processes; cgroups(7)
+//   --no-kcmp            kcmp(2) fails with EPERM, as in many containers
+//   --no-query           fcntl(2) has no F_DUPFD_QUERY, as before Linux 6.10
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -45,7 +46,7 @@ static void join_group(const char *list) {
     close(fd);
 }
 
-// A system call fails by `error` if its argument `index` is `value`. Source: seccomp(2).
+// Makes system call `number` fail with `error` if its argument `index` is `value`. Source: seccomp(2).
 static void deny(unsigned number, unsigned index, unsigned value, unsigned error) {
     struct sock_filter program[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -87,7 +88,8 @@ int main(int argc, char **argv) {
     if (!argv[at] || !argv[at + 1])
         return CANNOT;
     need(setrlimit(RLIMIT_CPU, &most), "RLIMIT_CPU");
-    need(prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG"); // a new user namespace would have cleared it
+    need(prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0),
+         "PR_SET_PDEATHSIG"); // set here, because entering a user namespace clears it
     if (getppid() != atoi(argv[1]))
         return CANNOT; // the parent has died already
     execvp(argv[at + 1], argv + at + 1);

@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. timerfd, signalfd and an inotify without watches.
+// Runs in the process that is frozen. Tests timerfd, signalfd and inotify without watches.
 
 #include "harness.h"
 
@@ -28,7 +28,7 @@ static struct itimerspec left(int fd) {
     return when;
 }
 
-CASE(timer, "a timer expires at its moment, one whose moment is over does once, one that is not set does not") {
+CASE(timer, "a timer expires at its time; if that has passed, it expires once; an unset timer does not expire") {
     int soon = timerfd_create(CLOCK_MONOTONIC, 0), late = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC);
     int never = timerfd_create(CLOCK_REALTIME, TFD_NONBLOCK), fired = timerfd_create(CLOCK_BOOTTIME, TFD_NONBLOCK);
     uint64_t ticks;
@@ -49,7 +49,7 @@ CASE(timer, "a timer expires at its moment, one whose moment is over does once, 
     CHECK_EQUAL(fcntl(late, F_GETFD), FD_CLOEXEC);
 }
 
-CASE(ticking, "a timer that ticks goes on ticking, without the ticks of the time between") {
+CASE(ticking, "a periodic timer continues, without the expirations between freeze and thaw") {
     int fd = timerfd_create(CLOCK_MONOTONIC, 0), epoll = epoll_create1(0);
     set_timer(fd, 0, 1000000, 100000000);
     struct epoll_event event = {.events = EPOLLIN};
@@ -64,7 +64,7 @@ static void await_tick(struct worker *worker) {
     worker->rounds = read_ticks((int)worker->index) ? 1 : -1;
 }
 
-CASE(timer_wait, "a thread that waits for a timer is woken by it") {
+CASE(timer_wait, "a timer wakes a thread that waits for it") {
     int fd = timerfd_create(CLOCK_MONOTONIC, 0);
     set_timer(fd, 0, 1000000000000, 0);
     struct worker worker = {.index = fd};
@@ -76,7 +76,7 @@ CASE(timer_wait, "a thread that waits for a timer is woken by it") {
     CHECK_EQUAL(worker.rounds, 1);
 }
 
-CASE(signal_descriptor, "a signalfd takes the signals it took") {
+CASE(signal_descriptor, "a signalfd receives the same signals as before") {
     sigset_t set;
     struct signalfd_siginfo info;
     sigemptyset(&set);
@@ -93,7 +93,7 @@ CASE(signal_descriptor, "a signalfd takes the signals it took") {
     CHECK_EQUAL(fcntl(fd, F_GETFD), FD_CLOEXEC);
 }
 
-CASE(inotify_without_watches, "an inotify without watches can be given some") {
+CASE(inotify_without_watches, "watches can be added to an inotify descriptor that had none") {
     int fd = inotify_init1(IN_NONBLOCK);
     char events[512];
     freeze_here();

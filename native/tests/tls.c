@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. What belongs to one thread alone: its variables, in the program and in libraries
-// that were loaded later, its keys with their destructors, its errno and its locale.
+// Runs in the process that is frozen. Tests thread-local state: variables of the program and of libraries that were
+// loaded later, keys with their destructors, errno and the locale.
 
 #include "harness.h"
 
@@ -33,7 +33,7 @@ static void keep_and_check(struct worker *worker) {
     worker->rounds = 2;
 }
 
-CASE(variables, "each thread finds its own __thread variables, its key and its errno") {
+CASE(variables, "each thread has its own __thread variables, its key and its errno") {
     struct worker workers[4] = {0};
     CHECK_EQUAL(pthread_key_create(&key, destroy), 0);
     own = 1;
@@ -57,7 +57,7 @@ static void keep_default(struct worker *worker) {
     own = 5;
 }
 
-CASE(new_threads, "a thread that starts in the copy finds its variables as the program initialises them") {
+CASE(new_threads, "a thread that starts in the copy has variables with the program's initial values") {
     own = 2;
     fill(large, sizeof large, 1);
     freeze_here();
@@ -81,7 +81,7 @@ static void count_in_plugin(struct worker *worker) {
     worker->rounds = (int)counter_of_plugin(1);
 }
 
-CASE(library_variables, "a library loaded by dlopen finds its variables in each thread, old and new") {
+CASE(library_variables, "a library loaded by dlopen has its variables in each thread, old and new") {
     void *library = dlopen("./plugin.so", RTLD_NOW);
     if (!library)
         dprintf(1, "%s\n", dlerror());
@@ -103,7 +103,7 @@ CASE(library_variables, "a library loaded by dlopen finds its variables in each 
     CHECK_EQUAL(dlclose(library), 0);
 }
 
-CASE(load_after_thaw, "a library is loaded, used and unloaded in the copy") {
+CASE(load_after_thaw, "a library can be loaded, used and unloaded in the copy") {
     freeze_here();
     for (int i = 0; i < 3; i++) {
         void *library = dlopen("./plugin.so", RTLD_NOW);
@@ -132,7 +132,7 @@ static void use_locale(struct worker *worker) {
     worker->rounds = uselocale(NULL) == c ? 2 : -1;
 }
 
-CASE(thread_locale, "a thread keeps the locale it chose for itself") {
+CASE(thread_locale, "a thread keeps its own locale") {
     struct worker worker = {0};
     start_worker(&worker, use_locale);
     WAIT_UNTIL(worker.rounds == 1);

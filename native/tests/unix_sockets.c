@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Unix sockets: a connection to another process is found ended, a pair within the
-// process keeps its data, and what a copy could not have is refused.
+// Runs in the process that is frozen. Tests Unix sockets. In a copy, a connection to another process has ended, and a
+// pair within the process keeps its data. Sockets that a copy could not have are refused.
 
 #include "polled.h"
 #include "refusing.h"
@@ -8,7 +8,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-// Starts a process that is not this one's child and that holds `theirs` until no process holds `ours`.
+// Starts a process that is not a child of this one, and that holds `theirs` until no process holds `ours`.
 static void give_away(int theirs, int ours) {
     int status;
     pid_t child = fork();
@@ -24,7 +24,7 @@ static void give_away(int theirs, int ours) {
     close(theirs);
 }
 
-CASE(unix_connection, "a Unix connection whose other end another process holds is found ended") {
+CASE(unix_connection, "a Unix connection to another process has ended in a copy") {
     int ends[2];
     char byte;
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
@@ -52,12 +52,12 @@ CASE(unix_datagrams, "a Unix datagram socket is connected to its path again, as 
     CHECK_EQUAL(bind(server, (struct sockaddr *)&address, sizeof address), 0);
     log_to(client, "log", "before");
     CHECK_EQUAL(recv(server, text, sizeof text, 0), 6);
-    int ready[2], status; // the server continues in another process, which writes down what it receives
+    int ready[2], status; // the server continues in another process, which records what it receives
     CHECK_EQUAL(pipe(ready), 0);
     pid_t child = fork();
     if (child == 0) {
         if (fork() == 0) {
-            setsid(); // the process that froze ends with its group
+            setsid(); // the runner ends the process that was frozen with its process group
             outlive();
             CHECK_EQUAL(write(ready[1], "", 1), 1);
             for (ssize_t got; (got = recv(server, text, sizeof text - 1, 0)) > 0;) {
@@ -88,7 +88,7 @@ CASE(bound_unix_socket, "a Unix socket with a name in the file system is refused
     freeze_after_all();
 }
 
-CASE(pair_with_data, "a pair of sockets keeps what was not read, each end its own") {
+CASE(pair_with_data, "each end of a socket pair keeps its unread data") {
     int ends[2];
     char text[16] = "";
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
@@ -103,7 +103,7 @@ CASE(pair_with_data, "a pair of sockets keeps what was not read, each end its ow
     CHECK_EQUAL(polled(ends[0]) & POLLIN, 0);
 }
 
-CASE(half_closed_pair, "a pair of sockets that is shut down in one direction is refused") {
+CASE(half_closed_pair, "a socket pair that is shut down in one direction is refused") {
     int ends[2];
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
     CHECK_EQUAL(shutdown(ends[0], SHUT_WR), 0);
@@ -114,7 +114,7 @@ CASE(half_closed_pair, "a pair of sockets that is shut down in one direction is 
     freeze_after_all();
 }
 
-CASE(pair_with_descriptors, "a pair of sockets that holds descriptors is refused") {
+CASE(pair_with_descriptors, "a socket pair that holds descriptors is refused") {
     int ends[2];
     char byte = 'x', control[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec part = {&byte, 1};
@@ -126,13 +126,13 @@ CASE(pair_with_descriptors, "a pair of sockets that holds descriptors is refused
     memcpy(CMSG_DATA(header), &ends[0], sizeof(int));
     CHECK_EQUAL(sendmsg(ends[0], &message, 0), 1);
     begin();
-    expect_refusal("descriptors on their way", "before the freeze");
+    expect_refusal("descriptors that were sent", "before the freeze");
     close(ends[0]);
     close(ends[1]);
     freeze_after_all();
 }
 
-CASE(pair_with_messages, "a pair of sockets of messages that holds some is refused") {
+CASE(pair_with_messages, "a socket pair that holds unread messages is refused") {
     int ends[2];
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends), 0);
     CHECK_EQUAL(send(ends[0], "x", 1, 0), 1);

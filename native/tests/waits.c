@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Threads frozen while they wait in the kernel: each goes on waiting in the copy,
-// and wakes by what it waits for.
+// Runs in the process that is frozen. Tests threads that are frozen while they wait in the kernel. Each keeps waiting
+// in the copy, and wakes when the event for which it waits occurs.
 
 #include "harness.h"
 
@@ -21,7 +21,7 @@ static void lock_it(struct worker *worker) {
     pthread_mutex_unlock(&mutex);
 }
 
-CASE(mutex_wait, "a thread that waits for a mutex gets it once its owner lets it go") {
+CASE(mutex_wait, "a thread that waits for a mutex gets it when its owner unlocks it") {
     struct worker workers[3] = {0};
     pthread_mutex_lock(&mutex);
     for (int i = 0; i < 3; i++)
@@ -70,7 +70,7 @@ static void await_until(struct worker *worker) {
     worker->rounds = result;
 }
 
-CASE(timed_condition, "a wait with a time limit ends at its time, in the copy too") {
+CASE(timed_condition, "a wait with a time limit ends at its time, also in the copy") {
     struct timespec end = from_now_ms(CLOCK_REALTIME, 400);
     struct worker worker = {.data = &end};
     start_blocked_worker(&worker, await_until, SYS_futex);
@@ -114,7 +114,7 @@ static void nap(struct worker *worker) {
     }
 }
 
-CASE(sleep_loop, "a thread in a loop of short sleeps goes on") {
+CASE(sleep_loop, "a thread in a loop of short sleeps continues") {
     struct worker worker = {0};
     start_blocked_worker(&worker, nap, SYS_clock_nanosleep);
     freeze_here();
@@ -131,7 +131,7 @@ static void sleep_until(struct worker *worker) {
     worker->rounds = result == 0 ? 1 : -result;
 }
 
-CASE(sleep_until_time, "a sleep until a moment of the monotonic clock ends at that moment") {
+CASE(sleep_until_time, "a sleep until a time of the monotonic clock ends at that time") {
     struct timespec end = from_now_ms(CLOCK_MONOTONIC, 400);
     struct worker worker = {.data = &end};
     start_blocked_worker(&worker, sleep_until, SYS_clock_nanosleep);
@@ -149,7 +149,7 @@ static void read_byte(struct worker *worker) {
     worker->rounds = got == 1 ? byte : -1;
 }
 
-CASE(pipe_read, "a thread that reads an empty pipe gets what is written in the copy") {
+CASE(pipe_read, "a thread that reads from an empty pipe gets the data that is written in the copy") {
     struct worker worker = {0};
     CHECK_EQUAL(pipe(pipe_ends), 0);
     start_blocked_worker(&worker, read_byte, SYS_read);
@@ -172,7 +172,7 @@ static void write_much(struct worker *worker) {
     worker->rounds = (int)done;
 }
 
-CASE(pipe_write, "a thread that writes into a full pipe goes on when it is drained, and no byte is lost or doubled") {
+CASE(pipe_write, "a thread that writes to a full pipe continues when it is drained; no byte is lost or duplicated") {
     struct worker worker = {0};
     CHECK_EQUAL(pipe(pipe_ends), 0);
     start_blocked_worker(&worker, write_much, SYS_write);
@@ -198,7 +198,7 @@ static void wait_for_event(struct worker *worker) {
         worker->rounds = (int)value;
 }
 
-CASE(epoll_wait_on_eventfd, "a thread in epoll_wait wakes by the eventfd that was added before the freeze") {
+CASE(epoll_wait_on_eventfd, "an eventfd that was added before the freeze wakes a thread in epoll_wait") {
     event = eventfd(0, 0);
     int epoll = epoll_create1(0);
     struct epoll_event watch = {.events = EPOLLIN, .data.u64 = 0xfeedbeefcafe};
@@ -231,7 +231,7 @@ static void select_pipe(struct worker *worker) {
     worker->rounds = count == 1 && FD_ISSET(pipe_ends[0], &watch);
 }
 
-CASE(poll_and_select, "threads in poll and select wake by a pipe") {
+CASE(poll_and_select, "a pipe wakes threads in poll and select") {
     struct worker poller = {0}, selector = {0};
     CHECK_EQUAL(pipe(pipe_ends), 0);
     start_blocked_worker(&poller, poll_pipe, SYS_poll);
@@ -274,7 +274,7 @@ static void freeze_behind_main(struct worker *worker) {
     worker->rounds = 5;
 }
 
-CASE(main_waits, "another thread than main freezes while main waits to join it") {
+CASE(main_waits, "a thread can freeze the process while the main thread waits to join it") {
     struct worker worker = {0};
     start_worker(&worker, freeze_behind_main);
     void *result;

@@ -44,6 +44,6 @@ def test_every_refusal_is_documented_in_its_own_words(name: str) -> None:
 def test_the_search_finds_what_it_should() -> None:
     everything = [text for name in (*_FREEZE, *_THAW) for text in _refusals(name)]
     assert len(everything) > 60
-    assert "an io_uring has requests under way" in everything
-    assert "a connected socket is not to be frozen" in everything
-    assert "the machine was restarted since it was frozen" in everything
+    assert "an io_uring has pending requests" in everything
+    assert "a connected socket must not be frozen" in everything
+    assert "the machine was restarted after the freeze" in everything

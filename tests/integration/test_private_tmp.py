@@ -178,7 +178,7 @@ def test_a_program_of_another_user_than_root_has_it_too(outside: Project) -> Non
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
-        (["--disk-tmp", "/tmp"], 2, "belong together"),
+        (["--disk-tmp", "/tmp"], 2, "must be given together"),
         (["--disk-at", "/var/tmp", "--disk-own", "/var/tmp", "--disk-tmp", "/no/such"], 120, "/no/such"),
         (["--disk-at", "/var/tmp", "--disk-own", "/var/tmp", "--disk-code", "/no/such"], 120, "/no/such"),
         (["--run"], 121, "cannot be executed: /no/program"),

@@ -88,7 +88,10 @@ def test_the_list_shows_what_is_in_use_unused_stale_and_not_usable(project: Proj
     assert all(f"{snapshot.id}  {name}:1" in said for name, snapshot in snapshots.items())
     assert "2.90 s  210 ms  passed" in rows[0]
     assert total.startswith("4 snapshots, 0.")
-    assert "the mode 0644, others than its owner may use it. It is not used; remove it: thawd snapshot rm" in errors
+    assert (
+        "the mode 0644, with which other users may access it. The snapshot is not used; remove it: thawd snapshot rm"
+        in errors
+    )
     shown = next(item for item in documents if item["function"] == "used")
     assert shown["id"] == snapshots["used"].sha256
     assert (shown["in_use"], shown["stale"], shown["problem"]) == (True, False, None)
@@ -118,7 +121,7 @@ def test_inspect_shows_where_a_snapshot_comes_from_and_what_is_in_it(
     assert said.startswith(f"classify:1, {snapshot.sha256}\n")
     assert "Python 3.12.1" in said
     assert "init 2.90 s, freeze 210 ms, self-test passed in 24 ms" in said
-    assert "What takes the space, MiB" in said
+    assert "Largest parts, MiB" in said
     document = json.loads(command(project, "inspect", text, "--json")[0])
     assert document["snapshot"]["id"] == snapshot.sha256
     assert document["image"]["memory"]["mapped_bytes"] > 0
@@ -129,7 +132,7 @@ def test_inspect_reads_an_image_anywhere_without_a_configuration(project: Projec
     image = whole().write(project.root / "folder" / "my.img")
     whole().write(project.root / "classify")
     for path in (image, "folder/my.img", "classify"):
-        assert "What takes the space, MiB" in command(project, "inspect", path)[0]
+        assert "Largest parts, MiB" in command(project, "inspect", path)[0]
         document = json.loads(command(project, "inspect", path, "--json")[0])
         assert document["snapshot"] is None
         assert len(document["image"]["threads"]) == 2
@@ -142,7 +145,7 @@ def test_inspect_can_show_every_row(project: Project) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot be opened: No such file"), (b"hello", "is not an image of thawd"), (b"THAWDIMG", "is cut off")],
+    [(None, "cannot be opened: No such file"), (b"hello", "is not an image: it"), (b"THAWDIMG", "is cut off")],
 )
 def test_inspect_says_why_a_file_is_no_image(project: Project, content: bytes | None, said: str) -> None:
     path = project.root / "file.img"
@@ -178,7 +181,7 @@ def test_verify_goes_on_after_what_cannot_be_read(project: Project, store: Snaps
     said, errors = command(project, "verify", status=1)
     assert f"{sound.id}  classify:3  sound\n" in said
     assert said.count("not sound") == 2
-    assert errors.count("is not a regular file. It is not used; remove it") == 2
+    assert errors.count("is not a regular file. The snapshot is not used; remove it") == 2
     command(project, "rm", link.id, folder.id)
     assert len(store.snapshots()) == 1
 
@@ -254,7 +257,7 @@ def test_a_mistake_in_the_configuration_is_told(project: Project, store: Snapsho
 def test_a_name_that_no_snapshot_has_is_told(project: Project, store: SnapshotStore, verb: list[str]) -> None:
     add(store, version="1"), add(store, version="2")
     assert "`thawd snapshot list` shows all snapshots" in command(project, *verb, "nobody", status=1)[1]
-    assert "may be any of" in command(project, *verb, "classify", status=1)[1]
+    assert "matches several snapshots" in command(project, *verb, "classify", status=1)[1]
 
 
 def test_another_data_folder_is_found_by_configuration_and_environment(project: Project, store: SnapshotStore) -> None:

@@ -101,7 +101,7 @@ def test_a_full_disk_is_a_failure_that_says_so(bench: Bench) -> None:
     ended = in_namespaces(bench, f"{fill} && exec {thaw}", of_user=os.geteuid() != 0 or bench.user.uid is not None)
     assert ended.returncode == 121, ended.stderr
     assert ended.stderr.startswith(
-        "thawd: thaw failed at disk: the temporary folder of the copy came up read-only; the disk is full"
+        "thawd: thaw failed at disk: the temporary folder of the copy was mounted read-only; the disk is full"
     )
 
 
@@ -114,4 +114,4 @@ def test_where_namespaces_are_forbidden_the_refusal_says_how_to_allow_them(bench
     if "max_mnt_namespaces" in ended.stderr:
         pytest.skip("the limit of namespaces cannot be set here")
     assert ended.returncode == 120
-    assert "this user may not have one; allow user namespaces (sysctl user.max_user_namespaces" in ended.stderr
+    assert "this user may not create one; allow user namespaces (sysctl user.max_user_namespaces" in ended.stderr

@@ -135,7 +135,7 @@ REFUSED = {
         DATABASE.execute("CREATE TABLE t (a)")
         DATABASE.execute("BEGIN IMMEDIATE")
         """,
-        "a lock on a file is held",
+        "the process holds a lock on a file",
         "cold",
     ),
     "a port of its own": (

@@ -21,8 +21,8 @@ FORGED = {
     "layout": "layout version",
     "architecture": "another architecture",
     "file_bytes": "cut off or has grown",
-    "data_offset": "no valid place",
-    "anonymous_offset": "no valid place",
+    "data_offset": "data begins at an offset that is not valid",
+    "anonymous_offset": "anonymous memory begins at an offset that is not valid",
     "flags": "unknown flags",
     "tables_checksum": "tables are damaged",
     "host.kernel_release": "another kernel release",
@@ -124,9 +124,9 @@ def test_what_is_no_image_is_refused(frozen: Trial) -> None:
     text.write_text("not an image\n" * 1000)
     text.chmod(0o600)
     os.mkfifo(pipe, 0o600)
-    refused(frozen.thaw(image=text), "no image")
-    refused(frozen.thaw(image=frozen.folder), "no file", str(frozen.folder))
-    refused(frozen.thaw(image=pipe), "no file", str(pipe))
+    refused(frozen.thaw(image=text), "not an image")
+    refused(frozen.thaw(image=frozen.folder), "not a regular file", str(frozen.folder))
+    refused(frozen.thaw(image=pipe), "not a regular file", str(pipe))
     refused(frozen.thaw(image=frozen.folder / "missing"), "no image", str(frozen.folder / "missing"))
 
 

@@ -138,7 +138,7 @@ def test_copies_of_copies_are_whole_down_to_the_limit(trial: Callable[..., Trial
             require(one.case, outcome)
     assert len(images) == 8
     assert ended is not None
-    assert "refused: the process was frozen and thawed too often, eight times at most; start one cold" in ended.output
+    assert "refused: the process was frozen and thawed too often (eight times at most); start it again" in ended.output
     assert ended.passed, "the process that was refused goes on"
     require(one.case, one.thaw())  # the first image is as good as ever
 

@@ -15,7 +15,7 @@ from tests.native.engine import Case, Trial, cases_of, require
 
 # What a way out may say; each refusal's own words are checked by its case.
 WAY_OUT = re.compile(
-    r"before the freeze|after the freeze|first invocation|afterwards|from another|main thread lives|folder|space"
+    r"before the freeze|after the freeze|first invocation|afterwards|from another|keep it running|folder|space"
     r"|version"
 )
 

@@ -197,7 +197,7 @@ def test_devices_are_refused(folder: Path) -> None:
 def test_marks_of_overlays_are_refused(folder: Path) -> None:
     (folder / "marked").mkdir()
     os.setxattr(folder / "marked", "user.overlay.opaque", b"y")
-    with pytest.raises(DiskRefusedError, match=r"marked carries the mark user\.overlay\.opaque"):
+    with pytest.raises(DiskRefusedError, match=r"marked has the extended attribute user\.overlay\.opaque"):
         file_trees.survey(folder)
 
 
@@ -396,7 +396,7 @@ def test_a_disk_snapshot_of_another_data_folder_is_refused(disks: Disks, folder:
     disks.take(found, folder / "draft")
     moved = Disks(folder / "moved", program=folder / "program")
     with pytest.raises(
-        DiskRefusedError, match=r"belongs at .*/tmp/template, and temporary folders are in .*/moved now"
+        DiskRefusedError, match=r"was made for .*/tmp/template, but temporary folders are in .*/moved now"
     ):
         moved.load(folder / "draft")
 

@@ -149,7 +149,7 @@ def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path, what: str
 
 def test_another_file_is_no_image(place: Path) -> None:
     assert refusal(place, b"\x7fELF" + bytes(5000)) == (
-        "is not an image of thawd: it does not begin with THAWDIMG. Give the path of an image."
+        "is not an image: it does not begin with THAWDIMG. Give the path of an image."
     )
 
 
@@ -162,20 +162,20 @@ def header_field(image: bytes, name: str, value: bytes) -> bytes:
 def test_an_image_of_another_layout_is_refused_by_version_and_not_as_damaged(place: Path) -> None:
     # Where the checksum of another layout lies nobody knows: it must not be asked for.
     for newer in (header_field(WHOLE, "layout", b"\3\0\0\0"), WHOLE[:8] + b"\3" + WHOLE[9:]):
-        assert refusal(place, newer) == "image layout 3, this thawd reads layout 2: freeze again."
+        assert refusal(place, newer) == "has image layout 3, but this thawd reads layout 2. Freeze again."
 
 
 def test_an_image_of_another_architecture_is_refused_by_name(place: Path) -> None:
     message = refusal(place, header_field(WHOLE, "architecture", (183).to_bytes(4, "little")))
     assert message.startswith(
-        "image of architecture 183 (aarch64), this thawd reads 62 (x86-64): use it on the machine"
+        "is an image of architecture 183 (aarch64), but this thawd reads 62 (x86-64). Use it on the machine"
     )
     assert "architecture 7 (unknown)" in refusal(place, header_field(WHOLE, "architecture", b"\7"))
 
 
 def test_a_file_that_has_grown_is_refused(place: Path) -> None:
     assert refusal(place, WHOLE + b"\0").startswith(
-        f"has grown: {len(WHOLE) + 1} bytes, and its header says {len(WHOLE)}."
+        f"has grown: {len(WHOLE) + 1} bytes, but its header says {len(WHOLE)}."
     )
 
 

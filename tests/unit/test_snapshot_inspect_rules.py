@@ -79,18 +79,18 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "anonymous_offset between pages": (header(anonymous_offset=4 * PAGE + 1), "header: anonymous_offset, 16385"),
     "anonymous_offset behind the end": (header(anonymous_offset=1 << 40), "header: anonymous_offset, 1099511627776"),
     "glibc out of the strings": (header(glibc=1 << 20), "header: glibc: its string is at 1048576"),
-    "no version of glibc": (header(glibc=0), "header: glibc has no version"),
+    "no version of glibc": (header(glibc=0), "header: the version of glibc is missing"),
     "records of another size": (
         section("operations", record_bytes=56),
-        "section operations: records of 56 bytes, and not 48",
+        "section operations: has records of 56 bytes instead of 48",
     ),
     "a section in the header": (
         section("operations", offset=0),
-        "section operations: begins at byte 0, and not at 4096",
+        "section operations: begins at byte 0 instead of 4096",
     ),
     "a section with a gap before it": (
         section("vdso", offset=4 * PAGE),
-        "section vdso: begins at byte 16384, and not at",
+        "section vdso: begins at byte 16384 instead of",
     ),
     "more records than the file holds": (section("threads", count=1 << 31), "section files: begins at byte"),
     "more text than the file holds": (section("strings", count=NONE), "header: pages begin at byte 16384"),
@@ -104,12 +104,15 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
         facts(working_folder=1),
         "the process's working folder: '2.36' is not an absolute path",
     ),
-    "code that ends before it begins": (facts(code_end=1), "process: code ends at 0x1, and begins at 0x555400000000"),
+    "code that ends before it begins": (
+        facts(code_end=1),
+        "process: code ends at 0x1, before its beginning at 0x555400000000",
+    ),
     "a heap beyond all addresses": (facts(brk_end=1 << 60), "process: brk ends at 0x1000000000000000"),
     "half a page of vDSO": (facts(vdso_bytes=PAGE // 2), "process: vdso, 2048 bytes"),
     "no vDSO": (facts(vdso_bytes=0), "process: it has no vDSO"),
-    "a vDSO of another size": (facts(vdso_bytes=2 * PAGE), "size or hash of the vDSO"),
-    "a vDSO of another hash": (facts(vdso_hash=1), "size or hash of the vDSO"),
+    "a vDSO of another size": (facts(vdso_bytes=2 * PAGE), "the size or hash of the vDSO"),
+    "a vDSO of another hash": (facts(vdso_hash=1), "the size or hash of the vDSO"),
     "vvar behind the vDSO": (facts(vvar_start=VDSO + PAGE), "process: vvar at 0x7ffe00001000 does not end before vdso"),
     "a stack that is not mapped": (facts(stack_start=STACK - 8), "process: stack_start: 0x7ffcfffffff8 is not mapped"),
     "a landing that is not mapped": (facts(landing=0x10000), "process: landing: 0x10000 is not mapped"),
@@ -118,7 +121,7 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a parcel of half a page": (facts(parcel_bytes=100), "is not aligned"),
     "a umask that is none": (facts(umask=0o1000), "process: umask 0o1000 is above 0o777"),
     "an unknown kind of operation": (change("operations", 0, kind=6), "section operations, record 0: unknown kind 6"),
-    "a reserved field in use": (change("operations", 3, reserved=1), "record 3: its reserved field is 1, and not 0"),
+    "a reserved field in use": (change("operations", 3, reserved=1), "record 3: its reserved field is 1, not 0"),
     "an unknown protection": (change("operations", 0, protection=8), "record 0: protection: unknown bits 0x8"),
     "an unknown flag of an operation": (change("operations", 0, flags=4), "record 0: flags: unknown bits 0x4"),
     "unknown advice": (change("operations", 0, advice=512), "record 0: advice: unknown bits 0x200"),
@@ -127,8 +130,11 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
         "operation 0 (file) at 0x7f1000000000: 100 bytes",
     ),
     "an operation on nothing": (change("operations", 0, length=0), "operation 0 (file) at 0x7f1000000000: 0 bytes"),
-    "an address between pages": (change("operations", 0, address=LIBRARY + 1), "are not whole pages"),
-    "the null page": (change("operations", 8, address=0), "operation 8 (file_shared) at 0x0: its end, 0x5000"),
+    "an address between pages": (change("operations", 0, address=LIBRARY + 1), "are not one or more whole pages"),
+    "the null page": (
+        change("operations", 8, address=0),
+        "operation 8 (file_shared) at 0x0: its start or its end, 0x5000",
+    ),
     "an address of the kernel": (change("operations", 8, address=0x7FFFFFFFE000), "its end, 0x800000003000"),
     "an end that wraps": (change("operations", 8, length=(1 << 64) - PAGE), "operation 8 (file_shared) at"),
     "memory in the zone": (change("operations", 8, address=ZONE + PAGE), "overlaps the zone that thaw needs"),
@@ -140,19 +146,19 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "memory over vvar": (change("operations", 8, address=VDSO - 8 * PAGE), "overlaps the vDSO"),
     "an offset between pages": (
         change("operations", 1, offset=100),
-        "its offset 100 is not the offset of whole pages in a file",
+        "its offset 100 is not the offset of a page in a file",
     ),
     "an offset beyond all files": (
         change("operations", 1, offset=1 << 62),
-        "is not the offset of whole pages in a file",
+        "is not the offset of a page in a file",
     ),
     "an index without need": (
         change("operations", 3, index=0),
         "operation 3 (anonymous) at 0x555500000000: has the index 0",
     ),
-    "a file without its index": (change("operations", 0, index=NONE), "its index is None, and there are 4 files"),
-    "a file that is not there": (change("operations", 0, index=4), "its index is 4, and there are 4 files"),
-    "an object that is not there": (change("operations", 9, index=1), "its index is 1, and there are 1 objects"),
+    "a file without its index": (change("operations", 0, index=NONE), "its index is None, but there are 4 files"),
+    "a file that is not there": (change("operations", 0, index=4), "its index is 4, but there are 4 files"),
+    "an object that is not there": (change("operations", 9, index=1), "its index is 1, but there are 1 objects"),
     "pages in the tables": (change("operations", 4, offset=PAGE), "operation 4 (data) at 0x555500000000: its contents"),
     "pages behind the end": (
         lambda draft: draft.records["operations"][4].update(offset=far_end(draft)),
@@ -187,8 +193,8 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
         change("operations", 11, address=STACK - PAGE),
         "operation 11 (copy) at 0x7ffcfffff000: 4096",
     ),
-    "pages over a shared file": (change("operations", 5, address=SHARED), "lies on operation 8, which is not private"),
-    "pages over an object": (change("operations", 5, address=OBJECT), "lies on operation 9, which is not private"),
+    "pages over a shared file": (change("operations", 5, address=SHARED), "overlaps operation 8, which is not private"),
+    "pages over an object": (change("operations", 5, address=OBJECT), "overlaps operation 9, which is not private"),
     "contents of an object behind the end": (
         change("objects", 0, bytes=1 << 40),
         "object 0: its contents, 1099511627776",
@@ -203,13 +209,13 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a file with a relative path": (relative_path, "section files, record 1: 'model.bin' is not an absolute path"),
     "a file half checked": (
         change("files", 0, checked=2),
-        "section files, record 0: checked: is 2, and neither 0 nor 1",
+        "section files, record 0: checked: is 2, must be 0 or 1",
     ),
     "no threads": (lambda draft: draft.records["threads"].clear(), "section threads: is empty"),
     "a thread without an id": (change("threads", 0, tid=0), "thread 0: its id 0 is not valid"),
     "two threads of one id": (
         change("threads", 1, tid=4242),
-        "its id 4242 is not valid, or is another thread's",
+        "its id 4242 is not valid, or another thread has the same id",
     ),
     "a thread that stands nowhere": (change("threads", 1, context=8), "thread 1: context: 0x8 is not mapped"),
     "a context between words": (change("threads", 1, context=ARENA + 4), "thread 1: its context, 0x7f0000000004"),
@@ -217,19 +223,22 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a robust list nowhere": (change("threads", 1, robust_list=8), "thread 1: robust_list: 0x8 is not mapped"),
     "a restartable sequence nowhere": (change("threads", 1, rseq=8), "thread 1: rseq: 0x8 is not mapped"),
     "a name without an end": (change("threads", 1, name=b"x" * 16), "section threads, record 1: name: has no end"),
-    "too few signals": (lambda draft: draft.records["signals"].pop(), "section signals: 63 records, and not 64"),
+    "too few signals": (lambda draft: draft.records["signals"].pop(), "section signals: has 63 records instead of 64"),
     "an unknown kind of descriptor": (
         change("descriptors", 0, kind=15),
         "section descriptors, record 0: unknown kind 15",
     ),
     "half close-on-exec": (change("descriptors", 0, close_on_exec=2), "record 0: close_on_exec: is 2"),
-    "a negative number": (change("descriptors", 0, number=-1), "descriptor 0 (provided), number -1: is not above"),
+    "a negative number": (
+        change("descriptors", 0, number=-1),
+        "descriptor 0 (provided), number -1: its number is not above",
+    ),
     "a number beyond all limits": (change("descriptors", 13, number=1 << 24), "or is not valid"),
     "a last number beyond all limits": (change("descriptors", 19, number=1 << 24), "number 16777216"),
     "a vDSO beyond all addresses": (facts(vdso_start=0x7FFFFFFFF000), "process: vdso, 4096 bytes"),
     "a number twice": (
         change("descriptors", 1, number=0),
-        "descriptor 1 (provided), number 0: is not above the one before",
+        "descriptor 1 (provided), number 0: its number is not above that of the record before",
     ),
     "a file descriptor's file": (
         change("descriptors", 3, index=4),
@@ -238,19 +247,19 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a device's file": (change("descriptors", 4, index=NONE), "its index 4294967295 is not below 4"),
     "a descriptor's object": (change("descriptors", 5, index=1), "number 5: its index 1 is not below 1"),
     "an eventfd that is two things": (change("descriptors", 8, index=2), "number 8: its index 2 is not below 2"),
-    "a copy of itself": (change("descriptors", 12, index=12), "is a copy of record 12, which does not come before it"),
+    "a copy of itself": (change("descriptors", 12, index=12), "is a copy of record 12, which is not an earlier record"),
     "half a socket pair": (
         change("descriptors", 10, index=3),
-        "descriptor 10: its other end, 3, is not that of a socket pair",
+        "descriptor 10: its other end, 3, is not the other end of the same socket pair",
     ),
     "a socket pair with nobody": (change("descriptors", 10, index=99), "descriptor 10: its other end, 99"),
     "contents of no pipe": (
         change("descriptors", 7, data_bytes=1),
-        "number 7: holds 1 bytes; only a pipe's reading end",
+        "number 7: holds 1 bytes; only an end of a socket pair, or the reading end of a pipe",
     ),
     "a pipe that overflows": (
         change("descriptors", 6, value=4),
-        "number 6: holds 12 bytes; only a pipe's reading end may, up to its capacity",
+        "number 6: holds 12 bytes; only an end of a socket pair, or the reading end of a pipe up to its capacity",
     ),
     "a pipe's contents behind the end": (
         change("descriptors", 6, data_offset=1 << 40),
@@ -265,7 +274,7 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a socket that is not there": (change("descriptors", 14, index=2), "number 22: its index 2 is not below 2"),
     "an unknown revival": (change("sockets", 0, revival=4), "section sockets, record 0: unknown kind 4"),
     "a socket with half a port": (change("sockets", 0, any_port=2), "record 0: any_port: is 2"),
-    "an address that does not fit": (change("sockets", 1, local_bytes=113), "record 1: an address of 113 bytes"),
+    "an address that does not fit": (change("sockets", 1, local_bytes=113), "record 1: has an address of 113 bytes"),
     "options that are not there": (
         change("sockets", 0, option_count=2),
         "record 0: its options are not all in the image",
@@ -273,10 +282,13 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a ring that is not there": (change("descriptors", 19, index=1), "number 27: its index 1 is not below 1"),
     "a socket pair whose other end has another": (
         change("descriptors", 11, index=3),
-        "descriptor 10: its other end, 11, is not that of a socket pair",
+        "descriptor 10: its other end, 11, is not the other end of the same socket pair",
     ),
     **{
-        f"a ring with {name} = {value:#x}": (change("rings", 0, **{name: value}), "section rings, record 0: is not of")
+        f"a ring with {name} = {value:#x}": (
+            change("rings", 0, **{name: value}),
+            "section rings, record 0: its mappings are empty",
+        )
         for name, value in (
             ("rings", 0),
             ("rings", RING + 8),
@@ -288,8 +300,14 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
             ("entries", 0),
         )
     },
-    "a ring of half a page": (change("rings", 0, rings_bytes=100), "section rings, record 0: is not of whole pages"),
-    "an option that does not fit": (change("options", 0, bytes=17), "section options, record 0: an option of 17 bytes"),
+    "a ring of half a page": (
+        change("rings", 0, rings_bytes=100),
+        "section rings, record 0: its mappings are empty or not whole pages",
+    ),
+    "an option that does not fit": (
+        change("options", 0, bytes=17),
+        "section options, record 0: has an option of 17 bytes",
+    ),
     "a reserved field of epoll in use": (
         change("epoll", 0, reserved=7),
         "section epoll, record 0: its reserved field is 7",

@@ -127,7 +127,7 @@ def test_each_kind_of_descriptor_is_told_in_words(place: Path) -> None:
         "TCP, was connected to 127.0.0.1:5432: in a copy the connection has ended",
         "UDP, new in a copy",
         "set",
-        "takes 1, 12",
+        "receives signals 1, 12",
         "watches nothing",
         "io_uring of 256 entries, no request pending",
     ]
@@ -199,7 +199,7 @@ def test_a_report_of_little_says_none(place: Path) -> None:
         operation("ANONYMOUS", address, 8) for address in (STACK, ARENA, LIBRARY)
     ]  # fmt: skip
     report = text(describe(read_bytes(place, draft.image())))
-    assert "What takes the space, MiB\n  none\n" in report
+    assert "Largest parts, MiB\n  none\n" in report
     assert "Mapped files, MiB\n  none\n" in report
     assert "Descriptors\n  none\n" in report
 
@@ -221,7 +221,7 @@ Memory, MiB
   in pipes               0      0.00   <0.01
   total                 12  2,900.11  259.04
 
-What takes the space, MiB
+Largest parts, MiB
   stored          mapped  address               what
   250.00  97 %  1,536.00  0x7f6000000000  rw-p  anonymous, dontdump
     9.00   3 %      9.00  0x7f4018600000  r--p  /usr/lib/libtorch_cpu.so
@@ -263,7 +263,7 @@ Descriptors
       22  socket      TCP, was connected to 127.0.0.1:5432: in a copy the connection has ended
       23  socket      UDP, new in a copy
       24  timer       set
-      25  signals     takes 1, 12
+      25  signals     receives signals 1, 12
       26  inotify     watches nothing
       27  ring        io_uring of 256 entries, no request pending
 
@@ -273,8 +273,8 @@ Process
   brk                  0x555500000000, 0.03 MiB
   signals handled      2
   signals ignored      13
-  registers asked for  0x602e7
-  room for arguments   4096 bytes
+  registers requested  0x602e7
+  space for arguments  4096 bytes
 
 Can be thawed on
   kernel     6.18.0-thawd #1 SMP PREEMPT

@@ -235,17 +235,17 @@ def _edit(change: Callable[[dict[str, object]], object]) -> Callable[[Snapshot],
 
 
 SPOILED = {
-    "others may read it": (_loosen, r"the mode 0640, others than its owner may use it"),
-    "it is another user's": (_give_away, rf"belongs to user {NOBODY}, and thawd runs as user"),
+    "others may read it": (_loosen, r"the mode 0640, with which other users may access it"),
+    "it is another user's": (_give_away, rf"belongs to user {NOBODY}, but thawd runs as user"),
     "its sidecar is another user's": (_give_sidecar_away, rf"\.json belongs to user {NOBODY}"),
-    "it is cut off": (_cut, r"has 3 bytes and had 5 when it was made"),
+    "it is cut off": (_cut, r"has 3 bytes, but had 5 when it was made"),
     "it is a link": (_link, r"is not a regular file"),
     "its sidecar is missing": (lambda s: s.path.with_suffix(".json").unlink(), r"cannot be read: No such file"),
     "its sidecar is empty": (lambda s: s.path.with_suffix(".json").write_text(""), r"is damaged"),
     "its sidecar is binary": (lambda s: s.path.with_suffix(".json").write_bytes(b"\xff\0" * 9), r"is damaged"),
     "its sidecar is loose": (lambda s: s.path.with_suffix(".json").chmod(0o622), r"\.json has the mode 0622"),
     "its sidecar is of another image": (_edit(lambda d: d.update(sha256="0" * 64)), r"another image, 000000000000"),
-    "its sidecar is of a newer thawd": (_edit(lambda d: d.update(layout=2, origin=None)), r"has the layout 2"),
+    "its sidecar is of a newer thawd": (_edit(lambda d: d.update(layout=2, origin=None)), r"has layout 2"),
     "its sidecar lacks a field": (_edit(lambda d: d.pop("boot_id")), r"is damaged: .*boot_id"),
 }
 
@@ -273,7 +273,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(store: SnapshotStore, fol
     snapshot = add(store)
     folder.chmod(0o770)
     assert store.find("key") is None
-    assert "others than its owner may write to it" in told[0]
+    assert "with which other users may write to it" in told[0]
     with pytest.raises(StoreError, match="chmod 700"):
         store.use(snapshot)
     with pytest.raises(StoreError, match="chmod 700"):
@@ -442,7 +442,7 @@ def test_a_snapshot_is_found_by_id_and_by_name_where_only_one_fits(store: Snapsh
         assert store.resolve(text).sha256 == first.sha256
     for text in ("cafe", "cafe:7"):
         assert store.resolve(text).sha256 == third.sha256
-    with pytest.raises(InvalidParameterValueException, match="may be any of") as caught:
+    with pytest.raises(InvalidParameterValueException, match="matches several snapshots") as caught:
         store.resolve("classify")
     assert first.id in str(caught.value)
     assert f"{second.id} (classify:2)" in str(caught.value)
@@ -456,7 +456,7 @@ def test_a_snapshot_is_found_by_id_and_by_name_where_only_one_fits(store: Snapsh
 def test_digits_that_also_are_a_functions_name_are_ambiguous(store: SnapshotStore) -> None:
     first = add(store, b"1")
     second = add(store, b"2", origin(function=first.id[:4]))
-    with pytest.raises(InvalidParameterValueException, match="may be any of"):
+    with pytest.raises(InvalidParameterValueException, match="matches several snapshots"):
         store.resolve(first.id[:4])
     assert store.resolve(f"{first.id[:4]}:1").sha256 == second.sha256
 
@@ -481,7 +481,7 @@ def test_a_changed_byte_among_the_pages_is_found(store: SnapshotStore) -> None:
 
 def test_a_file_that_is_no_image_is_not_sound_though_its_digest_fits(store: SnapshotStore) -> None:
     (problem,) = store.verify(add(store, b"image"))
-    assert "not an image of thawd" in problem
+    assert "is not an image" in problem
 
 
 def test_everything_that_is_wrong_is_told(store: SnapshotStore) -> None:

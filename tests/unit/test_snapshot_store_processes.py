@@ -201,7 +201,7 @@ def test_a_folder_that_stays_locked_is_told(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(store_folder, "_LOCK_WAIT_S", 0.05)
     held = try_lock(tmp_path, shared=False)
     assert held is not None
-    with pytest.raises(StoreError, match=r"locked by another process for 0.05 s; see whether a `thawd snapshot` hangs"):
+    with pytest.raises(StoreError, match=r"has held its lock for 0.05 s; see whether a `thawd snapshot` command hangs"):
         SnapshotStore(tmp_path).snapshots()
     held.release()
     assert SnapshotStore(tmp_path).snapshots() == []

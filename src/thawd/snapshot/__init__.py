@@ -1,6 +1,6 @@
-"""Snapshots of processes: freeze one once, thaw it any number of times, in milliseconds.
+"""Snapshots of processes: freeze a process once, then thaw any number of copies of it in milliseconds each.
 
-For any slow-starting Python program, with the platform or without::
+Works for any Python program that starts slowly, with thawd's server or without it::
 
     from thawd import snapshot
 
@@ -9,8 +9,8 @@ For any slow-starting Python program, with the platform or without::
     if outcome.restored:  # in each copy: thawd thaw program.img ARGUMENT...
         print(model.predict(outcome.arguments))
 
-Standard library only, Python 3.9 and later; Linux x86-64. Nothing is imported eagerly, since every execution
-environment loads this package. docs/how-to/standalone.md has more.
+Standard library only, Python 3.9 and later; Linux x86-64. Names are imported on first use, because every execution
+environment loads this package and must start quickly. docs/how-to/standalone.md has more.
 """
 
 from typing import TYPE_CHECKING, Any

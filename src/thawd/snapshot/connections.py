@@ -1,9 +1,11 @@
-"""The sockets of an initialised process: what each is connected to, which code opened it, and what a copy has instead.
+"""Describes the sockets of an initialised process: their addresses, the code that opened them, their state in a copy.
 
-Owns the notes on calls of ``socket.socket.bind``, ``listen`` and ``connect`` during init: nothing else shows whether a
-program chose its port or the kernel did, and which line of code opened a connection. Sockets that native code opens
-(libpq, gRPC, uvloop) are not noted and are described by their addresses alone. Standard library only, Python 3.9 and
-later; loads ``socket`` when `Openings.watch` is called or the process has a socket. Used during init and right after.
+During init, `Openings` wraps ``socket.socket.bind``, ``listen`` and ``connect`` and records each call. Nothing else
+shows whether the program or the kernel chose a port, and which line of code opened a connection. Sockets that native
+code opens (libpq, gRPC, uvloop) are not recorded; they are described by their addresses alone.
+
+Standard library only, Python 3.9 and later. ``socket`` is imported only when `Openings.watch` is called or the process
+has a socket. This module is used during init and right after it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-# Kinds of sockets and what becomes of them in a copy. native/sockets.c decides; this module predicts.
+# Kinds of sockets. native/sockets.c decides what a copy gets for each kind; this module predicts that decision.
 CONNECTED, LISTENING, NEW, PAIR = "connected", "listening", "new", "pair"
 
 _MAX_FRAMES = 60
@@ -27,7 +29,8 @@ class Opening(NamedTuple):
     Attributes:
         inode: the socket's inode; its descriptor number may belong to another socket by now.
         any_port: whether the socket was bound to port 0.
-        package: top-level name of the package that made the call, for example ``urllib3``; empty: the function itself.
+        package: top-level name of the package that made the call, for example ``urllib3``; empty when the function's
+            own code made it.
         place: the function's own line that led to the call, for example ``app.py:12``; empty when there is none.
     """
 
@@ -42,9 +45,10 @@ class Socket(NamedTuple):
 
     Attributes:
         number: the socket's descriptor.
-        kind: `CONNECTED`: in a copy the connection has ended; `LISTENING`; `NEW`: a copy has a new socket; `PAIR`: both
-            ends are in this process.
-        address: the address it is connected to, or else bound to, as people write it; empty if neither.
+        kind: `CONNECTED` (in a copy the connection has ended), `LISTENING`, `NEW` (a copy gets a new socket) or `PAIR`
+            (both ends are in this process).
+        address: the address that the socket is connected to, or else bound to, for example ``10.0.0.5:5432``; empty if
+            it is neither.
         package, place: see `Opening`; empty if unknown.
     """
 
@@ -66,16 +70,16 @@ class Socket(NamedTuple):
 
 
 class Openings:
-    """Notes on which code opens sockets, taken from `watch` to `stop`."""
+    """Records which code opens sockets, between the calls of `watch` and `stop`."""
 
     def __init__(self, folder: str = "") -> None:
-        """`folder` is the folder with the function's own code, whose lines are noted rather than a library's."""
+        """`folder` holds the function's own code: a line in it is recorded as the place, not a line of a library."""
         self._folder = os.path.join(os.path.realpath(folder), "") if folder else ""
         self._noted: dict[int, Opening] = {}
         self._replaced: dict[str, Any] = {}
 
     def watch(self) -> None:
-        """Start taking notes."""
+        """Start recording."""
         import socket
 
         for name in ("bind", "listen", "connect", "connect_ex"):
@@ -83,11 +87,11 @@ class Openings:
             setattr(socket.socket, name, self._replaced[name])
 
     def stop(self) -> None:
-        """Stop taking notes. References to the wrapped methods stay valid; they cost 1 us a call more."""
+        """Stop recording. References to the wrapped methods stay valid, but each call through one takes 1 us longer."""
         import socket
 
         for name, noting in self._replaced.items():
-            # The methods are inherited from `_socket.socket`: deleting the wrappers uncovers them.
+            # `socket.socket` inherits these methods from `_socket.socket`, so deleting the wrappers restores them.
             if vars(socket.socket).get(name) is noting:
                 delattr(socket.socket, name)
         self._replaced.clear()
@@ -97,7 +101,7 @@ class Openings:
         return [number for number, opening in self._noted.items() if opening.any_port and self._is_open(number)]
 
     def sockets(self, own: Iterable[int] = ()) -> list[Socket]:
-        """The sockets of this process without those in `own`, by number; [] if /proc cannot be read."""
+        """The sockets of this process except those in `own`, sorted by number; [] if /proc cannot be read."""
         return [self.socket(number) for number in _sockets() if number not in set(own)]
 
     def socket(self, number: int) -> Socket:
@@ -193,7 +197,7 @@ def _sockets() -> list[int]:
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 numbers.append(int(name))
         except OSError:
-            continue  # the descriptor that lists the folder
+            continue  # the descriptor through which the folder was listed is closed by now
     return sorted(numbers)
 
 
@@ -209,18 +213,21 @@ def _state(number: int) -> tuple[str, str]:
         if end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return LISTENING, local
         if end.family == socket.AF_UNIX and end.type != socket.SOCK_DGRAM:
-            # Source: unix(7), SO_PEERCRED: the process that made the pair, or that listened.
+            # Source: unix(7): SO_PEERCRED names the process that made the pair, or the one that listened.
             pid = int.from_bytes(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
             if pid == os.getpid():
                 return PAIR, "a pair within this process"
             return (CONNECTED, peer or "another process") if pid else (NEW, "")
         if end.type == socket.SOCK_STREAM and (peer or _has_ended(number)):
-            return CONNECTED, peer or "a peer that has gone"
+            return CONNECTED, peer or "a peer that has disconnected"
         return NEW, peer or local
 
 
 def _has_ended(number: int) -> bool:
-    """Whether an unconnected socket was once connected; a new socket reports a hangup, too, but has nothing to read."""
+    """Whether an unconnected socket was connected earlier.
+
+    Both kinds report a hangup, but only a socket whose connection has ended is readable.
+    """
     import select
 
     poll = select.poll()

@@ -1,8 +1,9 @@
-"""The Python face of the engine: freezes the process it runs in. Standard library only; runs on Python 3.9.
+"""The Python interface of the snapshot engine: freezes the process that calls it.
 
-Runs in the function's own process and interpreter, so the C side is a plain shared object, called by ctypes with the
-GIL held. Hooks, fresh randomness and the new environment variables are the work of other modules of `thawd.snapshot`;
-this module only calls the C library and reports its results. native/freeze.h describes the interface.
+This module runs in the function's own process and interpreter. It calls the freeze library (``libthawd_freeze.so``)
+through ctypes while holding the GIL, and reports the results; native/freeze.h describes that interface. Other modules
+of `thawd.snapshot` run the hooks, renew randomness and set environment variables. Standard library only, Python 3.9 and
+later.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class SnapshotRefused(SnapshotError):
 
 
 class SnapshotFailed(SnapshotError):
-    """The system failed during the freeze: a full disk, a missing folder, no memory."""
+    """The operating system reported an error during the freeze: a full disk, a missing folder, no memory."""
 
 
 class FreezeOutcome(NamedTuple):
@@ -54,15 +55,15 @@ class FreezeOutcome(NamedTuple):
         environment: in a copy, the environment variables thaw was started with.
         restore_ms: in a copy, time from the entry of thaw to the return of freeze, milliseconds.
         image_bytes: size of the image, holes included.
-        data_bytes: page data in the image.
-        operations: mappings that thaw makes.
-        threads: threads in the image.
-        descriptors: descriptors in the image.
-        ended: connections among them that have ended in a copy.
+        data_bytes: size of the page data in the image.
+        operations: number of mappings that thaw makes.
+        threads: number of threads in the image.
+        descriptors: number of descriptors in the image.
+        ended: how many of these descriptors are connections, which have ended in a copy.
         park_ms: time until all threads were stopped, milliseconds.
-        scan_ms: time to find the pages to store, milliseconds; threads are stopped.
-        write_ms: time to write the pages, milliseconds; threads are stopped.
-        sync_ms: time until the image was durable, milliseconds.
+        scan_ms: time to find the pages to store, milliseconds; all threads are stopped meanwhile.
+        write_ms: time to write the pages, milliseconds; all threads are stopped meanwhile.
+        sync_ms: time until the image was durable on the disk, milliseconds.
     """
 
     restored: bool
@@ -120,7 +121,7 @@ class _Report(ctypes.Structure):
 
 
 def native_folder() -> str | None:
-    """The folder with the compiled parts; None if thawd is installed without them.
+    """The folder with the compiled parts (freeze library and thaw program); None if thawd is installed without them.
 
     The package may have several folders: an editable install keeps the compiled parts apart from the sources.
     """
@@ -143,10 +144,10 @@ def unavailable(folder: str | None = None) -> str | None:
 
 
 def library_path() -> str:
-    """Path of the shared object: the one in THAWD_FREEZE_LIBRARY, else the one among the compiled parts.
+    """Path of the freeze library: the value of THAWD_FREEZE_LIBRARY, or else the library installed with thawd.
 
     Raises:
-        SnapshotFailed: there is no shared object.
+        SnapshotFailed: there is no freeze library.
     """
     named = os.environ.get(LIBRARY_VARIABLE)
     if named:
@@ -173,7 +174,7 @@ _loaded: dict[str, Any] = {}
 
 
 def _load(library: str) -> Any:
-    """The C library; kept loaded, since loading it again would add half a millisecond to a copy's start."""
+    """The freeze library. It stays loaded, because loading it again would add half a millisecond to a copy's start."""
     if library not in _loaded:
         _loaded[library] = _open(library)
     return _loaded[library]
@@ -181,7 +182,7 @@ def _load(library: str) -> Any:
 
 def _open(library: str) -> Any:
     try:
-        # PyDLL holds the GIL during the call, so no Python thread is in the middle of an operation.
+        # PyDLL keeps the GIL during the call, so that no other Python thread is frozen in the middle of an operation.
         loaded = ctypes.PyDLL(library)
     except OSError as error:
         raise SnapshotFailed("the snapshot engine cannot be loaded: %s" % error, stage="open") from error
@@ -192,7 +193,7 @@ def _open(library: str) -> Any:
 
 
 def new_thread_id(tid: int, *, library: str | None = None) -> int:
-    """In a copy, the kernel's present id of the thread that had `tid` when frozen; 0 if there is none."""
+    """In a copy, the current kernel id of the thread whose id was `tid` at the freeze; 0 if there is none."""
     return int(_load(library or library_path()).thawd_new_tid(tid))
 
 
@@ -213,9 +214,9 @@ def _variables(pointers: Any) -> dict[str, str]:
 
 
 def _with_thread_names(text: str) -> str:
-    """Replace kernel names of threads in `text` by Python's names.
+    """Replace the kernel's names of threads in `text` by Python's names.
 
-    The kernel cuts names off at 15 letters, and before Python 3.14 every thread is "python" to it.
+    The kernel keeps only 15 characters of a name, and before Python 3.14 its name for every Python thread is "python".
     """
     threading: Any = sys.modules.get("threading")
     for thread in list(threading._active.values()) if threading is not None else ():
@@ -245,8 +246,8 @@ def _freeze(loaded: Any, request: _Request, report: _Report) -> int:
     try:
         if not held.hold():
             raise SnapshotRefused(
-                "an asyncio event loop that runs in another thread is busy for longer than %.0f s; let it wait before "
-                "the freeze, or start it on the first invocation" % event_loops.HOLD_S,
+                "an asyncio event loop that runs in another thread is busy: one callback took longer than %.0f s; let "
+                "it return before the freeze, or start the loop on the first invocation" % event_loops.HOLD_S,
                 stage="python",
             )
         return int(loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report)))
@@ -271,39 +272,40 @@ def freeze(
 ) -> FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each thawed copy.
 
-    All other threads are stopped while the image is written. In a copy every thread continues where it was stopped;
-    process id, descriptors in `provided`, standard streams, environment and clocks are the new process's.
+    All other threads are stopped while the image is written. In a copy every thread continues where it was stopped.
+    A copy has its own process id, standard streams, environment variables, clocks and descriptors in `provided`.
 
     Args:
-        path: path of the image, replaced when it exists; mode 0600.
+        path: path of the image, mode 0600. An existing file is replaced.
         provided: descriptors that the thawing process passes to each copy.
-        library: path of the C library; None: found by `library_path`.
-        copy: page data is copied at each thaw instead of mapped, for code that calls madvise without the C library.
-        pagemap_scan: use PAGEMAP_SCAN where the kernel has it.
-        procmap_query: use PROCMAP_QUERY where the kernel has it.
+        library: path of the freeze library; None: the result of `library_path`.
+        copy: whether a thaw copies page data instead of mapping it. Needed for code that makes the system call
+            ``madvise`` directly instead of calling libc.
+        pagemap_scan: whether to use PAGEMAP_SCAN if the kernel has it.
+        procmap_query: whether to use PROCMAP_QUERY if the kernel has it.
         fail_at: name of a fault point, for tests.
-        disk: folder, without links in its path, of which each copy has its own; files in it may be mapped shared and
-            writable (docs/explanation/disk-snapshots.md).
-        connections: ``drop``: in a copy all connections have ended, as after any loss of a connection; ``refuse``: a
-            connected socket refuses the freeze.
-        listeners: ``refuse``: a socket that listens on a port of the program's choice refuses the freeze; ``close``: in
-            a copy it is unreachable.
+        disk: a folder of which each copy gets its own version, without symbolic links in its path. Files in it may be
+            mapped shared and writable (docs/explanation/disk-snapshots.md).
+        connections: ``drop``: in a copy all connections have ended, as if they had been lost; ``refuse``: a process
+            with a connected socket is not frozen.
+        listeners: ``refuse``: a process with a socket that listens on a port of the program's choice is not frozen;
+            ``close``: in a copy nothing can connect to that socket.
         any_port: descriptors of sockets whose port the kernel chose; it chooses again for each copy.
-        seccomp_filters: number of seccomp filters the process was started under; -1: as many as its parent has. A
-            process that has added its own is refused.
+        seccomp_filters: number of seccomp filters that the process was started under; -1: as many as its parent has. A
+            process that has added filters of its own is not frozen.
 
     Raises:
         SnapshotRefused: the process has state that no copy could have.
-        SnapshotFailed: the system failed during the freeze.
+        SnapshotFailed: the operating system reported an error during the freeze.
     """
     if event_loops.runs_here():
         raise SnapshotRefused(
-            "an asyncio event loop is running in this thread; freeze outside of it, or from another thread",
+            "an asyncio event loop is running in this thread; call freeze outside of the loop, or from another thread",
             stage="python",
         )
     loaded = _load(library or library_path())
     for stream in (sys.stdout, sys.stderr):
-        # Every copy would print the contents of a buffer again.
+        # Otherwise every copy would print the contents of the buffer again.
         if stream is not None and not stream.closed:
             stream.flush()
     gc.collect()
@@ -344,36 +346,36 @@ def freeze(
 
 
 def drop_capabilities(*, library: str | None = None) -> None:
-    """Drop all capabilities of this process, a fork with a single thread, permanently.
+    """Drop all capabilities of this process permanently. Call it in a forked process with a single thread.
 
     Args:
-        library: path of the C library; None: found by `library_path`.
+        library: path of the freeze library; None: the result of `library_path`.
 
     Raises:
-        SnapshotFailed: the system refused; the process must end.
+        SnapshotFailed: the kernel refused; the process must end.
     """
     error = _load(library or library_path()).thawd_drop_capabilities()
     if error:
-        raise SnapshotFailed("capabilities cannot be given up: %s" % os.strerror(-error), stage="rights")
+        raise SnapshotFailed("capabilities cannot be dropped: %s" % os.strerror(-error), stage="rights")
 
 
 def enter_disk(
     at: str, own: str, lower: str | None = None, *, tmp: str | None = None, library: str | None = None
 ) -> None:
-    """Mount a folder of its own at the path `at`, for this process, a fork with a single thread.
+    """Mount a private folder at the path `at`, for this process only. Call it in a forked process with a single thread.
 
-    Does for a fork what thawd-thaw does for a copy. A process in which this fails must end.
+    thawd-thaw does the same for a copy. If this fails, the process must end.
 
     Args:
-        at: the temporary folder of the process that was forked.
-        own: folder of this process alone; with `lower` it holds the folders ``upper`` and ``work``.
-        lower: folder with the initial contents.
+        at: path of the temporary folder of the process that was forked.
+        own: folder that only this process uses; with `lower` it holds the folders ``upper`` and ``work``.
+        lower: folder with the initial contents; None: `own` holds them.
         tmp: a second path at which to mount the folder, such as ``/tmp``; None: no second path.
-        library: path of the C library; None: found by `library_path`.
+        library: path of the freeze library; None: the result of `library_path`.
 
     Raises:
         SnapshotRefused: the user or the machine does not permit mount namespaces.
-        SnapshotFailed: the system failed.
+        SnapshotFailed: the operating system reported an error.
     """
     report = _Report()
     paths = [None if path is None else os.fsencode(path) for path in (at, own, lower, tmp)]

@@ -1,9 +1,11 @@
 """Pauses asyncio loops of other threads during a freeze, and repairs them in a copy.
 
-asyncio records for each running loop the process id it was started in, so that a fork does not take its parent's loop
-for its own. A copy has another id, so `asyncio.get_running_loop` would fail in the loop's callbacks. Loops are
-therefore paused during the freeze and record the process id again when they continue. Standard library only, Python
-3.9 and later; loads nothing. Source: CPython, Modules/_asynciomodule.c, get_running_loop.
+asyncio records the process id with each running loop, so that a forked child does not mistake its parent's loop for its
+own. A copy has another process id, so `asyncio.get_running_loop` would fail in the loop's callbacks. Loops are
+therefore paused during the freeze and record the process id again when they continue.
+
+Standard library only, Python 3.9 and later; imports no module that the program has not imported.
+Source: CPython, Modules/_asynciomodule.c, get_running_loop.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ _LOOK_AGAIN_S = 0.0005
 
 
 def running() -> list[Any]:
-    """The loops that run in any thread of this process."""
+    """The event loops that are running in any thread of this process."""
     events = sys.modules.get("asyncio.events")
     if events is None:
         return []
-    # By `type`: `isinstance` reads `__class__`, which on a lazy object would trigger its loading.
+    # Uses `type`, because `isinstance` reads `__class__`, which would make a lazy object load itself.
     return [thing for thing in _objects() if issubclass(type(thing), events.AbstractEventLoop) and thing.is_running()]
 
 
@@ -37,35 +39,36 @@ def runs_here() -> bool:
 class PausedLoops:
     """Loops that are paused between two callbacks, from `hold` to `release`.
 
-    A loop frozen inside a callback would continue in that callback in a copy, where no loop is running for asyncio.
+    If a loop were frozen inside a callback, that callback would continue in a copy while asyncio knows of no running
+    loop there.
     """
 
     def __init__(self, loops: Iterable[Any]) -> None:
         self._loops = list(loops)
         self._gates = [_thread.allocate_lock() for _ in self._loops]
-        self._standing = _thread.allocate_lock()
-        self._count = 0
+        self._counting = _thread.allocate_lock()
+        self._paused = 0
 
     def hold(self) -> bool:
         """Pause all loops; returns whether all of them paused within `HOLD_S` seconds."""
         for loop, gate in zip(self._loops, self._gates):  # noqa: B905 - `strict` came with Python 3.10
             gate.acquire()
-            loop.call_soon_threadsafe(self._stand, loop, gate)
+            loop.call_soon_threadsafe(self._pause, loop, gate)
         end_s = time.monotonic() + HOLD_S
-        while self._count < len(self._loops) and time.monotonic() < end_s:
+        while self._paused < len(self._loops) and time.monotonic() < end_s:
             time.sleep(_LOOK_AGAIN_S)
-        return self._count == len(self._loops)
+        return self._paused == len(self._loops)
 
     def release(self) -> None:
-        """Let the loops continue; each first records the id of the process it runs in, which is new in a copy."""
+        """Let the loops continue. Each first records the current process id, which is a new one in a copy."""
         for gate in self._gates:
             if gate.locked():
                 gate.release()
 
-    def _stand(self, loop: Any, gate: Any) -> None:
+    def _pause(self, loop: Any, gate: Any) -> None:
         events: Any = sys.modules["asyncio.events"]
-        with self._standing:
-            self._count += 1
+        with self._counting:
+            self._paused += 1
         gate.acquire()
         events._set_running_loop(loop)
 

@@ -1,10 +1,12 @@
 """SnapStart's runtime hooks: runs the functions registered with ``snapshot_restore_py``, as on Lambda.
 
-Owns the order, the time limit and the errors of the hooks, and the finder that provides ``snapshot_restore_py`` to a
-function whose packages do not have it. May not keep hooks: the registry is in the module ``snapshot_restore_py``,
-thawd's or the real one. Standard library only, Python 3.9 and later; loads nothing before a function imports that
-module. `run_before` runs at the end of init, before the freeze; `run_after` runs in each copy, after
-`thawd.snapshot.uniqueness` and before the first invocation.
+This module decides the order, the time limit and the errors of the hooks. It also provides ``snapshot_restore_py`` to a
+function whose packages do not include it. It stores no hooks: the registry is in the module ``snapshot_restore_py``,
+either thawd's or the installed one. `run_before` runs at the end of init, before the freeze. `run_after` runs in each
+copy, after `thawd.snapshot.uniqueness` and before the first invocation.
+
+Standard library only, Python 3.9 and later. Modules beyond `os` and `sys` are imported only once a function has
+imported ``snapshot_restore_py``.
 
 Source: AWS Lambda developer guide, "Lambda SnapStart runtime hooks for Python"; order, error types and exit statuses as
 observed with ``awslambdaric`` 4.2.2 and ``snapshot-restore-py`` 1.0.0.
@@ -22,7 +24,8 @@ BEFORE_ERROR = "Runtime.BeforeSnapshotError"
 AFTER_ERROR = "Runtime.AfterRestoreError"
 BEFORE_EXIT_STATUS = 64
 AFTER_EXIT_STATUS = 65
-# Limit of all after-restore hooks together, else SnapStartTimeoutException. Source: the developer guide, as above.
+# Time limit for all after-restore hooks together; exceeding it is Lambda's SnapStartTimeoutException.
+# Source: the developer guide, as above.
 AFTER_LIMIT_S = 10.0
 
 _FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "runtime", MODULE + ".py")
@@ -35,7 +38,7 @@ class HookError(Exception):
         error_type: `BEFORE_ERROR` or `AFTER_ERROR`.
         exit_status: the process's exit status, as on Lambda.
         message: the hook's name and what it raised.
-        cause: the exception, with the frames of the hook; for a timeout, the frames where the hook was.
+        cause: the exception; its traceback shows where the hook raised, or where it was at the time limit.
         timed_out: whether the time limit ended the hook.
     """
 
@@ -51,18 +54,18 @@ class HookError(Exception):
 
 
 class TimeLimit(BaseException):
-    """Raised inside a hook at the time limit; not an Exception, so that ``except Exception`` does not catch it."""
+    """Raised inside a hook at the time limit. A BaseException, so that ``except Exception`` does not catch it."""
 
 
 def install() -> None:
-    """Provide ``snapshot_restore_py`` if the function's environment has none. A second call changes nothing."""
+    """Provide ``snapshot_restore_py`` if no such package is installed. A second call changes nothing."""
     if _Finder not in sys.meta_path:
-        # At the end: an installed package takes precedence, and its registry is then the one that is used.
+        # Appended last, so that an installed package takes precedence and its registry is used.
         sys.meta_path.append(_Finder)
 
 
 class _Finder:
-    """Finds one module. Source: Python language reference, 5.3.1, "Finders and loaders"."""
+    """Finds ``snapshot_restore_py`` only. Source: Python language reference, 5.3.1, "Finders and loaders"."""
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
@@ -74,15 +77,15 @@ class _Finder:
 
 
 def run_before() -> int:
-    """Run the before-snapshot hooks, the last registered first, each once; hooks may register further ones.
+    """Run each before-snapshot hook once, the last registered first; a hook may register further hooks.
 
-    They belong to init and have its time limit, which the platform enforces.
+    The hooks are part of the init phase and share its time limit, which the platform enforces.
 
     Returns:
         How many hooks were run.
 
     Raises:
-        HookError: a hook raised; those registered before it were not run.
+        HookError: a hook raised; the hooks registered before it were not run.
     """
     return _run(_pop_all, None, BEFORE_ERROR, BEFORE_EXIT_STATUS)
 
@@ -91,14 +94,14 @@ def run_after(*, limit_s: float = AFTER_LIMIT_S) -> int:
     """Run the after-restore hooks in the order of registration. Call it in the main thread.
 
     Args:
-        limit_s: seconds for all hooks together. SIGALRM enforces it, so a hook that hangs in native code runs on until
-            the platform ends the process.
+        limit_s: time limit for all hooks together, seconds. SIGALRM enforces it, so a hook that hangs in native code
+            continues until the platform ends the process.
 
     Returns:
         How many hooks were run.
 
     Raises:
-        HookError: a hook raised or exceeded the limit; those after it were not run.
+        HookError: a hook raised or exceeded the limit; the hooks after it were not run.
     """
     return _run(_walk, limit_s, AFTER_ERROR, AFTER_EXIT_STATUS)
 
@@ -135,7 +138,7 @@ def _run(hooks: Callable[[Any], Any], limit_s: float | None, error_type: str, ex
             run_all()
         else:
             limit.run(run_all, limit_s)
-    except BaseException as error:  # the border to user code; as on Lambda, sys.exit in a hook is an error
+    except BaseException as error:  # a user's hook may raise anything; as on Lambda, sys.exit in a hook is an error
         if limit.over is None:
             message = f"the {when} hook {name} raised {type(error).__name__}: {_text(error)}"
         else:
@@ -166,10 +169,10 @@ def _text(error: BaseException) -> str:
 
 
 class _Limit:
-    """Ends a call at its time limit, by an exception from the handler of SIGALRM.
+    """Ends a call at its time limit: the handler of SIGALRM raises an exception inside the call.
 
     Attributes:
-        over: the exception, once the limit has passed; its frames show where the call was.
+        over: the exception, once the limit has passed; its traceback shows where the call was.
     """
 
     def __init__(self) -> None:
@@ -177,7 +180,7 @@ class _Limit:
         self._armed = False
 
     def check(self) -> None:
-        """Raise the `TimeLimit` again if a hook has caught it.
+        """Raise the `TimeLimit` again if the limit has passed, in case a hook has caught it.
 
         Raises:
             TimeLimit: the limit has passed.
@@ -186,7 +189,7 @@ class _Limit:
             raise self.over
 
     def run(self, call: Callable[[], None], limit_s: float) -> None:
-        """Run `call` with the limit; the signal's handler and timer are restored afterwards.
+        """Run `call` with the limit; the previous handler and timer of SIGALRM are restored afterwards.
 
         Raises:
             TimeLimit: the limit has passed.
@@ -196,7 +199,8 @@ class _Limit:
 
         handler = signal.getsignal(signal.SIGALRM)
         if handler is None or threading.current_thread() is not threading.main_thread():
-            # C code uses the signal, or Python cannot handle it in this thread: only the platform's limit applies.
+            # C code handles SIGALRM, or this is not the main thread, in which alone Python handles signals. Then only
+            # the platform's limit applies.
             call()
             return
         left_s = interval_s = 0.0
@@ -207,7 +211,7 @@ class _Limit:
                 left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s)
                 call()
             finally:
-                # A later signal is harmless; one that arrived just before has raised once and is in `over`.
+                # From here on a signal has no effect. One that arrived just before has raised, and `over` holds it.
                 self._armed = False
         finally:
             spent_s = limit_s - signal.setitimer(signal.ITIMER_REAL, 0)[0]

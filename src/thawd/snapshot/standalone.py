@@ -1,7 +1,7 @@
-"""Freezes a program without the platform: `thawd.snapshot.freeze`, for use with ``thawd thaw``.
+"""Freezes a program without thawd's server: `thawd.snapshot.freeze`, for use with ``thawd thaw``.
 
-One call does all that the platform's runtime does around a freeze: hooks, fresh randomness, the new process's
-environment variables. Standard library only; runs on Python 3.9.
+One call does everything that thawd's Python runtime does around a freeze: it runs the hooks, renews randomness and sets
+the new process's environment variables. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -26,24 +26,26 @@ def freeze(
 ) -> engine.FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each copy that ``thawd thaw`` starts.
 
-    Before the freeze the hooks of `register_before_snapshot` run, the last registered first. In each copy, environment
-    variables are those of ``thawd thaw`` (variables that this program set itself stay), and ``random``, ``secrets``,
-    OpenSSL, NumPy and PyTorch return fresh numbers. Then the hooks of `register_after_restore` run, in order. Standard
-    input, output and error are the new process's; its arguments are in ``outcome.arguments``.
+    Before the freeze the hooks of `register_before_snapshot` run, the last registered first. Each copy has the
+    environment variables of ``thawd thaw`` (variables that this program set itself stay), and ``random``, ``secrets``,
+    OpenSSL, NumPy and PyTorch return fresh numbers in it. Then the hooks of `register_after_restore` run, in order.
+    Standard input, output and error are those of ``thawd thaw``; its arguments are in ``outcome.arguments``.
 
     Args:
-        path: path of the image, mode 0600, replaced when it exists. A copy keeps working when the image is deleted.
+        path: path of the image, mode 0600. An existing file is replaced. A copy keeps working when the image is
+            deleted.
         provided: further descriptors, which ``thawd-thaw --fd OLD=NEW`` passes to each copy.
-        copy: page data is copied at each thaw instead of mapped: slower by 0.4 s a GB, and independent of the image.
-        connections: ``drop``: in a copy all connections have ended, and its libraries connect again; ``refuse``: a
-            connected socket refuses the freeze.
-        listeners: ``refuse``: a socket that listens on a port of the program's choice refuses the freeze; ``close``: in
-            a copy it is unreachable.
-        any_port: descriptors of sockets that were bound to port 0; each copy has a port of its own.
+        copy: whether a thaw copies page data instead of mapping it. That takes 0.4 s longer per GB and makes a copy
+            independent of the image.
+        connections: ``drop``: in a copy all connections have ended, and libraries connect again; ``refuse``: a process
+            with a connected socket is not frozen.
+        listeners: ``refuse``: a process with a socket that listens on a port of the program's choice is not frozen;
+            ``close``: in a copy nothing can connect to that socket.
+        any_port: descriptors of sockets that were bound to port 0; the kernel chooses another port for each copy.
 
     Raises:
         SnapshotRefused: this process has state that no copy could have; the message names it and the way out.
-        SnapshotFailed: the system failed: a full disk, a missing folder.
+        SnapshotFailed: the operating system reported an error: a full disk, a missing folder.
         HookError: a hook raised, or in a copy the hooks took longer than 10 s.
     """
     hooks.run_before()
@@ -73,6 +75,6 @@ def _register(name: str, function: _Hook, args: Any, kwargs: Any) -> _Hook:
     hooks.install()
     import importlib
 
-    # The registry that Lambda functions use, so that hooks which libraries register there run, too.
+    # This is the registry of Lambda functions: hooks that libraries have registered there run, too.
     getattr(importlib.import_module(hooks.MODULE), name)(function, *args, **kwargs)
     return function

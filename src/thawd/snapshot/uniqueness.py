@@ -1,13 +1,13 @@
 """Renews what must differ between thawed copies: randomness, values derived from the pid, environment variables.
 
-Owns the list of repairs on Python's level. All copies of a snapshot start with identical memory: generators would
-return the same numbers in each, and caches would hold the pid, the threads and the variables of the frozen process.
-May not load a library: one that is not in ``sys.modules`` was not frozen. Standard library only, Python 3.9 and later.
-Runs right after the thaw, before the after-restore hooks and thus before any code of the function: `environment`
-first, then `renew`.
+All copies of a snapshot start with identical memory. Generators would return the same numbers in each copy, and caches
+would hold the pid, the threads and the variables of the frozen process. `RENEWALS` lists the repairs that Python code
+can make. A library that is not in ``sys.modules`` was not frozen and needs no repair, so this module must not import
+any. Standard library only, Python 3.9 and later. `environment` runs right after the thaw, then `renew`. Both run
+before the after-restore hooks and thus before any code of the function.
 
-State that libraries keep in native code, beyond that named here, and state in the function's own objects cannot be
-renewed here: see docs/explanation/uniqueness.md.
+This module cannot renew state in the function's own objects, or state that libraries keep in native code except where
+named here: see docs/explanation/uniqueness.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 _OPENSSL_SEED_BYTES = 48
 _AUTHKEY_BYTES = 32
 _SIGKILL = 9
-_MULTICAST = 1 << 40  # of a node in a UUID: it is random, not the address of a network card (RFC 9562, 6.10)
+_MULTICAST = 1 << 40  # set in a UUID's node if that is random, not the address of a network card (RFC 9562, 6.10)
 _TEMPORARY_FOLDER_VARIABLES = (b"TMPDIR", b"TEMP", b"TMP")
 _TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/usr/tmp")
 
@@ -43,7 +43,7 @@ def renew(old_pid: int, *, thread_ids: Callable[[int], int]) -> list[str]:
         Names of the modules that were renewed, those of `RENEWALS`.
 
     Raises:
-        RenewalError: a library could not be renewed; all others were.
+        RenewalError: a library could not be renewed; all other libraries were.
     """
     done, refused = [], []
     for name, repair in RENEWALS.items():
@@ -52,7 +52,7 @@ def renew(old_pid: int, *, thread_ids: Callable[[int], int]) -> list[str]:
             continue
         try:
             repair(module)
-        except Exception as error:  # the border to libraries: a failure must not keep the others from being renewed
+        except Exception as error:  # a library may raise anything, and all other libraries must still be renewed
             refused.append(f"{name} ({type(error).__name__}: {error})")
         else:
             done.append(name)
@@ -65,8 +65,8 @@ def renew(old_pid: int, *, thread_ids: Callable[[int], int]) -> list[str]:
         _children(children, old_pid)
     if refused:
         raise RenewalError(
-            f"after the thaw this could not be renewed: {'; '.join(refused)}. Two copies might return the same random "
-            "numbers, so this one is not used; leave the library unloaded until the first invocation, or set "
+            f"after the thaw these libraries could not be renewed: {'; '.join(refused)}. Two copies might return the "
+            "same random numbers, so this copy is not used; import the library on the first invocation only, or set "
             "snapshot = false"
         )
     return done
@@ -75,7 +75,7 @@ def renew(old_pid: int, *, thread_ids: Callable[[int], int]) -> list[str]:
 def started_with() -> dict[bytes, bytes]:
     """The environment variables this process was started with; {} if /proc cannot be read.
 
-    Correct only until the process is thawed; afterwards the last argument of `environment` holds.
+    Correct only in a process that was not thawed; in a copy, the argument `new` of `environment` has them.
     Source: proc_pid_environ(5).
     """
     try:
@@ -158,7 +158,8 @@ def _numpy(mtrand: Any) -> None:
 
 
 def _torch(torch: Any) -> None:
-    # Not torch.seed(): it also queues seeds for GPUs, each with a formatted stack, and no process with a GPU is frozen.
+    # Not torch.seed(): it also queues seeds for GPUs and formats a stack trace for each. No process with an open GPU
+    # is frozen.
     torch.default_generator.seed()
 
 
@@ -171,12 +172,12 @@ def _polars(polars: Any) -> None:
 
 
 def _openssl(ssl: Any) -> None:
-    # OpenSSL renews itself when the pid changes; copies in two containers may have the same pid.
+    # OpenSSL reseeds itself when the pid changes, but copies in two containers may have the same pid.
     ssl.RAND_add(os.urandom(_OPENSSL_SEED_BYTES), float(_OPENSSL_SEED_BYTES))
 
 
 def _cryptography(binding: Any) -> None:
-    """The wheels of ``cryptography`` carry an OpenSSL of their own."""
+    """Reseed the OpenSSL that the wheels of ``cryptography`` contain."""
     library: Any = getattr(getattr(binding, "_openssl", None), "lib", None)
     if hasattr(library, "RAND_add"):
         library.RAND_add(os.urandom(_OPENSSL_SEED_BYTES), _OPENSSL_SEED_BYTES, float(_OPENSSL_SEED_BYTES))
@@ -190,7 +191,8 @@ def _uuid(uuid: Any) -> None:
     generate = uuid._generate_time_safe
     if generate is not None:
         if uuid._node is None:
-            # Called now, with libuuid: without it `getnode` would run ifconfig and other programs.
+            # Get the node from libuuid while it is used: without libuuid, `getnode` would run ifconfig and other
+            # programs.
             uuid._node = int.from_bytes(generate()[0][10:], "big")
         uuid._generate_time_safe = None
     if uuid._node is not None and uuid._node & _MULTICAST:
@@ -220,7 +222,7 @@ def _multiprocessing(process: Any) -> None:
     # A key of another length was set by the function, to be shared with other processes.
     if key is not None and len(key) == _AUTHKEY_BYTES:
         current.authkey = os.urandom(_AUTHKEY_BYTES)
-    # The folder of sockets and shared files; each copy makes its own when it needs one.
+    # The folder for sockets and shared files: each copy makes its own when it needs one.
     current._config.pop("tempdir", None)
 
 
@@ -245,19 +247,19 @@ def _threads(threading: Any, old_pid: int, thread_ids: Callable[[int], int]) -> 
 
 
 def _logging(logging: Any) -> None:
-    # `relativeCreated` counts from here; nanoseconds from Python 3.13 on.
-    if hasattr(logging, "_startTime"):  # a function may have a module of this name itself
+    # `relativeCreated` counts from this time, which is in nanoseconds from Python 3.13 on.
+    if hasattr(logging, "_startTime"):  # the function may have its own module of this name
         logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
 
 
 def _platform(platform: Any) -> None:
     # `platform.node()` is the host name, which differs between containers.
-    if hasattr(platform, "_uname_cache"):  # a function may have a module of this name itself
+    if hasattr(platform, "_uname_cache"):  # the function may have its own module of this name
         platform._uname_cache = None
         platform._platform_cache.clear()
 
 
-# Repairs by module; one runs if its module is loaded. docs/explanation/uniqueness.md lists the same names.
+# Repairs by module. A repair runs if its module is loaded. docs/explanation/uniqueness.md lists the same names.
 RENEWALS: dict[str, Callable[[Any], None]] = {
     "random": _random,
     "numpy.random.mtrand": _numpy,

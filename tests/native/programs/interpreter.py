@@ -330,7 +330,7 @@ def running_loop() -> None:
             return str(refused)
         return "not refused"
 
-    assert "freeze outside of it" in asyncio.run(freezes())
+    assert "freeze outside of the loop" in asyncio.run(freezes())
     freeze()
 
 

@@ -1,1 +1,1 @@
-"""The temporary folders of execution environments: `folders` makes them and keeps them with a snapshot."""
+"""The temporary folders of execution environments: `folders` makes them and stores their contents with snapshots."""

@@ -1,8 +1,8 @@
-"""Folder trees with all properties of their files: surveys, copies, syncs and removes them.
+"""Surveys, copies, syncs and removes folder trees with all properties of their files.
 
-Serves `thawd.snapshot.disk.folders`. A function's folder may hold anything: links, hard links, holes, permissions,
-times, extended attributes, pipes. Files that cannot be copied exactly are refused with the reason. Links are never
-followed. Everything blocks. Linux only.
+Used by `thawd.snapshot.disk.folders`. A function's folder may contain anything: symbolic links, hard links, holes,
+permissions, times, extended attributes, pipes. Files that cannot be copied exactly are refused with the reason.
+Symbolic links are never followed. All functions block. Linux only.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 
 from thawd.errors import StoreError
 
-# Source: <linux/fs.h>, FICLONE = _IOW(0x94, 9, int): the new file shares the blocks of the old until one is written.
+# Source: <linux/fs.h>, FICLONE = _IOW(0x94, 9, int): both files share their blocks until one of them is written.
 _FICLONE = 0x40049409
 _PIECE_BYTES = 64 << 20
-# Marks of overlayfs: in a layer of an overlay they would hide other files. Source: overlayfs.rst.
+# Extended attributes of overlayfs: in a layer of an overlay they would hide other files. Source: overlayfs.rst.
 _MARKS = ("trusted.overlay.", "user.overlay.")
-# Attributes of the kernel's security modules, which programs do not set, except for a program file's capabilities.
+# The kernel's security modules set these attributes themselves. Only a program file's capabilities are copied.
 _LABELS = "security."
 _CAPABILITY = "security.capability"
 _NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.ENOSYS)
@@ -40,7 +40,7 @@ class Survey:
 
     Attributes:
         entries: number of files, folders and other entries.
-        stored_bytes: disk space they take: hard links count once, holes not at all.
+        stored_bytes: disk space that they take. Hard links to one file count once; holes do not count.
         changed_unix_ns: latest change of any entry or of the folder (``st_ctime_ns``).
     """
 
@@ -97,13 +97,13 @@ def _check(path: Path, status: os.stat_result) -> None:
     marks = [name for name in _attributes(path) if name.startswith(_MARKS)]
     if marks:
         raise DiskRefusedError(
-            f"{_shown(path)} carries the mark {marks[0]} of an overlay file system, which would take effect in copies' "
-            "overlays; remove it before the freeze (in a before-snapshot hook), or set snapshot = false."
+            f"{_shown(path)} has the extended attribute {marks[0]}, which would hide other files in the copies' "
+            "overlay mounts; remove the file before the freeze (in a before-snapshot hook), or set snapshot = false."
         )
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a folder's contents into a new or empty folder; blocks are shared if the file system can.
+    """Copy a folder's contents into a new or empty folder; the copy shares blocks if the file system can do that.
 
     Raises:
         DiskRefusedError: an entry cannot be copied exactly.
@@ -124,7 +124,8 @@ def copy(source: Path, target: Path) -> None:
             continue
         _copy_one(path, to, status)
         _copy_properties(path, to, status)
-    # Folders come last, the innermost first: a new entry changes a folder's time, and the folder may be read-only.
+    # Folders come last, the innermost first: each new entry changes a folder's time, and a read-only folder must not
+    # become read-only before it has its entries.
     for path, to, status in reversed(folders):
         _copy_properties(path, to, status)
 
@@ -147,7 +148,7 @@ def _copy_file(path: Path, to: Path, status: os.stat_result) -> None:
         try:
             try:
                 fcntl.ioctl(target, _FICLONE, source)
-            except OSError:  # the file system cannot share blocks, or the two files are on different ones
+            except OSError:  # the file system cannot share blocks, or the files are on different file systems
                 _copy_data(source, target, status.st_size)
         finally:
             os.close(target)
@@ -163,7 +164,7 @@ def _copy_data(source: int, target: int, size_bytes: int) -> None:
         try:
             at = os.lseek(source, at, os.SEEK_DATA)
         except OSError as error:
-            if error.errno != errno.ENXIO:  # a hole up to the end
+            if error.errno != errno.ENXIO:  # ENXIO: a hole reaches up to the file's end
                 raise
             return
         end = os.lseek(source, at, os.SEEK_HOLE)
@@ -190,8 +191,9 @@ def _copy_properties(path: Path, to: Path, status: os.stat_result) -> None:
             os.chown(to, status.st_uid, status.st_gid, follow_symlinks=False)
         except PermissionError:
             raise DiskRefusedError(
-                f"{_shown(path)} belongs to user {status.st_uid}, group {status.st_gid}, which only root could set on "
-                "a copy; have the function keep its own user and group, or set snapshot = false."
+                f"{_shown(path)} belongs to user {status.st_uid}, group {status.st_gid}, and only root could give a "
+                "copy that owner; have init leave files with the function's own user and group, or set snapshot = "
+                "false."
             ) from None
     for name in _attributes(path):
         if not name.startswith(_LABELS) or name == _CAPABILITY:
@@ -226,7 +228,7 @@ def _sync_one(path: Path) -> None:
     try:
         fd = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
     except PermissionError:
-        return  # this user cannot read it, and neither can copies
+        return  # this user cannot read the file, and copies cannot either
     try:
         os.fsync(fd)
     finally:
@@ -236,7 +238,7 @@ def _sync_one(path: Path) -> None:
 def remove(path: Path) -> None:
     """Remove as much as possible of a folder and its contents; no error when it does not exist or is a file.
 
-    Folders without permission to enter or write are removed, too: overlayfs leaves such folders.
+    Folders without permission to enter or write are removed, too, because overlayfs leaves such folders.
     """
     folders, emptied = [path], []
     while folders:

@@ -1,12 +1,13 @@
 """The temporary folders of execution environments: makes them, stores them with snapshots, mounts and removes them.
 
-Owns the folder that holds them all. The path of a process's temporary folder is in its frozen memory, so each copy must
-find its own files under the path of the frozen process. thawd-thaw therefore begins by entering a mount namespace. In
-it that path is an overlay over the files that init left or, without overlays, a folder filled beforehand, with blocks
-shared if the file system can. May not decide what happens if neither works: it raises the reason, and the spawner forks
-or starts cold. Only one server uses a folder at a time.
+The path of a process's temporary folder is in its frozen memory, so each copy must find its own files at the path of
+the frozen process's folder. thawd-thaw therefore begins by entering a mount namespace. In that namespace the path is an
+overlay over the files that init left. Without overlays, the path is a folder to which these files were copied before,
+with shared blocks if the file system supports them. If neither works, this module raises an error with the reason, and
+the spawner decides to fork or to start cold.
 
-All methods block; those that may take long say so. Several threads may call them concurrently.
+`Disks` manages one folder that holds all temporary folders; only one server uses it at a time. All methods block; those
+that may take long say so. Several threads may call them concurrently.
 """
 
 from __future__ import annotations
@@ -38,15 +39,16 @@ _FILES = "files"
 _LAYOUT = 1
 _DISCARDED = ".old-"
 _TRIED = ".try-"
-# Processes listen on sockets in their temporary folder, and a socket's path may have 107 bytes: short names leave room.
+# Names are short, because processes listen on Unix sockets in their temporary folder and the path of a Unix socket has
+# at most 107 bytes.
 _NAME_LENGTH = 12
-# The mtime of a folder that was never used. Asking Python's `tempfile` for the default folder changes it.
+# The mtime of a folder that was never used. Python's `tempfile` changes it when it looks for the default folder.
 _UNTOUCHED_NS = 1_000_000_000
 _TRY_S = 10.0
 
 
 class MountKind(enum.Enum):
-    """The kind of mount by which a copy has its own folder under the path of another process's."""
+    """How a copy's own folder is mounted at the path of the frozen process's folder."""
 
     OVERLAY = "overlay"
     BIND = "bind"
@@ -58,8 +60,8 @@ class DiskSnapshot:
     """The contents of a process's temporary folder, with which every copy of it begins.
 
     Attributes:
-        at: the path of the folder in the process.
-        files: folder with the contents, not written to any more; None when the folder was empty.
+        at: path of the folder in the process.
+        files: folder with the contents, no longer written to; None when the folder was empty.
         found: survey of the contents.
     """
 
@@ -75,10 +77,10 @@ class PreparedFolder:
     Attributes:
         path: the folder's path in the process, the value of its ``TMPDIR``.
         at: where the folder must be mounted before the process uses it; None when no mount is needed.
-        own: folder of this process alone.
-        lower: folder with the initial contents, for an overlay.
-        tmp: a second path of the folder, ``/tmp``; None: there is no second path.
-        code: folder that is mounted read-only for the process; None: none.
+        own: folder that only this process uses; None when no mount is needed.
+        lower: folder with the initial contents, for an overlay; None when there is no overlay.
+        tmp: a second path at which the folder is mounted, ``/tmp``; None when there is no second path.
+        code: folder that is mounted read-only for the process; None when there is no such folder.
     """
 
     path: Path
@@ -106,7 +108,7 @@ class Disks:
 
     Args:
         folder: the folder that holds them; made when missing, with access for its owner alone.
-        program: path of thawd-thaw; None when it is missing, and nothing is frozen.
+        program: path of thawd-thaw; None when it is missing, so that nothing is frozen.
         needed: files that processes need besides their code and interpreter; if some are in ``/tmp``, processes see the
             machine's ``/tmp``.
 
@@ -121,14 +123,14 @@ class Disks:
     def __init__(self, folder: Path, *, program: Path | None, needed: Sequence[Path] | None = None) -> None:
         with using(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Paths of mapped files have no links in them, and they are compared with this one.
+            # Resolved, because it is compared with paths of mapped files, which contain no symbolic links.
             self._folder = folder.resolve()
         self.program = program
         self.shared_tmp: str | None = "" if needed is None else in_tmp([self._folder, *needed])
         self._lock = threading.Lock()
         self._mount_kind: tuple[MountKind, str] | None = None
-        self._at: dict[Path, Path] = {}  # folder of a living process -> the folder on whose path it is mounted
-        self._condemned: set[Path] = set()  # folders of ended processes on which those of living ones are mounted
+        self._at: dict[Path, Path] = {}  # folder of a running process -> its mount point, the frozen process's folder
+        self._condemned: set[Path] = set()  # folders of ended processes that running processes use as mount points
 
     def make(self, name: str) -> Path:
         """An empty folder for one process, the value of its ``TMPDIR``.
@@ -147,20 +149,20 @@ class Disks:
         return folder
 
     def look(self, name: str, *, frozen_unix_ns: int | None = None) -> DiskSnapshot | None:
-        """The contents of the folder of a process that was frozen, or that waits to be forked.
+        """Survey the folder of a process that was frozen, or of a template.
 
-        Copies can use the result directly while the process itself does not write to the folder. Takes long with many
-        files.
+        Copies can use the result directly as long as the process itself does not write to the folder. Takes long with
+        many files.
 
         Args:
             name: name of the process.
-            frozen_unix_ns: when the process was frozen, by its image; None if it was not frozen.
+            frozen_unix_ns: when the process was frozen, as its image says; None if it was not frozen.
 
         Returns:
             None when the process never used its folder: copies then only need another ``TMPDIR``.
 
         Raises:
-            DiskRefusedError: copies cannot have these contents, or not on this machine (HTTP 500).
+            DiskRefusedError: copies cannot have these contents, at least not on this machine (HTTP 500).
             StoreError: the folder cannot be read (HTTP 500).
         """
         at = self._own(name)
@@ -174,8 +176,8 @@ class Disks:
         if found.stored_bytes > MAX_BYTES:
             raise DiskRefusedError(
                 f"init left {found.stored_bytes >> 20:,} MiB in its temporary folder {at}, and a snapshot holds "
-                f"{MAX_BYTES >> 20:,} MiB at most; have it remove what is not needed, keep large files outside of the "
-                "temporary folder, or set snapshot = false."
+                f"{MAX_BYTES >> 20:,} MiB at most; have init remove files that are not needed, keep large files "
+                "outside of the temporary folder, or set snapshot = false."
             )
         files = at if found.entries else None
         snapshot = DiskSnapshot(at, files, found)
@@ -183,14 +185,15 @@ class Disks:
         return snapshot
 
     def take(self, snapshot: DiskSnapshot, to: Path, *, keep: bool = False) -> DiskSnapshot:
-        """Move the contents into a new folder that is kept as long as the image; durable when this returns.
+        """Move the contents into a new folder that is kept as long as the image.
 
-        Takes long when the contents must be copied: with `keep`, and when `to` is on another file system.
+        The new folder is durable on the disk when this returns. Takes long when the contents must be copied: with
+        `keep`, and when `to` is on another file system.
 
         Args:
-            snapshot: as `look` returned it.
+            snapshot: the result of `look`.
             to: a folder that does not exist yet.
-            keep: the process keeps using its folder; otherwise its folder is empty afterwards.
+            keep: whether the process keeps using its folder; otherwise that folder is empty afterwards.
 
         Raises:
             DiskRefusedError: the contents have changed since `look` (HTTP 500).
@@ -221,7 +224,10 @@ class Disks:
         return replace(snapshot, files=files)
 
     def load(self, taken: Path | None) -> DiskSnapshot | None:
-        """The disk snapshot that `take` put into a folder, which may have been renamed since; None for None.
+        """Load the disk snapshot that `take` put into the folder `taken`, which may have been renamed since.
+
+        Returns:
+            The disk snapshot; None when `taken` is None.
 
         Raises:
             DiskRefusedError: the disk snapshot is incomplete, or belongs to another data folder (HTTP 500).
@@ -232,22 +238,22 @@ class Disks:
             snapshot = _read(taken)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DiskRefusedError(
-                f"the disk snapshot {taken} is incomplete ({error}); remove the snapshot (`thawd snapshot rm`), and "
-                "the function is frozen again."
+                f"the disk snapshot {taken} is incomplete ({error}); remove the snapshot (`thawd snapshot rm`), then "
+                "thawd freezes the function again."
             ) from error
         if snapshot.at.parent != self._folder:
             raise DiskRefusedError(
-                f"the disk snapshot {taken} belongs at {snapshot.at}, and temporary folders are in {self._folder} now; "
-                "remove the snapshot (`thawd snapshot rm`), and the function is frozen again."
+                f"the disk snapshot {taken} was made for {snapshot.at}, but temporary folders are in {self._folder} "
+                "now; remove the snapshot (`thawd snapshot rm`), then thawd freezes the function again."
             )
         return snapshot
 
     def confine(self) -> None:
-        """Try whether processes can have their own ``/tmp``, and set `shared_tmp` accordingly. Blocks."""
+        """Test whether processes can have their own ``/tmp``, and set `shared_tmp` accordingly. Blocks."""
         if self.shared_tmp is not None:
             return
         if self.program is None:
-            self.shared_tmp = "there is no thawd-thaw"
+            self.shared_tmp = "the program thawd-thaw is missing"
             return
         trial = self._folder / f"{_TRIED}{secrets.token_hex(8)}"
         try:
@@ -262,10 +268,10 @@ class Disks:
     def prepare(self, snapshot: DiskSnapshot | None, name: str, *, confined: Path | None = None) -> PreparedFolder:
         """Prepare a folder for one process, with the contents of `snapshot` or, for None, empty.
 
-        Takes long only without overlays and with a large `snapshot`.
+        Takes long only when overlays do not work and `snapshot` is large.
 
         Args:
-            snapshot: disk snapshot of the process that the new one is a copy of.
+            snapshot: disk snapshot of the process that the new process is a copy of.
             name: name of the new process; its first 12 characters name the folder.
             confined: folder with the process's code, which is mounted read-only while the process's own folder is
                 mounted at ``/tmp``; None: neither mount.
@@ -284,7 +290,7 @@ class Disks:
         kind = self._mount_kind_for(snapshot)
         own = self._own(name)
         with self._lock, using(own):
-            snapshot.at.mkdir(mode=0o700, exist_ok=True)  # it was removed with an earlier server's folders
+            snapshot.at.mkdir(mode=0o700, exist_ok=True)  # `clean` has removed it if the server was restarted
             own.mkdir(mode=0o700)
             self._at[own] = snapshot.at
         with using(own):
@@ -299,7 +305,7 @@ class Disks:
     def remove(self, name: str) -> None:
         """Remove the folder of a process that has ended; does nothing when there is none. May take long.
 
-        A folder that living copies use as lower layer or mount point is removed with the last of them.
+        A folder that running copies use as lower layer or mount point is removed after the last of them has ended.
         """
         own = self._own(name)
         discarded = []
@@ -312,18 +318,18 @@ class Disks:
                 try:
                     folder.rename(aside)
                 except OSError:
-                    continue  # it is gone, or `clean` removes it later
+                    continue  # it does not exist any more, or `clean` removes it later
                 discarded.append(aside)
             self._condemned &= used
         for folder in discarded:
             file_trees.remove(folder)
 
     def used_bytes(self, name: str) -> int:
-        """Disk space of a process's own folder, bytes, without what it shares with others."""
+        """Disk space of a process's own folder, bytes, without the files that it shares with other processes."""
         return stored_bytes(self._own(name))
 
     def clean(self) -> int:
-        """Remove all folders, which a server that died has left. Call it before any process is started.
+        """Remove all folders that an earlier server has left. Call it before any process is started.
 
         Returns:
             How many folders there were.
@@ -349,13 +355,14 @@ class Disks:
             return kind
         left = "files in its temporary folder" if snapshot.files is not None else "its temporary folder in use"
         raise DiskRefusedError(
-            f"init left {left} {snapshot.at}, and this machine cannot give each copy its own: {why}. "
-            "If that cannot be changed, have init remove the files, and ask for the folder on the first invocation."
+            f"init left {left} {snapshot.at}, and this machine cannot mount a folder of its own for each copy: {why}. "
+            "If you cannot change that, have init remove the files and use the temporary folder only from the first "
+            "invocation on."
         )
 
     def _find_mount_kind(self) -> tuple[MountKind, str]:
         if self.program is None:
-            return MountKind.NONE, "there is no thawd-thaw"
+            return MountKind.NONE, "the program thawd-thaw is missing"
         trial = self._folder / f"{_TRIED}{secrets.token_hex(8)}"
         overlay = PreparedFolder(trial / "at", trial / "at", trial / "own", trial / "files")
         try:
@@ -374,7 +381,7 @@ class Disks:
         return (MountKind.BIND, no_overlay) if no_bind is None else (MountKind.NONE, no_bind)
 
     def _try(self, prepared: PreparedFolder) -> str | None:
-        """Try the mounts of a prepared folder; returns why they fail, or None when they work."""
+        """Try the mounts of a prepared folder; returns the reason when they fail, None when they work."""
         command = [str(self.program), *prepared.options, "--try", "disk", os.devnull]
         try:
             tried = subprocess.run(
@@ -393,7 +400,7 @@ class Disks:
 
 
 def in_tmp(paths: Iterable[Path]) -> str | None:
-    """A text naming one of `paths` that is in ``/tmp`` and would be hidden by another; None when none is."""
+    """Name one of `paths` that is in ``/tmp``, where a private ``/tmp`` would hide it; None when there is none."""
     for path in paths:
         for place in (path, path.resolve()):
             if TMP in (place, *place.parents):
@@ -413,7 +420,10 @@ def _read(taken: Path) -> DiskSnapshot:
 
 
 def _make_layers(files: Path, own: Path) -> None:
-    """Make an overlay's folders; the merged folder shows the permissions and time of the upper one."""
+    """Make an overlay's folders ``upper`` and ``work``.
+
+    A process sees the permissions and times of ``upper`` on the merged folder, so ``upper`` gets those of `files`.
+    """
     status = files.stat()
     upper = own / "upper"
     upper.mkdir()
@@ -423,7 +433,7 @@ def _make_layers(files: Path, own: Path) -> None:
 
 
 def _move(at: Path, files: Path) -> None:
-    """Move the contents of `at` to `files`; leaves `at` empty, and copies mount their folders on it."""
+    """Move the contents of `at` to `files`. `at` stays as an empty folder, on which copies mount their folders."""
     if at.stat().st_dev == files.parent.stat().st_dev:
         at.rename(files)
     else:
@@ -434,6 +444,6 @@ def _move(at: Path, files: Path) -> None:
 
 def _changed(at: Path) -> DiskRefusedError:
     return DiskRefusedError(
-        f"something was written to the temporary folder {at} while the process was being frozen, or since; stop what "
+        f"something was written to the temporary folder {at} during or after the freeze of the process; stop whatever "
         "writes there, perhaps a thread, before the freeze (in a before-snapshot hook), or set snapshot = false."
     )

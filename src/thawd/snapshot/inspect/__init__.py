@@ -1,1 +1,1 @@
-"""Reads images in pure Python: `reader` checks a file and returns an `Image`."""
+"""Reads images in pure Python: `reader.read` checks a file and returns an `Image`."""

@@ -1,10 +1,10 @@
 """Describes an image in one JSON document: sizes, mappings, threads, descriptors, host.
 
-Owns the merging of operations into mappings with their stored pages, and the counting. Pure: all facts come from the
-`Image`; standard library only, Python 3.9 and later.
+This module merges operations into mappings with their stored pages, and counts bytes. All facts come from the `Image`;
+nothing is read from the system. Standard library only, Python 3.9 and later.
 
-Addresses are text, ``"0x7f0000000000"``, since JSON parsers lose bits of large numbers. Sums are exact: each stored
-byte is counted once, in one kind and, except for pipes' data, in one entry of `largest`.
+Addresses are text, ``"0x7f0000000000"``, because JSON parsers lose bits of large numbers. Each stored byte is counted
+once: in one kind and, unless it is data in a pipe, in one entry of `largest`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Description = dict[str, Any]
 
 
 def describe(image: Image) -> Description:
-    """The document; `docs/reference/snapshot-format.md`, section "What inspect shows", describes its keys."""
+    """Describe an image. `docs/reference/snapshot-format.md`, section "What inspect shows", explains the keys."""
     mappings = _mappings(image)
     objects = _objects(image)
     kinds = _kinds(image, mappings)
@@ -78,7 +78,7 @@ def describe(image: Image) -> Description:
 
 
 def _mappings(image: Image) -> list[Description]:
-    """The mappings by rising address, each with its stored bytes."""
+    """The mappings in the order of their addresses, each with its stored bytes."""
     memory = Memory(image.operations)
     stored = [0] * len(memory.mappings)
     for item in image.operations:
@@ -130,9 +130,10 @@ def _kind(image: Image, mapping: Operation) -> str:
 
 
 def _neighbour(image: Image, memory: Memory, at: int) -> str:
-    """The file that mapping `at` came from if all its pages were changed: the image has the pages without the name.
+    """Find the name of the file behind mapping `at`, all of whose pages had been changed.
 
-    A library's segments follow each other in memory, and its code and constants do not change.
+    The image stores such pages without the file's name. A library's segments are adjacent in memory, and its code and
+    constants do not change, so a neighbouring mapping has the name.
     """
     for step in (-1, 1):
         other = at + step
@@ -163,7 +164,7 @@ def _objects(image: Image) -> list[Description]:
 
 
 def _kinds(image: Image, mappings: list[Description]) -> list[Description]:
-    """Mapped and stored bytes of each kind; kinds that do not occur are left out."""
+    """Mapped and stored bytes of each kind that occurs."""
     found: dict[str, Description] = {
         kind: {"kind": kind, "mappings": 0, "mapped_bytes": 0, "stored_bytes": 0} for kind in KINDS
     }
@@ -284,7 +285,7 @@ def _timer(_image: Image, item: Descriptor) -> str:
 
 
 def _signals(_image: Image, item: Descriptor) -> str:
-    return "takes " + ", ".join(str(bit + 1) for bit in range(64) if item.value >> bit & 1)
+    return "receives signals " + ", ".join(str(bit + 1) for bit in range(64) if item.value >> bit & 1)
 
 
 def _ring(image: Image, item: Descriptor) -> str:
@@ -319,7 +320,7 @@ _WHAT: dict[str, Callable[[Image, Descriptor], str]] = {
 
 
 def _readable(value: str) -> str:
-    """Text that can be encoded: bytes of a path that are not UTF-8 are escaped."""
+    """The text with bytes that are not UTF-8 escaped, so that JSON can contain it."""
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

@@ -1,8 +1,9 @@
-"""The layout of images: the structs, kinds and flags of ``native/image.h``, written down a second time.
+"""The layout of images: the structs, kinds and flags of ``native/image.h``, defined a second time in Python.
 
-Owns the layout and the checksum, nothing else; standard library only, Python 3.9 and later. Shares no code with the C
-writer, so that a mistake in one is visible in the other; ``tests/architecture/test_snapshot_format.py`` compares both,
-and ``docs/reference/snapshot-format.md``, name by name. No request passes here: the module is for inspecting images.
+This module contains only the layout and the checksum. It shares no code with the C code that writes images, so that a
+mistake in one of them becomes visible. ``tests/architecture/test_snapshot_format.py`` compares it with ``image.h`` and
+``docs/reference/snapshot-format.md``, name by name. Used for reading images; no invocation needs it. Standard library
+only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ ADVICE = {
 PROTECTION = {1: "read", 2: "write", 4: "exec"}  # mmap(2), PROT_*
 SEALS = {1: "seal", 2: "shrink", 4: "grow", 8: "write", 16: "future_write", 32: "exec"}  # fcntl(2), F_SEAL_*
 
-# Field and code: a code of the module `struct`, or the name of a struct in this table; "*9" repeats it nine times.
+# Each field is `name:code`. The code is one of the module `struct`, or the name of a struct in this table; "*9" after
+# such a name repeats the struct nine times.
 FIELDS = {
     "section_place": "offset:Q count:I record_bytes:I",
     "host_key": (
@@ -115,7 +117,7 @@ class Field(NamedTuple):
     """A field of a struct.
 
     Attributes:
-        name: as in C.
+        name: the field's name, as in C.
         offset: offset in the struct, bytes.
         code: code of the module `struct`, or the name of another struct of `FIELDS`.
         repeat: number of these structs; 1 for a code of the module `struct`.
@@ -130,7 +132,7 @@ class Field(NamedTuple):
 
 
 def size_of(name: str) -> int:
-    """Size of a struct of `FIELDS`, bytes. No field needs padding: the C structs are laid out so."""
+    """Size of a struct of `FIELDS`, bytes. The C structs are laid out so that no field needs padding."""
     return sum(field.size_bytes for field in fields(name))
 
 
@@ -148,7 +150,11 @@ def fields(name: str) -> list[Field]:
 
 
 def unpack(name: str, data: bytes) -> dict[str, Any]:
-    """Unpack one struct of `FIELDS` from exactly its bytes, into numbers, bytes of text, tuples and nested structs."""
+    """Unpack one struct of `FIELDS`; `data` is exactly as long as the struct.
+
+    Returns:
+        The values by field name: numbers, bytes of text, tuples of numbers, and nested structs as dicts.
+    """
     values: dict[str, Any] = {}
     for field in fields(name):
         part = data[field.offset : field.offset + field.size_bytes]
@@ -163,7 +169,7 @@ def unpack(name: str, data: bytes) -> dict[str, Any]:
 
 
 def unpack_all(name: str, data: bytes) -> Iterator[dict[str, Any]]:
-    """Unpack the records of a section whose struct has numbers and text only; `data` holds whole records."""
+    """Unpack all records of a section; the struct `name` has no nested structs, and `data` holds whole records."""
     names = [field.name for field in fields(name)]
     codes = "<" + "".join(field.code for field in fields(name))
     for values in struct.iter_unpack(codes, data):

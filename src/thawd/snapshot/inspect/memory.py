@@ -1,6 +1,6 @@
-"""The mappings that an image's operations make, by rising address.
+"""The mappings that an image's operations make, in the order of their addresses.
 
-Answers which mapping is at an address. Pure; standard library only, Python 3.9 and later.
+`Memory` finds the mapping at an address. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from thawd.snapshot.inspect.records import Operation
 
 
 class Memory:
-    """The mappings: anonymous memory, files and objects, and stored pages outside of any of these.
+    """The mappings: anonymous memory, files and objects, and runs of stored pages that overlap none of these.
 
     Attributes:
-        mappings: by rising address; of two that overlap, at most one is found.
+        mappings: in the order of their addresses. If two overlap, a search finds at most one of them.
         order: for each mapping, the index of its operation.
     """
 
@@ -35,7 +35,7 @@ class Memory:
         return found if found >= 0 and address < self.mappings[found].end else None
 
     def span(self, start: int, end: int) -> range | None:
-        """Indexes in `mappings` of the mappings from start to end; None if there is a gap between them."""
+        """Indexes in `mappings` of the mappings that cover `start` to `end`; None if a part is not mapped."""
         first = self.at(start)
         if first is None:
             return None

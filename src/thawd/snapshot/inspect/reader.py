@@ -1,10 +1,10 @@
-"""Reads images in pure Python: for ``thawd snapshot inspect`` and ``verify``, and each new image before it is kept.
+"""Reads images in pure Python: for ``thawd snapshot inspect`` and ``verify``, and to check each new image.
 
-Turns a file into an `Image`. It trusts no value in the file, so that an `Image` can be used without further checks and
-every other file ends in an `ImageError`. May not share code with the C side, which writes images (``native/``), nor
-change a file. Standard library only, Python 3.9 and later.
+`read` turns a file into an `Image`. It trusts no value in the file: an `Image` can be used without further checks, and
+a file that breaks a rule raises an `ImageError`. This module shares no code with ``native/``, which writes images, and
+never changes a file. Standard library only, Python 3.9 and later.
 
-The contents of pages are not checked: the store names an image by the SHA-256 of the whole file.
+The contents of pages are not checked here; the store names an image by the SHA-256 of the whole file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from thawd.snapshot.inspect.report import text
 
 __all__ = ["TABLES_LIMIT_BYTES", "Image", "ImageError", "describe", "read", "text"]
 
-# Far more than the kernel's limit of mappings needs; a damaged count must not exhaust the reader's memory.
+# Far more than the largest number of mappings needs. The limit keeps a damaged count from exhausting memory.
 TABLES_LIMIT_BYTES = 64 << 20
 
 _ALIGNMENT = 8
@@ -55,11 +55,11 @@ def read(path: str | os.PathLike[str]) -> Image:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ImageError(f"{name}: cannot be opened: {reason}. Check the path and who may read it.") from error
+        raise ImageError(f"{name}: cannot be opened: {reason}. Check the path and the file's permissions.") from error
     try:
         return _read(fd, name)
     except OSError as error:
-        raise ImageError(f"{name}: cannot be read: {error.strerror}. Check the disk it lies on.") from error
+        raise ImageError(f"{name}: cannot be read: {error.strerror}. Check the disk that holds the file.") from error
     except rules.DamageError as error:
         raise ImageError(f"{name}: {error}. {_DAMAGED}") from None
     except ImageError as error:
@@ -71,7 +71,7 @@ def read(path: str | os.PathLike[str]) -> Image:
 def _read(fd: int, name: str) -> Image:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise ImageError("is not a regular file, so not an image. Give the path of an image.")
+        raise ImageError("is not a regular file, so it cannot be an image. Give the path of an image.")
     header = _header(_pread(fd, layout.PAGE_BYTES, 0), status.st_size)
     tables = _Tables(fd, header)
     facts = header["process"]
@@ -108,7 +108,7 @@ def _read(fd: int, name: str) -> Image:
 
 
 def _pread(fd: int, size: int, offset: int) -> bytes:
-    """Read `size` bytes, or fewer if the file ends before."""
+    """Read `size` bytes, or fewer if the file ends earlier."""
     parts: list[bytes] = []
     while size > 0:
         part = os.pread(fd, size, offset)
@@ -123,18 +123,20 @@ def _pread(fd: int, size: int, offset: int) -> bytes:
 def _header(page: bytes, file_bytes: int) -> dict[str, Any]:
     """Read the header from the file's first page, and check that this module can read the image.
 
-    The fields that all layouts share come first, then the checksum, then the other fields: a message must not quote a
-    number from a header with a wrong checksum.
+    The fields that all layouts share are checked first, then the checksum, then the other fields, so that no message
+    quotes a number from a damaged header.
     """
     magic = page[: len(layout.MAGIC)]
     if magic != layout.MAGIC[: len(magic)]:
-        raise ImageError("is not an image of thawd: it does not begin with THAWDIMG. Give the path of an image.")
+        raise ImageError("is not an image: it does not begin with THAWDIMG. Give the path of an image.")
     size = layout.size_of("image_header")
     if len(page) < size:
-        raise rules.DamageError(f"is cut off: {file_bytes} bytes, of which the header alone takes {size}")
+        raise rules.DamageError(f"is cut off: {file_bytes} bytes, but the header alone takes {size}")
     header = layout.unpack("image_header", page[:size])
     if header["layout"] != layout.LAYOUT:
-        raise ImageError(f"image layout {header['layout']}, this thawd reads layout {layout.LAYOUT}: freeze again.")
+        raise ImageError(
+            f"has image layout {header['layout']}, but this thawd reads layout {layout.LAYOUT}. Freeze again."
+        )
     place = next(field for field in layout.fields("image_header") if field.name == "header_checksum")
     zeroed = page[: place.offset] + bytes(place.size_bytes) + page[place.offset + place.size_bytes : size]
     if layout.checksum(zeroed) != header["header_checksum"]:
@@ -144,20 +146,20 @@ def _header(page: bytes, file_bytes: int) -> dict[str, Any]:
     if header["architecture"] != layout.ARCHITECTURE_X86_64:
         found = layout.ARCHITECTURES.get(header["architecture"], "unknown")
         raise ImageError(
-            f"image of architecture {header['architecture']} ({found}), this thawd reads "
-            f"{layout.ARCHITECTURE_X86_64} (x86-64): use it on the machine it was frozen on, or freeze again."
+            f"is an image of architecture {header['architecture']} ({found}), but this thawd reads "
+            f"{layout.ARCHITECTURE_X86_64} (x86-64). Use it on the machine where it was frozen, or freeze again."
         )
     if header["file_bytes"] != file_bytes:
         how = "is cut off" if file_bytes < header["file_bytes"] else "has grown"
-        raise rules.DamageError(f"{how}: {file_bytes} bytes, and its header says {header['file_bytes']}")
+        raise rules.DamageError(f"{how}: {file_bytes} bytes, but its header says {header['file_bytes']}")
     return header
 
 
 class _Tables:
-    """The sections of an image, checked as a whole.
+    """The sections of an image; their places and their checksum have been checked.
 
     Attributes:
-        size_bytes: from the end of the header's page to the end of the last section.
+        size_bytes: number of bytes from the end of the header's page to the end of the last section.
     """
 
     def __init__(self, fd: int, header: dict[str, Any]) -> None:
@@ -174,22 +176,24 @@ class _Tables:
             raise rules.DamageError("section strings: its last string has no end")
 
     def _check_places(self, data_offset: int, file_bytes: int) -> int:
-        """Check that the sections follow each other between header and pages; returns the end of the last one."""
+        """Check that the sections follow each other between header and pages; returns the end of the last section."""
         end = layout.PAGE_BYTES
         for name, place in self._places.items():
             where = f"section {name}"
             struct = layout.RECORDS.get(name)
             record_bytes = layout.size_of(struct) if struct else 1
             if place["record_bytes"] != record_bytes:
-                raise rules.DamageError(f"{where}: records of {place['record_bytes']} bytes, and not {record_bytes}")
+                raise rules.DamageError(
+                    f"{where}: has records of {place['record_bytes']} bytes instead of {record_bytes}"
+                )
             start = -(-end // _ALIGNMENT) * _ALIGNMENT
             if place["offset"] != start:
-                raise rules.DamageError(f"{where}: begins at byte {place['offset']}, and not at {start}")
+                raise rules.DamageError(f"{where}: begins at byte {place['offset']} instead of {start}")
             end = start + place["count"] * record_bytes
         if data_offset % layout.PAGE_BYTES or not end <= data_offset <= file_bytes:
             raise rules.DamageError(
-                f"header: pages begin at byte {data_offset}, and not at a multiple of {layout.PAGE_BYTES} between the "
-                f"end of the tables, {end}, and of the file, {file_bytes}"
+                f"header: pages begin at byte {data_offset}, which is not a multiple of {layout.PAGE_BYTES} between "
+                f"the end of the tables, {end}, and the end of the file, {file_bytes}"
             )
         return end
 
@@ -204,16 +208,16 @@ class _Tables:
         for index, raw in enumerate(layout.unpack_all(layout.RECORDS[name], self.section(name))):
             reserved = raw.pop("reserved", 0)
             if reserved:
-                raise rules.DamageError(f"section {name}, record {index}: its reserved field is {reserved}, and not 0")
+                raise rules.DamageError(f"section {name}, record {index}: its reserved field is {reserved}, not 0")
             yield raw, f"section {name}, record {index}"
 
     def string(self, offset: int, where: str) -> str:
         """The string at `offset`; `where` names the record that refers to it."""
         if offset >= len(self._strings):
             raise rules.DamageError(
-                f"{where}: its string is at {offset}, and the section of strings has {len(self._strings)} bytes"
+                f"{where}: its string is at {offset}, but the section of strings has {len(self._strings)} bytes"
             )
-        # The section ends with a NUL, so there is one.
+        # The section ends with a NUL, so `index` finds one.
         raw = self._strings[offset : self._strings.index(b"\0", offset)]
         return raw.decode("utf-8", "surrogateescape")
 
@@ -226,10 +230,10 @@ class _Tables:
 
 
 def _text(raw: bytes, where: str) -> str:
-    """Decode the text in a field of fixed size."""
+    """Decode the text in a field of fixed size, up to its NUL."""
     value, end, _ = raw.partition(b"\0")
     if not end:
-        raise rules.DamageError(f"{where}: has no end within its {len(raw)} bytes")
+        raise rules.DamageError(f"{where}: has no end (NUL) within its {len(raw)} bytes")
     return value.decode("utf-8", "surrogateescape")
 
 
@@ -284,7 +288,7 @@ def _socket(raw: dict[str, Any], where: str) -> Socket:
     for name in ("local", "peer"):
         size = raw.pop(f"{name}_bytes")
         if size > layout.SOCKET_ADDRESS_BYTES:
-            raise rules.DamageError(f"{where}: an address of {size} bytes")
+            raise rules.DamageError(f"{where}: has an address of {size} bytes")
         addresses[name] = raw[name][:size]
     revival = rules.kind(raw["revival"], layout.SOCKET_REVIVALS, where)
     return Socket(
@@ -294,5 +298,5 @@ def _socket(raw: dict[str, Any], where: str) -> Socket:
 
 def _option(raw: dict[str, Any], where: str) -> SocketOption:
     if raw["bytes"] > layout.SOCKET_OPTION_BYTES:
-        raise rules.DamageError(f"{where}: an option of {raw['bytes']} bytes")
+        raise rules.DamageError(f"{where}: has an option of {raw['bytes']} bytes")
     return SocketOption(raw["level"], raw["name"], raw["value"][: raw["bytes"]])

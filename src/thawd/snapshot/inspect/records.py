@@ -1,7 +1,7 @@
 """The contents of an image as typed records: kinds and flags by name, strings in place of their offsets.
 
-Owns the types that `thawd.snapshot.inspect.reader.read` returns; standard library only, Python 3.9 and later (so no
-slots). No record is ever partly right: what cannot be read exactly raises an `ImageError`.
+`thawd.snapshot.inspect.reader.read` returns these types. If any record cannot be read exactly, it raises an
+`ImageError` instead. Standard library only, Python 3.9 and later (so no slots).
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from thawd.snapshot.inspect.layout import PAGE_BYTES
 
 
 class ImageError(Exception):
-    """A file is not an image, is damaged or not for this thawd; the message says what, where, and the way out."""
+    """A file is not an image, is damaged, or is of a format that this thawd does not read.
+
+    The message says what is wrong, where, and what to do.
+    """
 
 
 @dataclass(frozen=True)
 class HostKey:
-    """The machine and C library an image can be thawed on; all values must be equal.
+    """The machine and C library that an image needs: an image is thawed only where all values are equal.
 
     Attributes:
         glibc: version of the C library.
@@ -25,7 +28,7 @@ class HostKey:
         boot_id: id of the boot; each boot has a new one.
         cpu_vendor, cpu_signature, cpu_features: CPUID leaf 0; leaf 1, EAX; leaf 1 ECX and EDX, leaf 7 EBX, ECX and EDX,
             leaf 7.1 EAX.
-        xsave_bytes, xcr0: size and contents of the registers' area in a signal frame.
+        xsave_bytes, xcr0: size of the area for registers in a signal frame, and which registers are in it.
     """
 
     glibc: str
@@ -44,10 +47,11 @@ class ProcessFacts:
     """Facts about the frozen process. Addresses are its own; names are those of prctl(2), PR_SET_MM_MAP.
 
     Attributes:
-        landing: address of the struct in which a thawed copy learns that it is one.
+        landing: address of the struct that tells a process whether it is a thawed copy.
         parcel, parcel_bytes: area for new arguments and environment variables.
         frozen_unix_ns: wall clock at the freeze, nanoseconds since 1970.
-        register_permissions: large registers (AMX) it requested, bits of XCR0; arch_prctl(2), ARCH_GET_XCOMP_PERM.
+        register_permissions: large registers (AMX) that the process requested, bits of XCR0; arch_prctl(2),
+            ARCH_GET_XCOMP_PERM.
         working_folder: current directory.
         umask: mode bits that are cleared in new files.
         monotonic_ns, boottime_ns: CLOCK_MONOTONIC and CLOCK_BOOTTIME at the freeze.
@@ -110,7 +114,7 @@ class Operation:
     """One step in building the memory of a copy.
 
     Attributes:
-        address, length: the range it changes, bytes, multiples of the page size.
+        address, length: the range that the step changes, bytes, multiples of the page size.
         offset: offset in the file, the object or the image.
         kind: one of `layout.OPERATION_KINDS`.
         index: index in the image's files or objects; None if the kind has none.
@@ -175,8 +179,8 @@ class MemoryObject:
 
     Attributes:
         bytes: size of the object.
-        offset: offset of its contents in the image.
-        name: the name it was made with, for people.
+        offset: offset of the object's contents in the image.
+        name: the name that the object was made with, only for display.
         seals: names of `layout.SEALS`.
     """
 
@@ -187,7 +191,7 @@ class MemoryObject:
 
     @property
     def stored_bytes(self) -> int:
-        """Size of its contents in the image."""
+        """Size of the object's contents in the image."""
         return -(-self.bytes // PAGE_BYTES) * PAGE_BYTES
 
 
@@ -197,10 +201,10 @@ class Descriptor:
 
     Attributes:
         kind: one of `layout.DESCRIPTOR_KINDS`; it determines the meaning of `value` and `index`. For a copy `index` is
-            the index of another record, for a socket pair it is the number of the other end.
+            the index of another record; for a socket pair it is the number of the other end.
         open_flags: as returned by fcntl(2), F_GETFL.
         position: position in the file or object.
-        data_offset, data_bytes: where the image has the data in a pipe or in this end of a socket pair.
+        data_offset, data_bytes: place in the image of the data in a pipe or in this end of a socket pair.
     """
 
     number: int
@@ -226,13 +230,13 @@ class EpollWatch:
 
 @dataclass(frozen=True)
 class Socket:
-    """A socket and how a copy restores it.
+    """A socket, and what a copy gets for it.
 
     Attributes:
         family, type, protocol: as socket(2) takes them.
         revival: one of `layout.SOCKET_REVIVALS`.
         backlog: as listen(2) takes it.
-        first_option, option_count: the socket's options among all options of the image.
+        first_option, option_count: range of the socket's options among all options of the image.
         any_port: whether the kernel chooses the port or the abstract name.
         local, peer: sockaddr; empty if not bound or connected. An ended connection keeps its peer's address.
     """
@@ -263,7 +267,7 @@ class Ring:
     """An io_uring without pending requests.
 
     Attributes:
-        rings, rings_bytes, requests, requests_bytes: the addresses and sizes of its mappings.
+        rings, rings_bytes, requests, requests_bytes: addresses and sizes of the io_uring's mappings.
         entries, completions: capacity of the rings.
         submitted: number of requests submitted so far.
     """
@@ -289,7 +293,7 @@ class SignalAction:
 
 @dataclass(frozen=True)
 class Image:
-    """A whole image, with everything checked except the contents of its pages.
+    """A whole image. Everything in it has been checked, except the contents of its pages.
 
     Attributes:
         path: path of the file.
@@ -301,7 +305,7 @@ class Image:
         anonymous_offset: pages from here on belong to anonymous memory, pages before it to mapped files.
         tables_bytes: size of the tables.
         signals: the actions of signals 1 to 64.
-        vdso: code of the vDSO.
+        vdso: machine code of the vDSO.
     """
 
     path: str

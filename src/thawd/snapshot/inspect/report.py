@@ -1,6 +1,6 @@
-"""Formats the description of an image for people: most important first, aligned columns, sizes in MiB.
+"""Formats the description of an image for people: the most important facts first, aligned columns, sizes in MiB.
 
-Owns wording and layout only; all figures come from `thawd.snapshot.inspect.description`. Pure; standard library
+This module only chooses words and columns; all figures come from `thawd.snapshot.inspect.description`. Standard library
 only, Python 3.9 and later.
 """
 
@@ -25,9 +25,9 @@ def text(description: dict[str, Any], *, rows: int | None = 10) -> str:
     """A report of several lines, with a newline at the end.
 
     Args:
-        description: what `describe` returned.
-        rows: number of rows in long tables, those with the most stored bytes; None for all rows, and all mappings by
-            address.
+        description: the result of `describe`.
+        rows: how many rows of a long table to show, those with the most stored bytes first. None shows all rows and
+            adds a table of all mappings in the order of their addresses.
     """
     sections = [
         _head(description),
@@ -86,7 +86,7 @@ def _largest(description: dict[str, Any], most: int | None) -> list[str]:
     ]
     heads = ["stored", "", "mapped", "address", "", "what"]
     return [
-        "What takes the space, MiB",
+        "Largest parts, MiB",
         *_table(heads, rows, numbers=(0, 1, 2)),
         *_rest(description["largest"], shown),
     ]
@@ -124,8 +124,8 @@ def _process(description: dict[str, Any]) -> list[str]:
         ["brk", f"{process['brk']}, {_mib(process['brk_bytes'])} MiB"],
         ["signals handled", _numbers(process["signals_handled"])],
         ["signals ignored", _numbers(process["signals_ignored"])],
-        ["registers asked for", process["register_permissions"]],
-        ["room for arguments", f"{process['parcel_bytes']} bytes"],
+        ["registers requested", process["register_permissions"]],
+        ["space for arguments", f"{process['parcel_bytes']} bytes"],
     ]
     return ["Process", *_table([], rows)]
 
@@ -167,7 +167,7 @@ def _what(item: dict[str, Any]) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Iterable[int] = ()) -> list[str]:
-    """Rows of cells in indented columns; the columns in `numbers` are aligned on the right."""
+    """Rows of cells in indented columns; the columns in `numbers` are right-aligned."""
     if not rows:
         return ["  none"]
     lines = [list(heads), *rows] if heads else list(rows)

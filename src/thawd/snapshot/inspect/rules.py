@@ -1,7 +1,7 @@
 """Checks the rules between the records of an image, for example that no record points outside the file.
 
-Owns the rules that `docs/reference/snapshot-format.md` lists under "Rules"; pure functions, standard library
-only, Python 3.9 and later.
+`docs/reference/snapshot-format.md` lists the same rules under "Rules". The functions only read their arguments.
+Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def kind(value: int, known: Sequence[str], where: str) -> str:
 def yes_or_no(value: int, where: str) -> bool:
     """Whether `value` is 1 rather than 0; raises DamageError for any other number."""
     if value > 1:
-        raise DamageError(f"{where}: is {value}, and neither 0 nor 1")
+        raise DamageError(f"{where}: is {value}, must be 0 or 1")
     return value == 1
 
 
@@ -51,7 +51,7 @@ def check(image: Image) -> None:
     """Check the rules that involve more than one record.
 
     Raises:
-        DamageError: a rule is broken; the text says which, and where.
+        DamageError: a rule is broken; the text says which rule, and where.
     """
     if (
         image.anonymous_offset % layout.PAGE_BYTES
@@ -74,25 +74,27 @@ def check(image: Image) -> None:
 
 def _check_operation(image: Image, operation: Operation, where: str) -> None:
     if operation.address % layout.PAGE_BYTES or operation.length % layout.PAGE_BYTES or not operation.length:
-        raise DamageError(f"{where}: {operation.length} bytes there are not whole pages")
+        raise DamageError(f"{where}: {operation.length} bytes at this address are not one or more whole pages")
     if operation.address < layout.PAGE_BYTES or operation.end > _USER_END:
-        raise DamageError(f"{where}: its end, {operation.end:#x}, or its start is not an address of a process")
+        raise DamageError(
+            f"{where}: its start or its end, {operation.end:#x}, is not an address that a process can use"
+        )
     process = image.process
     _check_apart(operation, _ZONE, f"{where}: overlaps the zone that thaw needs for itself")
     for start, size in ((process.vdso_start, process.vdso_bytes), (process.vvar_start, process.vvar_bytes)):
         _check_apart(operation, (start, start + size), f"{where}: overlaps the vDSO")
     if operation.offset % layout.PAGE_BYTES or operation.offset + operation.length > _OFFSET_END:
-        raise DamageError(f"{where}: its offset {operation.offset} is not the offset of whole pages in a file")
+        raise DamageError(f"{where}: its offset {operation.offset} is not the offset of a page in a file")
     table = _NEEDS_INDEX.get(operation.kind)
     if table is None:
         if operation.index is not None:
-            raise DamageError(f"{where}: has the index {operation.index}, and its kind has none")
+            raise DamageError(f"{where}: has the index {operation.index}, but this kind has no index")
         if operation.kind in ("data", "copy"):
             _check_stored(image, operation.offset, operation.length, where)
         return
     count = len(image.files if table == "files" else image.objects)
     if operation.index is None or operation.index >= count:
-        raise DamageError(f"{where}: its index is {operation.index}, and there are {count} {table}")
+        raise DamageError(f"{where}: its index is {operation.index}, but there are {count} {table}")
 
 
 def _check_apart(operation: Operation, other: tuple[int, int], message: str) -> None:
@@ -105,13 +107,13 @@ def _check_stored(image: Image, offset: int, size: int, where: str) -> None:
     """Check that `size` bytes from `offset` on are pages of the image."""
     if offset % layout.PAGE_BYTES or offset < image.data_offset or offset + size > image.file_bytes:
         raise DamageError(
-            f"{where}: its contents, {size} bytes at byte {offset}, do not begin with a page between the image's bytes "
-            f"{image.data_offset} and {image.file_bytes}, and end there"
+            f"{where}: its contents, {size} bytes from byte {offset} on, are not within the image's pages, bytes "
+            f"{image.data_offset} to {image.file_bytes}, or do not begin with a whole page"
         )
 
 
 def _check_memory(image: Image, memory: Memory) -> None:
-    """Check that stored pages go into private mappings which an earlier operation makes."""
+    """Check that stored pages lie in private mappings that earlier operations make."""
     _check_disjoint(memory.mappings, "mappings")
     own = set(memory.order)
     stored = [(index, item) for index, item in enumerate(image.operations) if item.kind in ("data", "copy")]
@@ -122,10 +124,10 @@ def _check_memory(image: Image, memory: Memory) -> None:
         where = f"operation {index} ({item.kind}) at {item.address:#x}"
         below = memory.span(item.address, item.end)
         if below is None:
-            raise DamageError(f"{where}: {item.length} bytes there are not all mapped by another operation")
+            raise DamageError(f"{where}: {item.length} bytes at this address are not all mapped by other operations")
         for at in below:
             if memory.mappings[at].kind not in ("anonymous", "file"):
-                raise DamageError(f"{where}: lies on operation {memory.order[at]}, which is not private memory")
+                raise DamageError(f"{where}: overlaps operation {memory.order[at]}, which is not private memory")
             if memory.order[at] > index:
                 raise DamageError(f"{where}: comes before operation {memory.order[at]}, which makes its mapping")
 
@@ -144,21 +146,21 @@ def _check_disjoint(items: Sequence[Operation], what: str) -> None:
 
 def _check_process(image: Image, memory: Memory) -> None:
     process = image.process
-    # The requirements of prctl(2), PR_SET_MM_MAP; see validate_prctl_map_addr in the kernel's kernel/sys.c.
+    # prctl(2), PR_SET_MM_MAP, requires this; see validate_prctl_map_addr in the kernel's kernel/sys.c.
     for name in ("code", "data", "brk", "arguments", "environment"):
         start, end = getattr(process, f"{name}_start"), getattr(process, f"{name}_end")
         if start > end or end > _USER_END:
-            raise DamageError(f"process: {name} ends at {end:#x}, and begins at {start:#x}")
+            raise DamageError(f"process: {name} ends at {end:#x}, before its beginning at {start:#x} or out of bounds")
     for name in ("vdso", "vvar"):
         start, size = getattr(process, f"{name}_start"), getattr(process, f"{name}_bytes")
         if start % layout.PAGE_BYTES or size % layout.PAGE_BYTES or start + size > _USER_END:
-            raise DamageError(f"process: {name}, {size} bytes at {start:#x}, is not whole pages of a process")
+            raise DamageError(f"process: {name}, {size} bytes at {start:#x}, is not made of whole pages of a process")
     if process.vvar_start + process.vvar_bytes > process.vdso_start:
         raise DamageError(f"process: vvar at {process.vvar_start:#x} does not end before vdso")
     if not process.vdso_bytes:
         raise DamageError("process: it has no vDSO, and freeze refuses such a process")
     if len(image.vdso) != process.vdso_bytes or layout.checksum(image.vdso) != process.vdso_hash:
-        raise DamageError("process: size or hash of the vDSO do not match the section vdso")
+        raise DamageError("process: the size or hash of the vDSO does not match the section vdso")
     if process.umask > 0o777:
         raise DamageError(f"process: umask {process.umask:#o} is above 0o777")
     _check_mapped(memory, process.stack_start, 1, "process: stack_start")
@@ -167,19 +169,19 @@ def _check_process(image: Image, memory: Memory) -> None:
         raise DamageError(f"process: landing {process.landing:#x} or parcel {process.parcel:#x} is not aligned")
     _check_mapped(memory, process.parcel, max(process.parcel_bytes, 1), "process: parcel")
     if len(image.signals) != layout.SIGNALS:
-        raise DamageError(f"section signals: {len(image.signals)} records, and not {layout.SIGNALS}")
+        raise DamageError(f"section signals: has {len(image.signals)} records instead of {layout.SIGNALS}")
     if not image.host.glibc:
-        raise DamageError("header: glibc has no version")
+        raise DamageError("header: the version of glibc is missing")
 
 
 def _check_threads(image: Image, memory: Memory) -> None:
     if not image.threads:
-        raise DamageError("section threads: is empty, and a process has at least one thread")
+        raise DamageError("section threads: is empty, but a process has at least one thread")
     seen: set[int] = set()
     for index, thread in enumerate(image.threads):
         where = f"thread {index}"
         if thread.tid < 1 or thread.tid in seen:
-            raise DamageError(f"{where}: its id {thread.tid} is not valid, or is another thread's")
+            raise DamageError(f"{where}: its id {thread.tid} is not valid, or another thread has the same id")
         seen.add(thread.tid)
         if thread.context % 8:
             raise DamageError(f"{where}: its context, {thread.context:#x}, is not aligned")
@@ -195,15 +197,17 @@ def _check_descriptors(image: Image) -> None:
     for index, item in enumerate(image.descriptors):
         where = f"descriptor {index} ({item.kind}), number {item.number}"
         if not 0 <= item.number < _NUMBER_END or (known and item.number <= next(reversed(known))):
-            raise DamageError(f"{where}: is not above the one before, or is not valid")
+            raise DamageError(f"{where}: its number is not above that of the record before, or is not valid")
         if item.kind == "copy" and item.index >= index:
-            raise DamageError(f"{where}: is a copy of record {item.index}, which does not come before it")
+            raise DamageError(f"{where}: is a copy of record {item.index}, which is not an earlier record")
         known[item.number] = item
         _check_contents(image, item, where)
     for item in known.values():
         other = known.get(item.index)
         if item.kind == "socketpair" and (not other or other.kind != "socketpair" or other.index != item.number):
-            raise DamageError(f"descriptor {item.number}: its other end, {item.index}, is not that of a socket pair")
+            raise DamageError(
+                f"descriptor {item.number}: its other end, {item.index}, is not the other end of the same socket pair"
+            )
     for index, watch in enumerate(image.epoll):
         if watch.epoll not in known or known[watch.epoll].kind != "epoll":
             raise DamageError(f"section epoll, record {index}: descriptor {watch.epoll} is not epoll")
@@ -218,7 +222,7 @@ def _check_sockets_and_rings(image: Image) -> None:
     for index, ring in enumerate(image.rings):
         for at, size in ((ring.rings, ring.rings_bytes), (ring.requests, ring.requests_bytes)):
             if not at or at % layout.PAGE_BYTES or not size or size % layout.PAGE_BYTES or not ring.entries:
-                raise DamageError(f"section rings, record {index}: is not of whole pages, or is empty")
+                raise DamageError(f"section rings, record {index}: its mappings are empty or not whole pages")
 
 
 def _check_contents(image: Image, item: Descriptor, where: str) -> None:
@@ -237,6 +241,7 @@ def _check_contents(image: Image, item: Descriptor, where: str) -> None:
         return
     if item.kind not in ("pipe_read", "socketpair") or (item.kind == "pipe_read" and item.data_bytes > item.value):
         raise DamageError(
-            f"{where}: holds {item.data_bytes} bytes; only a pipe's reading end may, up to its capacity, and a pair's"
+            f"{where}: holds {item.data_bytes} bytes; only an end of a socket pair, or the reading end of a pipe up to "
+            "its capacity, may hold data"
         )
     _check_stored(image, item.data_offset, item.data_bytes, where)

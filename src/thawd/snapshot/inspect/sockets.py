@@ -1,6 +1,6 @@
-"""Describes an image's sockets in words: their addresses, and what becomes of each in a copy.
+"""Describes an image's sockets in words: their addresses, and what each becomes in a copy.
 
-Pure: standard library only, Python 3.9 and later.
+Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _kind(socket: Socket) -> str:
 
 
 def address(raw: bytes) -> str:
-    """A sockaddr as people write it: "127.0.0.1:80", "[::1]:80", a path, "@name"; empty for an empty one."""
+    """A sockaddr as text: "127.0.0.1:80", "[::1]:80", a path or "@name"; empty for an empty sockaddr."""
     family = int.from_bytes(raw[:2], "little")
     if family in _ADDRESS_AT and len(raw) >= _ADDRESS_AT[family].stop:
         host = str(ipaddress.ip_address(raw[_ADDRESS_AT[family]]))

@@ -1,4 +1,4 @@
-"""Finds state that will be wrong after a thaw, for ``thawd snapshot lint``: `search` looks at an initialised process.
+"""Finds state that will be wrong after a thaw, for ``thawd snapshot lint``: `search` examines an initialised process.
 
-Runs in the function's process: standard library only, Python 3.9 and later.
+The search runs in the function's own process. Standard library only, Python 3.9 and later.
 """

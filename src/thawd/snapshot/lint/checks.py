@@ -1,8 +1,8 @@
 """The checks of ``thawd snapshot lint`` on a single object, by its class or, for plain values, by the value.
 
-Owns the recognition; `rules` has the texts, `reach` finds the objects and has the safe ways to look at them: no check
-runs code of the object it looks at, only C functions of known classes. Standard library only, Python 3.9 and later; a
-library is used only if it is loaded. Used by `thawd.snapshot.lint.search` alone.
+`rules` has the texts of the findings. `reach` finds the objects and offers safe ways to examine them. No check runs
+code of the object that it examines; only C functions of known classes are called. Standard library only, Python 3.9 and
+later; a library is used only if the function has imported it. Used by `thawd.snapshot.lint.search` alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHORTEST_SECRET = 8
 _LONGEST_SECRET = 4096  # Lambda's limit for all variables together
 _SECRET_NAME = re.compile(r"AWS_(?:ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)|.*_(?:TOKEN|SECRET|PASSWORD|KEY)")
 _SURE_KEY_NAME = re.compile(r".*(?:API|ACCESS|SECRET|PRIVATE)_KEY")
-_NAME_OF_A_FILE = re.compile(r".*\.\w{1,8}|.*\s.*", re.DOTALL)  # the values of variables such as `MODEL_KEY`
+_NAME_OF_A_FILE = re.compile(r".*\.\w{1,8}|.*\s.*", re.DOTALL)  # value of a variable such as `MODEL_KEY`
 _CHANGING_VARIABLES = ("AWS_LAMBDA_LOG_STREAM_NAME", "_X_AMZN_TRACE_ID")
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-([14])[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _GENERATED_UUIDS = {1: "from clock and network card", 4: "random", 6: "from the clock", 7: "from the clock"}
@@ -36,9 +36,9 @@ class Checks:
     """Checks one object after the other and collects the findings.
 
     Args:
-        sources: text of the function's modules, lower case: an identifier in it was not generated.
+        sources: source text of the function's modules, in lower case: an identifier that it contains was not generated.
         own_fds: descriptors of the runtime.
-        openings: notes on which code opened sockets.
+        openings: records of which code opened sockets.
 
     Attributes:
         found: the findings so far.
@@ -59,7 +59,7 @@ class Checks:
         self._checks = self._checks_by_name()
 
     def visit(self, reached: Reached) -> bool:
-        """Check one object; returns True if the objects it refers to are not to be checked."""
+        """Check one object; returns True if the objects that it refers to must not be checked."""
         cls = type(reached.value)
         if is_atom(reached.value):
             self._plain(reached)
@@ -75,7 +75,7 @@ class Checks:
 
     def _checks_by_name(self) -> dict[str, Callable[[Reached], bool]]:
         return {
-            "random.SystemRandom": _nothing_behind,
+            "random.SystemRandom": _stop_here,
             "_random.Random": self._generator,
             "numpy.random._generator.Generator": self._generator,
             "numpy.random.mtrand.RandomState": self._generator,
@@ -84,7 +84,7 @@ class Checks:
             "torch._C.Generator": self._generator,
             "tensorflow.python.ops.stateful_random_ops.Generator": self._generator,
             "keras.src.random.seed_generator.SeedGenerator": self._generator,
-            "botocore.credentials.RefreshableCredentials": _nothing_behind,  # they renew themselves
+            "botocore.credentials.RefreshableCredentials": _stop_here,  # they renew themselves
             "botocore.credentials.Credentials": self._credentials,
             "botocore.credentials.ReadOnlyCredentials": self._credentials,
             "datetime.date": self._time,
@@ -95,7 +95,7 @@ class Checks:
             "sqlite3.Connection": self._database,
             "subprocess.Popen": self._child,
             "multiprocessing.process.BaseProcess": self._multiprocessing_child,
-            "multiprocessing.pool.ThreadPool": _go_on,
+            "multiprocessing.pool.ThreadPool": _continue,
             "multiprocessing.pool.Pool": self._pool,
             "concurrent.futures.process.ProcessPoolExecutor": self._pool,
             "tempfile._TemporaryFileWrapper": self._temporary,
@@ -107,7 +107,7 @@ class Checks:
         for name in names:
             if name in self._checks:
                 return self._checks[name]
-        # Sockets, and connections of database drivers in C, have this method.
+        # Sockets and the connections of database drivers written in C have a `fileno` that is implemented in C.
         if type(class_attribute(cls, "fileno")) is types.MethodDescriptorType and not names[0].startswith("_io."):
             return self._descriptor
         return None
@@ -133,13 +133,13 @@ class Checks:
     def _time(self, reached: Reached) -> bool:
         clock = self._lifetime.clock(reached.value) if reached.near else ""
         if clock:
-            self._report("TS005", reached, f"{clock}, taken after the process began")
+            self._report("TS005", reached, f"{clock}, taken after the process started")
         return True
 
     def _generator(self, reached: Reached) -> bool:
         if id(reached.value) not in self._global_generators:
             name = class_names(type(reached.value))[0]
-            # Each Keras layer has a generator that it uses in training only.
+            # A note only: each Keras layer has a generator, but uses it in training only.
             self._report("TS001", reached, f"a {name}", level=NOTE if name.startswith("keras.") else "")
         return True
 
@@ -171,7 +171,7 @@ class Checks:
     def _descriptor(self, reached: Reached) -> bool:
         try:
             fd = class_attribute(type(reached.value), "fileno").__get__(reached.value)()
-        except Exception:  # closed; each driver has its own exception
+        except Exception:  # the connection is closed; each driver raises another exception then
             return False
         if fd in self.known_fds or not link_of(fd).startswith("socket:"):
             return False
@@ -187,7 +187,7 @@ class Checks:
         try:
             fd, writable = file_io.fileno(reached.value), file_io.writable(reached.value)
         except ValueError:
-            return True  # closed
+            return True  # the file is closed
         path = link_of(fd)
         if fd not in self.known_fds and path.startswith("/") and path not in _HARMLESS_FILES:
             self.known_fds.add(fd)
@@ -200,9 +200,9 @@ class Checks:
         try:
             sqlite.Connection.total_changes.__get__(reached.value)
         except sqlite.Error:
-            return True  # closed
+            return True  # the connection is closed
         files = sorted({path for fd, path in open_files() if _is_database(fd, path)})
-        # None: the database is in memory, which is frozen like all other memory.
+        # Without files the database is in memory, and is frozen like all other memory.
         return self._report("TS008", reached, f"an open SQLite database ({', '.join(files)})") if files else True
 
     def _child(self, reached: Reached) -> bool:
@@ -214,7 +214,7 @@ class Checks:
     def _multiprocessing_child(self, reached: Reached) -> bool:
         popen = attributes(reached.value).get("_popen")
         if popen is None:
-            return False  # not started, closed, or this process itself
+            return False  # the child was not started or is closed, or the object is this process itself
         held = attributes(popen)
         if held.get("returncode", 0) is None and is_running(held.get("pid")):
             self._report("TS009", reached, f"a running process of multiprocessing, pid {held['pid']}")
@@ -222,7 +222,7 @@ class Checks:
 
     def _pool(self, reached: Reached) -> bool:
         held = attributes(reached.value)
-        # A Pool has a state; an executor has its processes by pid, or None once it is shut down.
+        # A Pool has `_state`. An executor has a dict of its processes by pid, or None once it is shut down.
         processes = held.get("_processes")
         if held.get("_state") == "RUN" if "_state" in held else type(processes) is dict and processes:
             self._report("TS009", reached, f"the processes of a {class_names(type(reached.value))[0]}")
@@ -235,16 +235,16 @@ class Checks:
         return True
 
 
-def _nothing_behind(reached: Reached) -> bool:
+def _stop_here(reached: Reached) -> bool:
     return True
 
 
-def _go_on(reached: Reached) -> bool:
+def _continue(reached: Reached) -> bool:
     return False
 
 
 def secret_names() -> list[str]:
-    """Names of the environment variables that hold credentials, judged by name and value."""
+    """Names of the environment variables that seem to hold credentials, judging by their names and values."""
     names = []
     for name, value in os.environ.items():
         is_key = name.endswith("_KEY") and not _SURE_KEY_NAME.fullmatch(name)
@@ -265,7 +265,7 @@ def _global_generators() -> set[int]:
 
 
 def link_of(fd: int) -> str:
-    """The file of a descriptor as the kernel writes it, for example ``socket:[4711]``; empty when it is closed."""
+    """The kernel's name for a descriptor's file, for example ``socket:[4711]``; empty when it is closed."""
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
@@ -292,7 +292,8 @@ def _is_database(fd: int, path: str) -> bool:
 def loop_state(loop: Any) -> str:
     """`RUNNING` or "open"; empty for an event loop that has been closed.
 
-    Distinguishes the two for asyncio's own loops and uvloop's; code of other classes is not run, so these are "open".
+    Loops of asyncio's own classes and of uvloop can be `RUNNING` or closed. Code of other classes is not run, so other
+    loops may count as "open".
     """
     if "uvloop.loop.Loop" in class_names(type(loop)):
         compiled: Any = sys.modules["uvloop.loop"].Loop
@@ -306,7 +307,7 @@ def loop_state(loop: Any) -> str:
 
 
 def is_running(pid: Any) -> bool:
-    """Whether `pid` is a child of this process that has not ended; a child that has ended is not reaped."""
+    """Whether `pid` is a child of this process that has not ended. Does not reap a child that has ended."""
     if type(pid) is not int:
         return False
     try:

@@ -1,7 +1,6 @@
-"""Decides whether a value is a clock reading from the lifetime of this process.
+"""Decides whether a number or a date is likely to be a clock reading taken since this process started.
 
-Owns the recognition of clock readings in plain numbers and dates. Standard library only, Python 3.9 and later. Used by
-`thawd.snapshot.lint.checks` alone.
+Standard library only, Python 3.9 and later. Used by `thawd.snapshot.lint.checks` alone.
 """
 
 from __future__ import annotations
@@ -28,9 +27,10 @@ class Lifetime:
         self._today = {time.gmtime(self._now_s)[:3], local[:3]}
 
     def clock(self, value: Any) -> str:
-        """The clock that `value` may be a reading of, in words; empty if no clock showed it since the process began.
+        """The kind of clock reading that `value` may be, in words; empty if no clock has shown it since the start.
 
-        Recognises values of exactly the classes of ``time`` and ``datetime``; for others their code would have to run.
+        Besides numbers, recognises only values of exactly the classes of ``time`` and ``datetime``: for a subclass, its
+        own code would have to run.
         """
         cls = type(value)
         if cls is float:
@@ -53,7 +53,7 @@ class Lifetime:
     def _of_float(self, value: float) -> str:
         if self._now_s - self._age_s <= value <= self._now_s:
             return "a reading of time.time()"
-        # A constant has few decimals.
+        # A value with few decimals is likely to be a constant.
         if self._monotonic_s - self._age_s <= value <= self._monotonic_s and round(value, 3) != value:
             return "a reading of time.monotonic() or time.perf_counter()"
         return ""
@@ -75,12 +75,12 @@ class Lifetime:
         if type(zone) is datetime.timezone:
             behind_s: float = self._now_s - value.timestamp()
             return 0 <= behind_s <= self._age_s
-        # Code of other time zones is not run: for these, some clock on Earth has shown the value.
+        # The code of other time zone classes must not run, so any offset from UTC that is in use is accepted.
         behind_s = self._now_s - shown_s
         return abs(behind_s) < _LONGEST_OFFSET_S and behind_s % _OFFSETS_DIFFER_BY_S <= self._age_s
 
     def _is_shown_by_a_clock(self, shown_s: float) -> bool:
-        """Whether UTC or local time was `shown_s`, in calendar seconds since 1970, rounded or not."""
+        """Whether UTC or local time was `shown_s` since the start; calendar seconds since 1970, possibly rounded."""
         first_s = self._now_s - self._age_s - 1
         return any(first_s <= shown_s - offset_s <= self._now_s for offset_s in (0, self._local_offset_s))
 
@@ -91,11 +91,11 @@ def _calendar_s(fields: Any) -> float:
     try:
         return float(calendar.timegm((*fields, 0, 0, 0)))
     except (OverflowError, ValueError):
-        return 0.0  # not a day of the calendar
+        return 0.0  # the calendar has no such day
 
 
 def process_age_s() -> float:
-    """Seconds since this process began; if /proc cannot be read, its processor time, which is less.
+    """Seconds since this process started; if /proc cannot be read, its processor time, which is less.
 
     Source: proc_pid_stat(5), field 22, in clock ticks since boot.
     """

@@ -1,7 +1,7 @@
 """Walks the objects reachable from a function's modules without running any of their code.
 
-Owns the walk and the safe ways to look at an object: its type by ``type()``, its attributes by CPython's own
-descriptors, everything else by ``gc.get_referents``. May not use ``getattr``, ``isinstance``, ``==``, ``len`` or
+This module also has the safe ways to examine an object: its type by ``type()``, its attributes by CPython's own
+descriptors, everything else by ``gc.get_referents``. It must not use ``getattr``, ``isinstance``, ``==``, ``len`` or
 iteration on a foreign object: ``__getattr__``, ``__class__``, properties and the like are the user's code and may do
 anything. Standard library only, Python 3.9 and later. Used by `thawd.snapshot.lint` alone.
 """
@@ -23,11 +23,11 @@ _CLASS_MODULE = type.__dict__["__module__"]
 _CLASS_NAME = type.__dict__["__qualname__"]
 _MODULE_DICT = vars(types.ModuleType)["__dict__"]
 
-# Classes are compared by identity: a metaclass may define its own hash and equality.
-# Refer to no other objects; checked wherever they occur, since a secret or a time may be in several places.
+# Classes are compared by their ids, because a metaclass may define its own hash and equality.
+# Atoms refer to no other objects. Each occurrence is checked, since a secret or a time may be in several places.
 _ATOMS = frozenset(map(id, [bool, bytes, complex, float, int, str, type(None)]))
 _CONTAINERS = {id(container): container for container in (dict, list, tuple, set, frozenset, deque)}
-# Code rather than data, or owned by other code.
+# References of these are not followed: they are code rather than data, or belong to other code.
 _CLOSED_CLASSES = (
     types.CodeType,
     types.FrameType,
@@ -44,7 +44,7 @@ _CLOSED_NAMES = frozenset(["os._Environ"])
 _NEAR_ITEMS = 100
 _SHOWN_KEY = 40
 _SHOWN_PATH = 240
-_EDGES_BETWEEN_LOOKS_AT_THE_CLOCK = 4096
+_OBJECTS_BETWEEN_CLOCK_READINGS = 4096
 
 _names: dict[int, tuple[type, tuple[str, ...]]] = {}
 _slots: dict[int, tuple[type, list[tuple[str, Any]]]] = {}
@@ -56,7 +56,8 @@ class Reached(NamedTuple):
     Attributes:
         path: for example ``app.client.pool[0]``, beginning with the name of a module.
         value: the object.
-        near: whether the function's own code refers to it: its modules, classes, objects and small containers in these.
+        near: whether the function's own code refers to it: from its modules, its classes, their instances, or small
+            containers in these.
     """
 
     path: str
@@ -80,7 +81,7 @@ def mro(cls: type) -> tuple[type, ...]:
 
 
 def class_names(cls: type) -> tuple[str, ...]:
-    """Qualified names of `cls` and its base classes, itself first; for example ``("ssl.SSLSocket", …)``."""
+    """Qualified names of `cls` and then its base classes; for example ``("ssl.SSLSocket", …)``."""
     known = _names.get(id(cls))
     if known is None:
         known = _names[id(cls)] = (cls, tuple(_qualified(base) for base in mro(cls)))
@@ -120,7 +121,7 @@ def attributes(value: Any) -> dict[str, Any]:
         try:
             found[name] = slot.__get__(value)
         except (AttributeError, TypeError):
-            continue  # not set, or the class's C code raises
+            continue  # the slot is not set, or the class's C code raises
     return found
 
 
@@ -156,14 +157,15 @@ def walk(
     max_objects: int,
     max_s: float,
 ) -> bool:
-    """Call `visit` with all objects reachable from the modules, nearest first; plain values at every occurrence.
+    """Call `visit` with all objects reachable from the modules, nearest first.
 
-    A function refers to its closure and its defaults, not to its module's globals. References of a module or class that
-    is not in `modules` are not followed: the state of libraries is not the function's.
+    Each object is visited once, but a plain value at every occurrence. A function refers to its closure and its
+    defaults, not to its module's globals. References of modules, and of classes that `modules` do not define, are not
+    followed: a library's state does not belong to the function.
 
     Args:
         modules: the function's own modules.
-        visit: called with each object; returns True if its references are not to be followed.
+        visit: called with each object; returns True if the object's references must not be followed.
         max_objects: stop after this number of objects.
         max_s: stop after this time, seconds.
 
@@ -191,7 +193,7 @@ class _Walker:
         self._visit = visit
         self._left = max_objects
         self._deadline_s = deadline_s
-        # By identity; kept alive, so that no id is reused for another object meanwhile.
+        # Objects by id. Keeping them alive ensures that no id is reused for another object during the walk.
         self._seen: dict[int, Any] = {}
         self._queue: deque[Reached] = deque()
 
@@ -210,7 +212,7 @@ class _Walker:
         self._left -= 1
         if self._left < 0:
             raise _OutOfBoundsError
-        if self._left % _EDGES_BETWEEN_LOOKS_AT_THE_CLOCK == 0 and time.monotonic() > self._deadline_s:
+        if self._left % _OBJECTS_BETWEEN_CLOCK_READINGS == 0 and time.monotonic() > self._deadline_s:
             raise _OutOfBoundsError
         if is_atom(reached.value):
             self._visit(reached)
@@ -244,7 +246,7 @@ class _Walker:
             try:
                 yield Reached(_joined(of.path, f".{name}"), cell.cell_contents, near)
             except ValueError:
-                continue  # a variable not yet set
+                continue  # the variable is not set yet
         for default in function.__defaults__ or ():
             yield Reached(_joined(of.path, "(default)"), default, near)
         for name, default in dict.items(function.__kwdefaults__ or {}):
@@ -269,14 +271,15 @@ class _Walker:
             yield from _items(of, container, self._left + 1)
         else:
             for item in gc.get_referents(value):
-                if type(item) is not dict or item is not instance_dict(value):  # its items were visited by name
+                # The items of the instance's own dict were visited above, by name.
+                if type(item) is not dict or item is not instance_dict(value):
                     yield Reached(of.path, item, False)
 
 
 def _items(of: Reached, container: Any, limit: int) -> Iterator[Reached]:
     near = of.near and container.__len__(of.value) <= _NEAR_ITEMS
     ordered = container is list or container is tuple
-    # A copy made in one step: other threads may change the original meanwhile.
+    # Copied in one step, because other threads may change the container during the loop.
     for index, item in enumerate(list(islice(container.__iter__(of.value), limit))):
         yield Reached(_joined(of.path, f"[{index}]") if ordered else of.path, item, near)
 

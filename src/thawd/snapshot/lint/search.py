@@ -1,12 +1,12 @@
 """Finds state of an initialised process that will be wrong after a thaw: ``thawd snapshot lint``.
 
-Owns the search: `findings` checks all objects reachable from the function's modules (`reach`, `checks`) and the process
-as a whole, its threads and descriptors. May not change anything, nor run code of the objects it checks, nor show a
-secret's value. Standard library only, Python 3.9 and later. Runs after init, before the freeze; no request waits for
-it.
+`findings` checks all objects reachable from the function's modules (`reach`, `checks`), and then the threads and
+descriptors of the process. The search must not change anything, run code of the objects that it checks, or show a
+secret's value. It runs after init and before the freeze; no request waits for it. Standard library only, Python 3.9 and
+later.
 
-Findings do not refuse the freeze: the engine refuses what it cannot restore. docs/reference/snapshot-lint.md
-explains the rules.
+Findings do not prevent the freeze: the engine itself refuses state that it cannot restore.
+docs/reference/snapshot-lint.md explains the rules.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 
 
 def user_modules(folder: str) -> list[types.ModuleType]:
-    """The loaded modules that are the function's own: their files are in `folder`.
+    """The imported modules that are the function's own: their files are in `folder`.
 
-    Excludes modules in a ``site-packages`` there, and those that pip has installed beside the handler, which it lists
-    in a ``RECORD``.
+    Modules in a ``site-packages`` of `folder` are excluded, and so are modules that pip has installed beside the
+    handler: pip lists them in a ``RECORD``.
     """
     root = os.path.join(os.path.realpath(folder), "")
     installed = _installed(root)
@@ -73,17 +73,17 @@ def findings(
     max_objects: int = _MAX_OBJECTS,
     max_s: float = _MAX_S,
 ) -> list[Finding]:
-    """Search the process. Takes about a microsecond for each object and keeps all of them alive meanwhile.
+    """Search the process. Takes about a microsecond for each object and keeps all objects alive meanwhile.
 
     Args:
         modules: the function's own modules, see `user_modules`.
         own_fds: the runtime's descriptors, which are not reported.
-        openings: notes on which code opened sockets.
+        openings: records of which code opened sockets.
         max_objects: stop after this number of objects, with a finding TS000.
         max_s: stop after this time, seconds, with a finding TS000.
 
     Returns:
-        The findings, warnings before notes, then by rule and place.
+        The findings, warnings before notes, then sorted by rule and place.
     """
     searched = list(modules)
     checks = lint_checks.Checks(sources=_sources(searched), own_fds=own_fds, openings=openings)
@@ -96,7 +96,7 @@ def findings(
     checks.found.extend(_default_loop(checks))
     checks.found.extend(_threads())
     checks.found.extend(_native_threads())
-    checks.found.extend(_sockets_nobody_holds(checks))
+    checks.found.extend(_other_sockets(checks))
     return sorted(checks.found, key=lambda found: (found.level != WARNING, found.rule, found.where))
 
 
@@ -121,7 +121,10 @@ def _sources(modules: Iterable[types.ModuleType]) -> str:
 
 
 def _default_loop(checks: lint_checks.Checks) -> list[Finding]:
-    """Findings on the loop that ``asyncio.get_event_loop`` made for this thread; no module may refer to it."""
+    """Findings on the loop that ``asyncio.get_event_loop`` made for this thread.
+
+    Perhaps no module refers to that loop, so the walk may not find it.
+    """
     events: Any = sys.modules.get("asyncio.events")
     local = reach.attributes(getattr(events, "_event_loop_policy", None)).get("_local")
     # Only asyncio's own classes: reading attributes of another class may run its code.
@@ -143,7 +146,7 @@ def _threads() -> list[Finding]:
         target = held.get("_target")
         kind = "daemon thread" if held.get("_daemonic") is True else "thread"
         name = held.get("_name")
-        # A pool's thread waits for work; without work it does nothing in a copy, too.
+        # A note only: a pool's thread waits for work, and in a copy does nothing until it gets work.
         waits = _is_pools(target) or held.get("_work_queue") is not None
         where = f"thread {name!r}" if type(name) is str else "a thread"
         found.append(
@@ -181,8 +184,8 @@ def _native_threads() -> list[Finding]:
     return [finding("TS011", "this process", listed)] if listed else []
 
 
-def _sockets_nobody_holds(checks: lint_checks.Checks) -> list[Finding]:
-    """Findings on sockets that no reachable object holds: those of libraries or of native code."""
+def _other_sockets(checks: lint_checks.Checks) -> list[Finding]:
+    """Findings on sockets that no reachable object holds: they belong to libraries or to native code."""
     return [
         finding(
             "TS002",

@@ -1,1 +1,1 @@
-"""The platform's store of the images of frozen functions: `images` keeps, leases and evicts them."""
+"""The platform's store of the images of frozen functions: `images` stores, leases and evicts them."""

@@ -1,9 +1,9 @@
-"""Files that are trusted as code, and locks that end with their holder, for the store of images.
+"""Helpers of the image store: checks whether a file may be trusted as code, and locks that end with their process.
 
-Serves `thawd.snapshot.store` only and knows nothing of snapshots. A file is trusted if it is a regular file of this
-user that no other user may read or write. Locks are those of flock(2): a lock belongs to an open file, excludes other
-processes and other open files of this process, and ends with the process in any case. Every error of the operating
-system is raised again as one that names the path and the way out.
+A file is trusted if it is a regular file of this user that no other user may read or write. Locks are those of
+flock(2): a lock belongs to an open file, excludes other processes and other open files of this process, and ends at the
+latest when the process ends. `using` converts errors of the operating system into errors that name the path and say
+what to do. Used by `thawd.snapshot.store` and `thawd.snapshot.disk`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class LockedFile:
     def release(self) -> None:
         """Release the lock and close the file; a second call does nothing."""
         if self.fd >= 0:
-            # A child that another thread has forked and that has not called exec yet shares the open file: closing
-            # this descriptor alone would leave the file locked.
+            # Another thread may have forked a child that has not called exec yet. That child shares the open file, so
+            # closing this descriptor alone would leave the file locked.
             fcntl.flock(self.fd, fcntl.LOCK_UN)
         self._close()
 
@@ -52,7 +52,7 @@ class LockedFile:
 
 
 def try_lock(path: Path, *, shared: bool) -> LockedFile | None:
-    """Open and lock a file or folder without waiting; None: another holder's lock excludes this one.
+    """Open and lock a file or folder without waiting; returns None if another lock excludes this one.
 
     Raises:
         OSError: the path cannot be opened, or its file system has no locks.
@@ -71,7 +71,7 @@ def try_lock(path: Path, *, shared: bool) -> LockedFile | None:
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, *, wait_s: float) -> Iterator[None]:
-    """Hold the exclusive lock of `folder`, against all other threads and processes; works for a read-only one, too.
+    """Hold the exclusive lock of `folder` against all other threads and processes. A read-only folder works, too.
 
     Raises:
         StoreError: the folder cannot be opened or locked, or the lock was not free within `wait_s` seconds (HTTP 500).
@@ -88,8 +88,8 @@ def folder_lock(folder: Path, *, wait_s: float) -> Iterator[None]:
         raise unusable(folder, error) from error
     if held is None:
         raise StoreError(
-            f"{folder} has been locked by another process for {wait_s:g} s; see whether a `thawd snapshot` hangs, end "
-            "it and try again."
+            f"{folder} cannot be locked: another process has held its lock for {wait_s:g} s; see whether a "
+            "`thawd snapshot` command hangs, end it and try again."
         )
     try:
         yield
@@ -100,7 +100,7 @@ def folder_lock(folder: Path, *, wait_s: float) -> Iterator[None]:
 def shared_holders(path: Path) -> list[int]:
     """Ids of the processes that hold a shared lock on `path`, as far as the kernel shows them.
 
-    Source: proc_locks(5). On file systems with another device there than in stat(2), such as btrfs, the list is empty.
+    The list is empty on file systems such as btrfs, for which proc_locks(5) shows another device than stat(2).
     """
     try:
         status = path.stat()
@@ -110,33 +110,33 @@ def shared_holders(path: Path) -> list[int]:
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     rows = (line.split() for line in lines)
     pids = {int(row[4]) for row in rows if row[1:4] == ["FLOCK", "ADVISORY", "READ"] and row[5] == place}
-    return sorted(pid for pid in pids if pid > 0)  # other ids belong to a process namespace that is not visible here
+    return sorted(pid for pid in pids if pid > 0)  # 0 stands for a process in a namespace that is not visible here
 
 
 def distrust(path: Path, status: os.stat_result) -> str | None:
-    """Why the file with this status must not be used; None when it may."""
+    """Why the file with this status must not be used; None when it may be used."""
     if not stat.S_ISREG(status.st_mode):
         return f"{path} is not a regular file"
     if status.st_uid != os.geteuid():
-        return f"{path} belongs to user {status.st_uid}, and thawd runs as user {os.geteuid()}"
+        return f"{path} belongs to user {status.st_uid}, but thawd runs as user {os.geteuid()}"
     if status.st_mode & 0o077:
-        return f"{path} has the mode {stat.S_IMODE(status.st_mode):04o}, others than its owner may use it"
+        return f"{path} has the mode {stat.S_IMODE(status.st_mode):04o}, with which other users may access it"
     return None
 
 
 def distrust_folder(folder: Path, status: os.stat_result) -> str | None:
-    """Why the contents of the folder with this status must not be used; None when they may."""
+    """Why the contents of the folder with this status must not be used; None when they may be used."""
     if not stat.S_ISDIR(status.st_mode):
         return f"{folder} is not a folder"
     if status.st_uid != os.geteuid():
-        return f"{folder} belongs to user {status.st_uid}, and thawd runs as user {os.geteuid()}"
+        return f"{folder} belongs to user {status.st_uid}, but thawd runs as user {os.geteuid()}"
     if status.st_mode & 0o022:
-        return f"{folder} has the mode {stat.S_IMODE(status.st_mode):04o}, others than its owner may write to it"
+        return f"{folder} has the mode {stat.S_IMODE(status.st_mode):04o}, with which other users may write to it"
     return None
 
 
 def stored_bytes(path: Path) -> int:
-    """Disk space of a file, or of all files in a folder, without holes; 0 when it does not exist."""
+    """Disk space of a file, or of a folder with all files in it, without holes; 0 when it does not exist."""
     try:
         total = path.lstat().st_blocks * 512
     except FileNotFoundError:
@@ -181,7 +181,7 @@ def using(path: Path) -> Iterator[None]:
 
     Raises:
         StoreError: `path` cannot be read or written (HTTP 500).
-        StoreFullError: the disk is full, or the user's share of it (HTTP 503).
+        StoreFullError: the disk is full, or the user's disk quota is used up (HTTP 503).
     """
     try:
         yield
@@ -190,7 +190,7 @@ def using(path: Path) -> Iterator[None]:
 
 
 def unusable(path: Path, error: OSError | RuntimeError) -> StoreError:
-    """The error to raise for an error of the operating system on `path`."""
+    """The thawd error to raise for an error of the operating system on `path`."""
     code, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (errno.ELOOP, str(error))
     if code in (errno.ENOSPC, errno.EDQUOT):
         return StoreFullError(
@@ -200,6 +200,6 @@ def unusable(path: Path, error: OSError | RuntimeError) -> StoreError:
     if code in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
         return StoreError(f"{path} cannot be locked: {reason}; put the data folder on a local disk.")
     return StoreError(
-        f"{path} cannot be used: {reason}; snapshots need a folder that the user who runs thawd owns and may write to: "
-        "mend its owner and permissions, or name another data folder (`data` in thawd.toml, or THAWD_DATA)."
+        f"{path} cannot be used: {reason}; snapshots need a folder that the user who runs thawd owns and may write to. "
+        "Fix its owner and permissions, or name another data folder (`data` in thawd.toml, or THAWD_DATA)."
     )

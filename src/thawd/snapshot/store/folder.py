@@ -1,9 +1,9 @@
 """The folder of images: its contents, and the order in which files are added and removed.
 
-Serves `thawd.snapshot.store.images`, which decides what is used and what is removed. An image is added after all its
-parts and removed before them, so that an image that is there has all its parts. Parts without an image and unlocked
-drafts were left by processes that died. The caller holds the folder's lock for every method but `locked`, `sweep` and
-`digest_of`.
+`thawd.snapshot.store.images` uses this module and decides which images to use and to remove. An image's parts (sidecar
+and disk snapshot) are added before the image and removed after it, so that an image in the folder always has all its
+parts. Processes that died may leave parts without an image, and drafts without a lock. The caller must hold the
+folder's lock for every method except `locked` and `sweep`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Draft:
     Attributes:
         folder: private folder of the draft, on the file system of the store.
         image: path at which to write the image.
-        disk: path at which to put its disk snapshot, a folder.
+        disk: path at which to create the folder with the image's disk snapshot.
     """
 
     def __init__(self, folder: Path, held: LockedFile) -> None:
@@ -61,7 +61,7 @@ class Draft:
         self.discard()
 
     def discard(self) -> None:
-        """Remove the draft and its contents; does nothing a second time or after its adoption."""
+        """Remove the draft and its contents. A second call does nothing."""
         if self._held.fd >= 0:
             remove_tree(self.folder)
             self._held.release()
@@ -103,12 +103,12 @@ class ImageFolder:
             yield True
 
     def distrusted(self) -> str | None:
-        """Why the folder's contents must not be used, with the way out; None when they may."""
+        """Why the folder's contents must not be used, and what to do; None when they may be used."""
         with using(self.path):
             reason = distrust_folder(self.path, self.path.stat())
         return reason and (
-            f"{reason}. Snapshots hold secrets and are run as code, so none there is used: make the folder this user's "
-            "alone (chown, chmod 700) if you know what is in it, or remove it."
+            f"{reason}. Snapshots hold secrets and are run as code, so thawd uses none from this folder. If you know "
+            "what is in it, give it to thawd's user alone (chown, chmod 700); otherwise remove it."
         )
 
     def new_draft(self) -> Draft:
@@ -121,7 +121,7 @@ class ImageFolder:
             folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=self.path))
             held = try_lock(folder, shared=False)
         if held is None:
-            raise StoreError(f"{folder} was locked by another process as soon as it was made; try again.")
+            raise StoreError(f"{folder} cannot be used: another process has locked the new folder; try again.")
         return Draft(folder, held)
 
     def snapshots(self) -> list[Snapshot]:
@@ -137,10 +137,10 @@ class ImageFolder:
             return look(image, in_use=_is_held(image), boot_id=boot_id())
 
     def install(self, draft: Draft, sidecar: Sidecar) -> None:
-        """Move a draft's image and its parts into the folder, replacing those of the same name.
+        """Move a draft's image and its parts into the folder, replacing files of the same names.
 
         Raises:
-            StoreError: they cannot be stored (HTTP 500).
+            StoreError: the image or a part cannot be stored (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
         """
         to = functools.partial("{}/{}{}".format, self.path, sidecar.sha256)
@@ -169,10 +169,10 @@ class ImageFolder:
             written.rename(self.path / f"{sidecar.sha256}{SIDECAR}")
 
     def remove(self, snapshot: Snapshot) -> None:
-        """Remove an image and its parts; the slow part of that is left to `sweep`.
+        """Remove an image and its parts from the folder; `sweep` deletes their contents, which may take long.
 
         Raises:
-            StoreError: they cannot be removed (HTTP 500).
+            StoreError: the image or a part cannot be removed (HTTP 500).
         """
         with using(snapshot.path):
             for suffix in PARTS:  # the image first
@@ -183,13 +183,13 @@ class ImageFolder:
                     part.unlink(missing_ok=True)
 
     def remove_leftovers(self) -> int:
-        """Remove unlocked drafts and parts without an image; `sweep` does the slow part.
+        """Remove unlocked drafts, and parts without an image; `sweep` deletes their contents, which may take long.
 
         Returns:
-            How many there were.
+            How many drafts and parts were removed.
 
         Raises:
-            StoreError: they cannot be removed (HTTP 500).
+            StoreError: one of them cannot be removed (HTTP 500).
         """
         left = [path for path in self._children() if self._is_left(path)]
         with using(self.path):
@@ -212,7 +212,11 @@ class ImageFolder:
         return digest_in(path.name) is not None and not os.path.lexists(path.with_suffix(IMAGE))
 
     def _discard(self, path: Path) -> bool:
-        """Rename a path so that `sweep` deletes it; False when it is gone: a draft's owner may just have removed it."""
+        """Rename a path so that `sweep` deletes it.
+
+        Returns:
+            False when the path does not exist any more: a draft's owner may just have removed it.
+        """
         with contextlib.suppress(FileNotFoundError):
             path.rename(self.path / f"{_DISCARDED}{secrets.token_hex(8)}")
             return True
@@ -224,7 +228,7 @@ def digest_of(fd: int, *, progress: Callable[[int], object] = lambda done_bytes:
 
     Args:
         fd: the file's descriptor; its position is not used.
-        progress: called now and then with the number of bytes read.
+        progress: called with the number of bytes read so far, after each 4 MiB.
 
     Raises:
         OSError: the file cannot be read.
@@ -247,16 +251,20 @@ def seal(image: Path) -> tuple[str, int]:
 
     Raises:
         OSError: the image cannot be read or changed.
-        StoreError: the image is missing, or not a file of this user (HTTP 500).
+        StoreError: the image is missing, or is not a file of this user (HTTP 500).
     """
     if not os.path.lexists(image):
-        raise StoreError(f"the freeze left no image at {image}; its error says why, else look for what removed it.")
+        raise StoreError(
+            f"the freeze left no image at {image}; see the error of the freeze, or find out what removed the image."
+        )
     with open_as_is(image) as fd:
         if os.fstat(fd).st_uid == os.geteuid():
             os.fchmod(fd, 0o600)
         status = os.fstat(fd)
         if (reason := distrust(image, status)) is not None:
-            raise StoreError(f"{reason}; it was not stored. Freeze the process again, as the user who runs thawd.")
+            raise StoreError(
+                f"{reason}; the image was not stored. Freeze the process again, as the user who runs thawd."
+            )
         os.fsync(fd)
         return digest_of(fd), status.st_size
 

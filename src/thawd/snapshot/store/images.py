@@ -1,13 +1,14 @@
 """The platform's images of frozen functions: stored by content, trusted by owner and mode, evicted by last use.
 
-Each image is a file named by its SHA-256 that never changes, with a sidecar that describes its origin. An image is
-used again for versions with the same key, also by a later run of the server. Knows nothing of how an image is made or
-thawed: the spawner asks for one by key and holds a lease on it as long as a version may be thawed from it. Serves
-`thawd snapshot`, too.
+Each image is a file that never changes, named by its SHA-256. A sidecar beside it describes its origin. An image is
+used again for versions with the same key, also after a restart of the server. This module neither makes nor thaws
+images: the spawner asks for an image by key, and holds a lease on it as long as a version may be thawed from it. The
+commands `thawd snapshot` use this module, too.
 
 Several threads and processes may use one folder concurrently. Changing the folder, or taking an image into use,
-requires the folder's lock. A lease is a shared lock on the image itself, so that it excludes other processes and ends
-with its holder. All methods block, some for as long as reading an image takes: call them in a thread.
+requires the folder's lock. A lease is a shared lock on the image file: no process can remove the image meanwhile, and
+the lock ends when its process ends. All methods block, some for as long as reading an image takes: call them in a
+thread.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _DIGITS = frozenset("0123456789abcdef")
 
 
 class SnapshotLease:
-    """A lease on a snapshot: while it is held, the image is not removed. A context manager.
+    """A lease on a snapshot: as long as it is held, the image is not removed. A context manager.
 
     Attributes:
         snapshot: the snapshot in use.
@@ -76,18 +77,18 @@ class SnapshotLease:
         return self._held.fd
 
     def release(self) -> None:
-        """End the lease and note the time as the snapshot's last use; a second call does nothing."""
+        """End the lease and record the time as the snapshot's last use. A second call does nothing."""
         if self._held.fd >= 0:
             self._touch(self.snapshot)
             self._held.release()
 
 
 class SnapshotStore:
-    """Images under one folder.
+    """The images in one folder.
 
     Args:
-        folder: folder of the images; if missing it is made with the first draft, with access for its owner alone.
-        max_bytes: disk space for images, bytes, 0 or more; images in use stay even beyond it.
+        folder: folder of the images; if missing, it is made with the first draft, with access for its owner alone.
+        max_bytes: disk space for images, bytes, 0 or more. Images in use stay even if they take more.
         max_age_s: how long an image is kept after its last use, seconds, 0 or more.
         now: the clock, Unix seconds.
         report: called once with the reason for each image that must not be used.
@@ -117,7 +118,7 @@ class SnapshotStore:
         """Make a draft for a new image.
 
         Args:
-            room_bytes: disk space that the image may need; a disk with less is refused before anything is written.
+            room_bytes: disk space that the image may need; if less is free, this fails before anything is written.
 
         Raises:
             StoreError: the folder cannot be made or written, or belongs to another user (HTTP 500).
@@ -131,15 +132,16 @@ class SnapshotStore:
             free_bytes = disk.f_bavail * disk.f_frsize
             if free_bytes < room_bytes:
                 raise StoreFullError(
-                    f"a snapshot may need {room_bytes >> 20:,} MiB, and the disk of {self.folder} has "
-                    f"{free_bytes >> 20:,} MiB left; free some, for example by `thawd snapshot rm --unused`."
+                    f"a snapshot may need {room_bytes >> 20:,} MiB, but the disk of {self.folder} has only "
+                    f"{free_bytes >> 20:,} MiB free; free some space, for example by `thawd snapshot rm --unused`."
                 )
             return self._folder.new_draft()
 
     def adopt(self, draft: Draft, origin: ImageOrigin) -> Snapshot:
-        """Move a finished image and its parts from a draft into the store. Take it into use before `evict`.
+        """Move a finished image and its parts from a draft into the store.
 
-        An image with content that is stored already is discarded together with the draft's other parts.
+        Call `use` before the next `evict`, which may remove an unused image. If the store has an image with the same
+        content already, the draft is discarded and that image's sidecar is replaced.
 
         Raises:
             StoreError: the draft has no image, or the image is not this user's or cannot be stored (HTTP 500).
@@ -169,7 +171,9 @@ class SnapshotStore:
         draft.discard()
         self._folder.sweep()
         if snapshot is None or snapshot.problem is not None:
-            raise StoreError(f"an image has changed since it was stored; find out what else writes to {self.folder}.")
+            raise StoreError(
+                f"an image has changed right after it was stored; find out what else writes to {self.folder}."
+            )
         self.touch(snapshot)
         return snapshot
 
@@ -198,7 +202,7 @@ class SnapshotStore:
         return max(fitting)[2] if fitting else None
 
     def use(self, snapshot: Snapshot) -> SnapshotLease:
-        """Take a snapshot into use, which keeps its image in the store until the lease is released.
+        """Take a snapshot into use: its image stays in the store until the lease is released.
 
         Raises:
             ResourceNotFoundException: the snapshot was removed since it was found (HTTP 404).
@@ -211,17 +215,19 @@ class SnapshotStore:
             with using(now.path):
                 held = try_lock(now.path, shared=True)
         if held is None:
-            raise StoreError(f"{now.path} is locked by a process that is not thawd; end that one and try again.")
+            raise StoreError(
+                f"{now.path} cannot be used: a process that is not thawd has locked it; end that process and try again."
+            )
         self.touch(now)
         return SnapshotLease(now, held, touch=self.touch)
 
     def touch(self, snapshot: Snapshot) -> None:
-        """Record the present time as a snapshot's last use; has no effect in a read-only folder."""
+        """Record the current time as a snapshot's last use; has no effect in a read-only folder."""
         with contextlib.suppress(OSError):
             os.utime(snapshot.path.with_suffix(SIDECAR), (self._now(), self._now()), follow_symlinks=False)
 
     def snapshots(self) -> list[Snapshot]:
-        """All snapshots, including those that must not be used, last used first.
+        """All snapshots, including those that must not be used; the last used comes first.
 
         Raises:
             StoreError: the folder cannot be read (HTTP 500).
@@ -231,7 +237,7 @@ class SnapshotStore:
         return sorted(found, key=lambda snapshot: snapshot.last_used_unix_s, reverse=True)
 
     def resolve(self, text: str) -> Snapshot:
-        """The snapshot with this id, first digits of an id, function name or ``name:version``.
+        """Find a snapshot by its id, the first digits of its id, its function's name, or ``name:version``.
 
         Raises:
             InvalidParameterValueException: several snapshots match, or the digits are too few (HTTP 400).
@@ -246,7 +252,7 @@ class SnapshotStore:
             )
         if len(found) > 1:
             those = ", ".join(f"{snapshot.id} ({snapshot.name})" for snapshot in found)
-            raise InvalidParameterValueException(f"{text!r} may be any of {those}; name one of them by its id.")
+            raise InvalidParameterValueException(f"{text!r} matches several snapshots: {those}; give the id of one.")
         if len(text) < _MIN_DIGITS and not _is_named(found[0], text):
             raise InvalidParameterValueException(
                 f"{text!r} is too short for an id; give at least {_MIN_DIGITS} digits, for example {found[0].id}."
@@ -259,11 +265,11 @@ class SnapshotStore:
         """Read a whole image, compare its SHA-256 with its name, and decode its tables.
 
         Args:
-            snapshot: the snapshot to verify, which may be one that must not be used.
-            progress: called now and then with the number of bytes read.
+            snapshot: the snapshot to verify. It may be one that must not be used.
+            progress: called with the number of bytes read so far, after each 4 MiB.
 
         Returns:
-            The problems found; empty when the image is sound.
+            The problems found; empty when there are none.
 
         Raises:
             ResourceNotFoundException: the snapshot was removed since it was found (HTTP 404).
@@ -277,13 +283,13 @@ class SnapshotStore:
             if not now.path.is_file() or now.path.is_symlink():
                 return tuple(problems)
             with using(now.path):
-                # The lock keeps the image from being removed; without it the image can still be read.
+                # The lock keeps the image from being removed. If it cannot be had, the image can still be read.
                 held = try_lock(now.path, shared=True)
         try:
             with using(now.path), open_as_is(now.path) as fd:
                 sha256 = digest_of(fd, progress=progress)
             if sha256 != now.sha256:
-                problems.append(f"{now.path} is damaged: its SHA-256 is {sha256}, its name says {now.sha256}")
+                problems.append(f"{now.path} is damaged: its SHA-256 is {sha256}, but its name says {now.sha256}")
             reader.read(now.path)
         except reader.ImageError as error:
             problems.append(str(error))
@@ -305,8 +311,8 @@ class SnapshotStore:
             if now.in_use:
                 pids = ", ".join(map(str, shared_holders(now.path)))
                 raise ResourceConflictException(
-                    f"the snapshot {now.id} ({now.name}) is in use{f' by process {pids}' if pids else ''}; stop that "
-                    "thawd, or have it publish another version of the function, then try again."
+                    f"the snapshot {now.id} ({now.name}) is in use{f' by process {pids}' if pids else ''}; stop the "
+                    "thawd that uses it, or publish another version of the function, then try again."
                 )
             self._folder.remove(now)
         self._folder.sweep()
@@ -314,7 +320,8 @@ class SnapshotStore:
     def evict(self) -> list[Snapshot]:
         """Remove snapshots that are stale or unused for too long, then the least recently used until the rest fits.
 
-        Never removes a snapshot in use. Call it after the versions of a configuration have taken theirs into use.
+        A snapshot in use is never removed. Call this after all versions of a configuration have taken their snapshots
+        into use.
 
         Returns:
             The snapshots that were removed.
@@ -337,7 +344,9 @@ class SnapshotStore:
         return removed
 
     def tidy(self) -> int:
-        """Remove drafts and parts that publishers left when they died; files of other programs stay. Call it at start.
+        """Remove drafts and parts that publishers left when they died; files of other programs stay.
+
+        Call it when the server starts.
 
         Returns:
             How many drafts and parts there were.
@@ -351,10 +360,10 @@ class SnapshotStore:
         return count
 
     def _present(self, snapshot: Snapshot, *, is_there: bool) -> Snapshot:
-        """The snapshot's present state."""
+        """Examine the snapshot again, as it is now."""
         now = self._folder.snapshot(snapshot.sha256) if is_there else None
         if now is None:
-            raise ResourceNotFoundException(f"the snapshot {snapshot.id} ({snapshot.name}) has been removed meanwhile.")
+            raise ResourceNotFoundException(f"the snapshot {snapshot.id} ({snapshot.name}) has been removed.")
         return now
 
 
@@ -363,7 +372,7 @@ def _is_named(snapshot: Snapshot, text: str) -> bool:
 
 
 def _is_whole(snapshot: Snapshot) -> bool:
-    """Whether an image's SHA-256 matches its name, and it may be used."""
+    """Whether an image may be used and its SHA-256 matches its name."""
     if snapshot.problem is not None:
         return False
     with using(snapshot.path), open_as_is(snapshot.path) as fd:

@@ -1,7 +1,8 @@
-"""Facts about an image that need no look inside: its sidecar, and the state of its files.
+"""Facts about an image that can be known without reading it: its sidecar, and the state of its files.
 
-Owns the sidecar's format, a JSON document beside each image, and the decision whether image and sidecar may be used.
-Used by `thawd.snapshot.store.folder` and shown by `thawd snapshot`; writes sidecars and changes nothing else.
+A sidecar is a JSON document beside each image; this module defines its format. It also decides whether an image and its
+sidecar may be used. It writes sidecars and changes nothing else. `thawd.snapshot.store.folder` uses this module, and
+the commands `thawd snapshot` show the results.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ IMAGE = ".img"
 SIDECAR = ".json"
 DISK = ".disk"
 PARTS = (IMAGE, SIDECAR, DISK)
-"""Suffixes of an image's file and of its parts; their names begin with the image's SHA-256."""
+"""Suffixes of an image's file and of its parts. All their names begin with the image's SHA-256."""
 
 _DIGEST_DIGITS = 64
 _SIDECAR_LAYOUT = 1
@@ -36,8 +37,8 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
         python: version of the function's interpreter, for example ``3.12.1``.
         init_ms: duration of the init phase, milliseconds.
         freeze_ms: duration of the freeze, milliseconds.
-        data_bytes: size of the memory pages in the image.
-        self_test: ``passed``, or why the self-test was not run.
+        data_bytes: size of the memory pages in the image, bytes.
+        self_test: ``passed``, or the reason why the self-test was not run.
         self_test_ms: duration of the self-test, milliseconds; None when it was not run.
     """
 
@@ -63,8 +64,8 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
         image_bytes: size of the image, holes included.
         parts_bytes: disk space of the image's parts: disk snapshot and working set.
         created_unix_s: when the image was adopted.
-        boot_id: id of the boot in which the image was made; it cannot be thawed after another boot.
-        kernel: release of that kernel.
+        boot_id: id of the kernel's boot during which the image was made; after another boot it cannot be thawed.
+        kernel: release of the kernel at that time.
         thawd: version of thawd that made the image.
         origin: the function and process that were frozen.
     """
@@ -89,14 +90,14 @@ class Snapshot:
     """One image in the store, in the state in which it was last examined.
 
     Attributes:
-        sha256: SHA-256 of the image, by its name; 64 hexadecimal digits.
+        sha256: SHA-256 of the image, taken from its name; 64 hexadecimal digits.
         path: absolute path of the image, which is never written to.
         sidecar: the image's sidecar; None when it cannot be read or trusted.
         stored_bytes: disk space of the image and its parts.
         last_used_unix_s: when a lease on the image last began or ended.
         in_use: whether a process holds a lease on the image.
         stale: whether the image was frozen before the machine's last start, so that it cannot be thawed any more.
-        problem: why the image must not be used, and the way out; None when it may.
+        problem: why the image must not be used, and what to do; None when it may be used.
     """
 
     sha256: str
@@ -110,12 +111,12 @@ class Snapshot:
 
     @property
     def id(self) -> str:
-        """The first digits of the digest, which people see."""
+        """The first digits of the digest, which are shown to people."""
         return self.sha256[:12]
 
     @property
     def name(self) -> str:
-        """Function and version; the id when they are unknown."""
+        """Name and version of the function, for example ``classify:3``; the id when they are unknown."""
         return f"{self.sidecar.origin.function}:{self.sidecar.origin.version}" if self.sidecar else self.id
 
     @property
@@ -129,7 +130,7 @@ class Snapshot:
 
 
 def digest_in(name: str, *, suffixes: tuple[str, ...] = PARTS) -> str | None:
-    """The digest in a file's name; None when the store does not use such names."""
+    """The digest in a file's name; None when it is not a name that the store uses."""
     stem, dot, ending = name.partition(".")
     if dot + ending not in suffixes or len(stem) != _DIGEST_DIGITS or set(stem) - set("0123456789abcdef"):
         return None
@@ -151,7 +152,7 @@ def look(image: Path, *, in_use: bool, boot_id: str) -> Snapshot | None:
     """Examine the image at a path; None when it does not exist.
 
     Args:
-        image: path of the image, with a name of the store's form.
+        image: path of the image, whose name must have the form that the store uses.
         in_use: whether a process holds a lease on the image.
         boot_id: id of the kernel's current boot.
 
@@ -165,9 +166,9 @@ def look(image: Path, *, in_use: bool, boot_id: str) -> Snapshot | None:
     sidecar, problem, used_unix_s = _read_sidecar(image.with_suffix(SIDECAR), sha256=image.stem)
     problem = distrust(image, status) or problem
     if problem is None and sidecar is not None and status.st_size != sidecar.image_bytes:
-        problem = f"{image} has {status.st_size:,} bytes and had {sidecar.image_bytes:,} when it was made"
+        problem = f"{image} has {status.st_size:,} bytes, but had {sidecar.image_bytes:,} when it was made"
     if problem is not None:
-        problem += f". It is not used; remove it: thawd snapshot rm {image.stem[:12]}"
+        problem += f". The snapshot is not used; remove it: thawd snapshot rm {image.stem[:12]}"
     return Snapshot(
         sha256=image.stem,
         path=image,
@@ -192,14 +193,14 @@ def _read_sidecar(path: Path, *, sha256: str) -> tuple[Sidecar | None, str | Non
         finally:
             os.close(fd)
     except OSError as error:
-        return None, f"{path}, which says what the image is of, cannot be read: {error.strerror}", None
+        return None, f"{path}, which describes the image, cannot be read: {error.strerror}", None
     try:
         layout = msgspec.json.decode(content, type=_Layout).layout
         if layout != _SIDECAR_LAYOUT:
-            return None, f"{path} has the layout {layout}, this thawd knows {_SIDECAR_LAYOUT}", status.st_mtime
+            return None, f"{path} has layout {layout}, but this thawd reads layout {_SIDECAR_LAYOUT}", status.st_mtime
         sidecar = msgspec.json.decode(content, type=Sidecar)
     except msgspec.DecodeError as error:
-        return None, f"{path}, which says what the image is of, is damaged: {error}", status.st_mtime
+        return None, f"{path}, which describes the image, is damaged: {error}", status.st_mtime
     if sidecar.sha256 != sha256:
-        return None, f"{path} belongs to another image, {sidecar.sha256[:12]}", status.st_mtime
+        return None, f"{path} describes another image, {sidecar.sha256[:12]}", status.st_mtime
     return sidecar, None, status.st_mtime
