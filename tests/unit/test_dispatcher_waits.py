@@ -275,6 +275,7 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
             "environments": {"idle": 0, "busy": 0, "starting": 0},
             "keep_alive": None,
             "waiting": 0,
+            "cores_each": None,
         }
     }
     assert {name: shown[name] for name in shown["versions"]["1"]} == {
@@ -288,6 +289,7 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
         "environments": {"idle": 0, "busy": 1, "starting": 0},
         "keep_alive": {"policy": "fixed", "prewarm_s": 0.0, "keep_alive_s": 300.0},
         "waiting": 1,
+        "cores_each": None,
     }
     assert shown["throttles"] == 0
     desk.metrics.function("f").starts[StartKind.THAW].record(2.7182818)

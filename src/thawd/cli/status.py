@@ -35,6 +35,10 @@ def _print(document: dict[str, Any]) -> None:
         f"{document['url']}  process {document['pid']}; at most {document['max_environments']} environments and "
         f"{document['memory_mb']} MB; memory limits by {document['memory_limit']}"
     )
+    admission = document["admission"]
+    if admission["mode"] == "cores":
+        cores = f"{admission['cores']:g} core" + ("" if admission["cores"] == 1 else "s")
+        click.echo(f"admission by cores: {admission['load']:.1f} of {cores} in use")
     for name, entry in document["functions"].items():
         environments = ", ".join(f"{count} {state}" for state, count in entry["environments"].items())
         click.echo(f"\n{name}: {entry['state']}; {environments}; {entry['waiting']} waiting, {entry['queued']} queued")
