@@ -30,9 +30,10 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from thawd.environments.environment import Environment
+from thawd.environments.processor_time import Usage, runs_or_waits, usage_of
 from thawd.environments.version import Version
 
 CORE = 1000
@@ -64,54 +65,6 @@ class Candidate(Protocol):
 
     def let_in(self) -> bool:
         """Begin the first waiting request, or start an environment for it. Returns False if the machine has no room."""
-
-
-class Usage(NamedTuple):
-    """Processor time that a process has used so far, nanoseconds.
-
-    Attributes:
-        at_ns: time of the reading, by the monotonic clock.
-        ran_ns: processor time of all its threads.
-        waited_ns: time in which its first thread was ready to run and waited for a core. Other threads wait about as
-            long.
-    """
-
-    at_ns: int
-    ran_ns: int
-    waited_ns: int
-
-    @classmethod
-    def of(cls, pid: int) -> Usage:
-        """The usage of the process `pid`.
-
-        Raises:
-            OSError: there is no such process, or the system does not report its usage.
-            ValueError: the system reports it in an unknown format.
-
-        Source: clock_getcpuclockid(3) for the number of a process's clock; proc(5), /proc/pid/schedstat.
-        """
-        ran_ns = time.clock_gettime_ns(~pid << 3 | 2)
-        fd = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _, waited_ns, _ = os.read(fd, 100).split()
-        finally:
-            os.close(fd)
-        return cls(time.monotonic_ns(), ran_ns, int(waited_ns))
-
-    def since(self, before: Usage) -> tuple[int, int]:
-        """Processor time used since `before`, and time waited for a core since then; nanoseconds."""
-        return self.ran_ns - before.ran_ns, self.waited_ns - before.waited_ns
-
-
-def usage_of(environment: Environment) -> Usage | None:
-    """The usage of the environment's process; None if the process has ended or cannot be measured."""
-    child = environment.child
-    if child is None:
-        return None
-    try:
-        return Usage.of(child.pid)
-    except (OSError, ValueError):
-        return None
 
 
 class Share:
@@ -216,6 +169,8 @@ class Cores:
         find_capacity: returns the number of cores for environments, millicores; None: every request begins immediately.
         read_usage: returns the usage of an environment's process; None if it cannot be measured.
 
+        is_runnable: whether a thread of an environment's process runs or waits for a core.
+
     Attributes:
         load: load of everything that runs or starts now, millicores.
     """
@@ -225,10 +180,12 @@ class Cores:
         find_capacity: Callable[[], int] | None = None,
         *,
         read_usage: Callable[[Environment], Usage | None] = usage_of,
+        is_runnable: Callable[[Environment], bool] = runs_or_waits,
     ) -> None:
         self.load = 0
         self._find_capacity = find_capacity
         self._usage = read_usage
+        self._is_runnable = is_runnable
         self._capacity = 0
         self._found_at_s = -_CAPACITY_S
         self._charges: dict[Environment, _Charge] = {}
@@ -420,6 +377,8 @@ class Cores:
             if open_ns < _SHORTEST_NS:
                 return  # too short to say anything, or the process waited for a core all the time
             load = min(self.capacity(), CORE * ran_ns // open_ns)
+            if load < charge.load // 2 and self._is_runnable(charge.environment):
+                return  # it waits for a core now; the kernel counts a wait only once it has ended
             self.load += load - charge.load
             charge.load = load
             if charge.runs:
@@ -446,12 +405,3 @@ def processor_cores(*, own: Path = Path("/proc/self/cgroup"), groups: Path = Pat
                 found = min(found, CORE * int(quota) // int(period))
             group = group.parent
     return max(CORE // 10, found)
-
-
-def can_measure() -> bool:
-    """Whether this system reports the processor time of processes."""
-    try:
-        Usage.of(os.getpid())
-    except (OSError, ValueError):
-        return False
-    return hasattr(os, "sched_getaffinity")

@@ -12,6 +12,7 @@ from thawd import __file__ as package_file
 from thawd import config
 from thawd.config import Settings
 from thawd.environments import sdk
+from thawd.environments.processor_time import can_measure
 from thawd.environments.sandbox import cpu, memory, process_limit
 from thawd.environments.sandbox.rights import find_rights, notice
 from thawd.environments.sandbox.storage import StorageWatch
@@ -21,7 +22,7 @@ from thawd.environments.starts.snapshots import Engine, NoEngineError
 from thawd.environments.starts.spawner import Spawner
 from thawd.errors import unexpected
 from thawd.publishing.build import Builder
-from thawd.scheduling.cores import Cores, can_measure, processor_cores
+from thawd.scheduling.cores import Cores, processor_cores
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.room import Room, default_max_environments, default_memory_mb
 from thawd.server.exclusive_resources import StartError
