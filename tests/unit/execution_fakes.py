@@ -74,7 +74,9 @@ class FakeSpawner:
     def under_way(self) -> list[asyncio.Future[FakeEnvironment]]:
         return [start for start in self.begun if not start.done()]
 
-    async def start(self, version: Version, *, provisioned: bool = False) -> FakeEnvironment:
+    async def start(
+        self, version: Version, *, provisioned: bool = False, spare: FakeEnvironment | None = None
+    ) -> FakeEnvironment:
         start: asyncio.Future[FakeEnvironment] = asyncio.get_running_loop().create_future()
         self.begun.append(start)
         self.versions.append(version)
@@ -101,6 +103,9 @@ class FakeSpawner:
         self.under_way[0].set_exception(error)
 
     # What the dispatcher asks of a spawner.
+
+    async def park(self, version: Version) -> Any:
+        return None
 
     async def prepare(self, version: Version) -> None:
         return None

@@ -36,6 +36,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         key: secret that callers must send; None: callers need no secret, and `host` must be a loopback address.
         grace_s: how long a stopping server waits for unfinished invocations, seconds, 0-3,600.
         max_environments: most execution environments at the same time; None: derived from the machine.
+        spares: most spares at the same time, 0-10,000.
         admission: ``cores``: run as many requests at the same time as the processor cores carry; ``all``: run every
             request that finds an environment.
         memory_mb: limit for the sum of all environments' memory limits, MiB; None: derived from the machine.
@@ -65,6 +66,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 30.0
     max_environments: int | None = None
     admission: str = "cores"
+    spares: int = 16
     memory_mb: int | None = None
     max_waiting: int = 1000
     queue_timeout_s: float = 30.0

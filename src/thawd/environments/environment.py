@@ -51,6 +51,8 @@ class Environment:
         ended: set when it can no longer be used.
         on_end: called once when it has ended.
         ready: a future; done when the process has reported that it can serve, or failed with InitError.
+        parked: a future of a spare; done when its process waits for `resume`. The result is the reason why it must not
+            be used, or None.
         child: its process, None until `adopt`.
         init_ms: time from the spawn until it was ready, milliseconds.
         prepare_ms: the part of `init_ms` spent inside the process, on init, fork or restore and after-restore hooks.
@@ -93,6 +95,7 @@ class Environment:
         self.child: Child | None = None
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[ReadyHead] = loop.create_future()
+        self.parked: asyncio.Future[str | None] = loop.create_future()
         self.ended = asyncio.Event()
         self._answer: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
         self._timed_out = False
@@ -135,6 +138,11 @@ class Environment:
     def extension_groups(self) -> list[int]:
         """The process groups of its extensions."""
         return [] if self._extensions is None else self._extensions.groups()
+
+    def resume(self) -> None:
+        """Let a parked spare become an environment; `ready` follows."""
+        assert isinstance(self._control, FrameProtocol)
+        self._control.send(frames.GO_ON, b"{}", b"")
 
     def drain(self) -> None:
         """Copy what its processes have written so far to the log."""
@@ -296,6 +304,8 @@ class Environment:
             self.ready.set_result(msgspec.convert(head, ReadyHead))
         elif kind == frames.INIT_ERROR and not self.ready.done():
             self.ready.set_exception(InitError(head["message"], body, by_function=True))
+        elif kind == frames.STAGE and head["stage"] == frames.PARKED and not self.parked.done():
+            self.parked.set_result(head["refused"])
         elif kind == frames.STAGE and not self.ready.done():
             self.hooks_since_s = time.monotonic()
         else:
@@ -368,6 +378,9 @@ class Environment:
         if not self.ready.done():
             self.ready.set_exception(InitError.of_exit(self.child))
             self.ready.exception()  # marks it as retrieved, because nobody may await it any more
+        if not self.parked.done():
+            self.parked.set_exception(InitError.of_exit(self.child))
+            self.parked.exception()
         self._close()
         self.on_end(self)
 

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from thawd.runtime import context, faults, logs, loop, priming, process, services, shared_files, template
+from thawd.runtime import context, faults, logs, loop, priming, process, services, shared_files, spare, template
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
@@ -150,17 +150,20 @@ def _freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optio
 def _in_copy(
     channel: Channel, handler: Handler, frozen: _Frozen, outcome: "engine.FreezeOutcome", *, library: str
 ) -> Tuple[Channel, Handler, Head]:
-    """Continue in a copy, in the role that `outcome.arguments[0]` names: environment, template or probe."""
+    """Continue in a copy, in the role that `outcome.arguments[0]` names: environment, spare, template or probe."""
     role = outcome.arguments[0]
     head: Head = {**frozen.facts, "restore_ms": outcome.restore_ms}
+    blocked = spare.park(channel) if role == "spare" else None
     begun_s = time.monotonic()
-    if role == "environment":
+    if role in ("environment", "spare"):
         # This must be the first step, because the function's own threads run as soon as a later call waits.
         _become(frozen, outcome.environment, thread_ids=lambda tid: engine.new_thread_id(tid, library=library))
+    if blocked is not None:
+        spare.resume(blocked)
     process.die_with_platform(_LIFELINE)
     process.limit_descriptors()
     shared_files.restore()
-    if role == "environment":
+    if role in ("environment", "spare"):
         return channel, handler, {**head, **_renewed(channel, begun_s=begun_s)}
     if role == "template":
         channel.send(frames.READY, {"pid": os.getpid(), **head})

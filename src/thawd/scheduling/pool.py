@@ -209,9 +209,11 @@ class Pool:
             if self._give(environment, None):
                 return True
             self._keep_idle(environment)
-        elif self._starting < self.waiting and self._room.reserve(self):
-            self._spawn_task(self._begin_start(provisioned=False))
-            return True
+        elif self._starting < self.waiting:
+            spare = self._room.spares.take(self)
+            if spare is not None or self._room.reserve(self):
+                self._spawn_task(self._begin_start(provisioned=False, spare=spare))
+                return True
         return False
 
     async def provision(self) -> None:
@@ -261,6 +263,7 @@ class Pool:
         """Retire the pool: end idle environments now and busy ones when they become idle, and start no more."""
         self.retired = True
         self._cores.leave(self)
+        self._room.spares.drop(self)
         if self._reaper is not None:
             self._reaper.cancel()
         for environment in list(self._idle):
@@ -273,13 +276,46 @@ class Pool:
 
     def oldest_idle_s(self) -> float | None:
         """See `Tenant.oldest_idle_s`."""
+        if self._room.spares.has(self):
+            return 0.0  # spares are ended before any environment
         return next((e.idle_since for e in self._idle if not e.provisioned), None)
 
     def end_oldest_idle(self) -> None:
         """See `Tenant.end_oldest_idle`."""
         oldest = next((e for e in self._idle if not e.provisioned), None)
-        if oldest is not None:
+        if self._room.spares.has(self):
+            self._room.spares.drop(self)
+        elif oldest is not None:
             self._end(oldest, after_turns=_TURNS_TO_SPAWN)
+
+    def reserve_spare(self) -> bool:
+        """See `Owner.reserve_spare`."""
+        if not self._room.reserve_spare(self):
+            return False
+        self.empty.clear()
+        return True
+
+    def release_spare(self) -> None:
+        """See `Owner.release_spare`."""
+        self._room.release(self)
+        self._set_if_empty()
+
+    def adopt_spare(self, spare: Environment) -> None:
+        """See `Owner.adopt_spare`."""
+        spare.on_end = self._on_spare_end
+
+    def end_spare(self, spare: Environment) -> None:
+        """See `Owner.end_spare`."""
+        self._dying.add(spare)
+        spare.kill()
+        self._room.release(self)
+
+    def _on_spare_end(self, spare: Environment) -> None:
+        if spare in self._dying:
+            self._dying.discard(spare)
+        elif self._room.spares.died(self, spare):
+            self._room.release(self)
+        self._set_if_empty()
 
     def _missing_provisioned(self) -> int:
         alive = sum(environment.provisioned for environment in self.all())
@@ -288,21 +324,23 @@ class Pool:
     def _backs_off(self) -> bool:
         return self._failure is not None and time.monotonic() < self._failure.until_s
 
-    def _begin_start(self, *, provisioned: bool) -> Coroutine[None, None, None]:
+    def _begin_start(self, *, provisioned: bool, spare: Environment | None = None) -> Coroutine[None, None, None]:
         """Count a start, for which room is already reserved. The returned coroutine performs it."""
         self._starting += 1
         self._starting_provisioned += provisioned
         self._cores.start_began(self.share, self.version)
         self.empty.clear()
-        return self._start(provisioned=provisioned)
+        return self._start(provisioned=provisioned, spare=spare)
 
-    async def _start(self, *, provisioned: bool) -> None:
+    async def _start(self, *, provisioned: bool, spare: Environment | None) -> None:
         """Start one environment. A failure is passed to the waiting requests and not raised."""
         environment: Environment | None = None
         failure: InitError | ServiceException | None = None
         try:
+            if self.retired and spare is not None:
+                spare.kill()
             if not self.retired:
-                environment = await self._room.start(self.version, provisioned=provisioned)
+                environment = await self._room.start(self.version, provisioned=provisioned, spare=spare)
         except (InitError, ServiceException) as error:
             failure = error
         except Exception as error:  # a bug in thawd must not end the server: only the waiting requests fail
@@ -447,7 +485,7 @@ class Pool:
             self._failed(InitError(str(error), error.document))
 
     def _set_if_empty(self) -> None:
-        if not (self._idle or self._busy or self._dying or self._starting):
+        if not (self._idle or self._busy or self._dying or self._starting or self._room.spares.concern(self)):
             self.empty.set()
 
     def _check_at_rest(self) -> None:
@@ -455,6 +493,7 @@ class Pool:
         if not (self._busy or self._starting or self.waiting or self.retired):
             self._keeper.at_rest(time.monotonic())
             self._schedule_reaping()
+            self._room.spares.want(self, spawn_task=self._spawn_task)
 
     def _schedule_reaping(self) -> None:
         """Set the timer of `_reap` to the time when an idle environment must end or one must be prewarmed."""

@@ -19,6 +19,7 @@ from thawd.environments.version import Version
 from thawd.errors import NoRoomError
 from thawd.resources import Function
 from thawd.scheduling.cores import Cores
+from thawd.scheduling.spares import Spares
 
 ENVIRONMENTS_PER_CPU = 16
 MEMORY_SHARE = 0.8
@@ -83,6 +84,7 @@ class Room:
             environments between two requests, seconds. A function with synchronous requests does not wait for a
             function that has only asynchronous ones.
         cores: decides when requests may begin; None: at once.
+        spares: most spares at the same time.
 
     Attributes:
         cores: lets requests in.
@@ -100,12 +102,14 @@ class Room:
         max_environments: int,
         patience_s: float = 1.0,
         cores: Cores | None = None,
+        spares: int = 0,
     ) -> None:
         self._spawner = spawner
         self.memory_mb = memory_mb
         self.max_environments = max_environments
         self._patience_s = patience_s
         self.cores = cores or Cores()
+        self.spares = Spares(spawner.park, limit=spares)
         self._functions = dict(functions)
         self._count: dict[Tenant, int] = {}
         self._used_mb = 0
@@ -154,6 +158,14 @@ class Room:
         self._used_mb += tenant.version.function.memory_mb
         return True
 
+    def reserve_spare(self, tenant: Tenant) -> bool:
+        """Reserve room for a spare of `tenant`. Ends nothing for it, and takes no room that somebody waits for."""
+        if self._line or not self._fits_count(tenant) or not self._fits_memory(tenant):
+            return False
+        self._count[tenant] = self._count.get(tenant, 0) + 1
+        self._used_mb += tenant.version.function.memory_mb
+        return True
+
     def release(self, tenant: Tenant) -> None:
         """Release the room of one environment."""
         self._count[tenant] -= 1
@@ -190,7 +202,9 @@ class Room:
             return alone or self._line[other] <= now_s - self._patience_s
         return alone and self._line[other] <= now_s - self._patience_s
 
-    async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
+    async def start(
+        self, version: Version, *, provisioned: bool = False, spare: Environment | None = None
+    ) -> Environment:
         """Start an environment in reserved room. If the machine is out of processes, end idle environments.
 
         The idle environments may belong to any tenant.
@@ -202,7 +216,7 @@ class Room:
         """
         for tries in range(_START_TRIES):
             try:
-                return await self._spawner.start(version, provisioned=provisioned)
+                return await self._spawner.start(version, provisioned=provisioned, spare=spare)
             except NoRoomError:
                 ended = tries % _TRIES_FOR_EACH == 0 and self._end_idle(None)
                 if (tries == 0 and not ended) or tries == _START_TRIES - 1:

@@ -11,6 +11,8 @@ INVOKE. A template sends FORKED for each FORK, and EXITED when a child has ended
 Freezing: the platform sends FREEZE after READY. The process reports its progress with STAGE frames and answers FROZEN.
 Then it answers INVOKE frames until GO_ON makes it a template, which it reports with a last STAGE.
 
+Spares: a thawed copy in the role of a spare reports the stage `PARKED` and waits for GO_ON before it continues to READY.
+
 Streaming: if INVOKE asks for the answer in parts, the runtime sends a PART for each part before the RESULT, and the
 RESULT's body is empty.
 
@@ -26,6 +28,9 @@ DESCRIPTORS = (3, 4, 5)
 
 PRIMING_FAILED = "the priming event failed"
 """First words of the reason why a process was not frozen, if its priming event failed. Republishing tries again."""
+
+PARKED = "parked"
+"""The stage of a spare: it waits for GO_ON, and then becomes an environment."""
 
 PER_ENVIRONMENT = ("AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_INITIALIZATION_TYPE", "THAWD_ENVIRONMENT", "TMPDIR")
 """The environment variables that have a different value in each process of a version."""

@@ -48,6 +48,12 @@ SERVER = (
         "from the machine",
     ),
     Option(
+        "spares",
+        kinds.whole(0, 10_000),
+        "Limit of spares: thawed processes that wait to become the next environment of a version that was invoked lately. "
+        "Each of them takes the place and the memory limit of an environment, and is ended first when room is needed.",
+    ),
+    Option(
         "admission",
         kinds.choice("cores", "all"),
         "Which requests run at once. `cores`: as many as the processor cores carry, by what their functions have used; "

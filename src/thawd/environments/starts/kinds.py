@@ -44,6 +44,10 @@ _CANNOT_THAW = 120
 _THAW_OUTPUT_BYTES = 4096
 
 
+class SpareRefusedError(Exception):
+    """A version can have no spare. The message says why."""
+
+
 class ThawFailedError(Exception):
     """A copy did not start. The message says why; it is thawd-thaw's own message if there is one.
 
@@ -205,6 +209,49 @@ class Starter:
         thawable.restore_ms = min(thawable.restore_ms, environment.ready.result().restore_ms)
         return environment
 
+    async def park(self, version: Version, thawable: Thawable) -> Environment:
+        """Start a spare: a copy of the frozen process that waits until `resume` makes it an environment.
+
+        Raises:
+            SpareRefusedError: the function's process cannot wait without running the function.
+            ThawFailedError: the copy did not start.
+            OSError: the machine could not start a process.
+        """
+        start = self._begin_copy(version, thawable, SNAP_START)
+        child = self._launcher.thaw(version, thawable.command("spare", start), start)
+        spare = _environment(version, start, StartKind.THAW, disk=thawable.disk)
+        start.stream.begin_tail(_THAW_OUTPUT_BYTES)
+        try:
+            await spare.connect(self._services)
+            spare.adopt(child)
+            async with asyncio.timeout(_THAW_S):
+                refused = await spare.parked
+        except InitError as error:
+            raise _thaw_failed(error, child, start.stream.end_tail()) from error
+        except BaseException as error:
+            spare.dying = True
+            child.kill()
+            if isinstance(error, TimeoutError):
+                raise ThawFailedError(f"it did not wait within {_THAW_S:.0f} s") from error
+            raise
+        finally:
+            start.stream.end_tail()
+        if refused is not None:
+            spare.dying = True
+            raise SpareRefusedError(refused)
+        return spare
+
+    async def resume(self, spare: Environment, *, started_s: float) -> Environment:
+        """Make a spare an environment that can serve.
+
+        Raises:
+            InitError: an after-restore hook failed, or the process ended.
+        """
+        assert spare.child is not None
+        spare.log.restore_start()
+        spare.resume()
+        return await self._init(spare, spare.child, started_s=started_s, deadline=_ReadyDeadline(spare))
+
     async def template(self, version: Version, *, to_freeze: bool = False) -> Template:
         """Start a process that runs init and then forks environments. With `to_freeze` it is frozen before it forks.
 
@@ -315,7 +362,8 @@ class Starter:
         """Adopt the process and wait until it is ready."""
         function = environment.version.function
         try:
-            environment.adopt(child)
+            if environment.child is None:
+                environment.adopt(child)
             self._on_spawned(environment)
             watched = MemoryLimit(child.pid, limit_mib=function.memory_mb)
             if environment.kind == StartKind.COLD:

@@ -68,6 +68,7 @@ class Origin:
         freezing: the task that finds or makes the image; None when none runs.
         template: forks environments. If there is an image, this is a thawed copy of it, used for bursts.
         starting: the task that starts the template; None when none runs.
+        spare_refused: why no spare of it is kept; None while that may be tried.
         renewing: whether the image is being replaced, because it can no longer be thawed on this machine.
         renewals: how often the image was replaced.
         thawing: number of thaws in progress.
@@ -89,6 +90,7 @@ class Origin:
         self.freezing: asyncio.Task[None] | None = None
         self.template: Template | None = None
         self.starting: asyncio.Task[Template] | None = None
+        self.spare_refused: str | None = None
         self.renewing = False
         self.renewals = 0
         self.thawing = 0

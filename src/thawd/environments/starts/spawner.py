@@ -15,7 +15,7 @@ from thawd.environments.calls import ServiceHandler
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
-from thawd.environments.starts.kinds import Starter, ThawFailedError
+from thawd.environments.starts.kinds import SpareRefusedError, Starter, ThawFailedError
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.origin import Origin, Reason, first_counted
 from thawd.environments.starts.snapshots import Engine, FreezeResult, Frozen, Snapshots
@@ -144,8 +144,32 @@ class Spawner:
             release = self._snapshots.supersede if origin.superseded else self._snapshots.release
             self._in_background(release(frozen))
 
-    async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
+    async def park(self, version: Version) -> Environment | None:
+        """Start a spare of `version`; None if its environments are not thawed, or cannot wait without running it.
+
+        Raises:
+            OSError: the machine could not start a process.
+        """
+        origin = self.origin(version)
+        if origin.frozen is None or origin.spare_refused is not None or origin.renewing:
+            return None
+        try:
+            return await self._starter.park(version, origin.frozen.thawable)
+        except SpareRefusedError as error:
+            origin.spare_refused = str(error)
+        except ThawFailedError as error:
+            self._thaw_failed(origin, origin.frozen, error)
+        return None
+
+    async def start(
+        self, version: Version, *, provisioned: bool = False, spare: Environment | None = None
+    ) -> Environment:
         """Start one environment and wait until it can serve.
+
+        Args:
+            version: the version that it runs.
+            provisioned: whether it is kept, however long it is idle.
+            spare: becomes the environment, if its process still lives.
 
         Raises:
             InitError: the function's init or an after-restore hook failed.
@@ -158,7 +182,10 @@ class Spawner:
             self._launcher.sweep()  # frees what processes that ended since the last attempt still occupy
         for left in reversed(range(_START_TRIES)):
             try:
-                environment = await self._start_fastest(origin, provisioned=provisioned, started_s=started_s)
+                environment = await self._resume(spare, started_s=started_s)
+                spare = None
+                if environment is None:
+                    environment = await self._start_fastest(origin, provisioned=provisioned, started_s=started_s)
             except InitError as error:
                 if not error.from_outside or not left:
                     self._metrics.function(version.function.name).init_failures += 1
@@ -175,6 +202,21 @@ class Spawner:
                 self._count_alive(origin, environment)
                 return environment
         raise AssertionError("the last try returns or raises")
+
+    async def _resume(self, spare: Environment | None, *, started_s: float) -> Environment | None:
+        """Make `spare` an environment; None if there is none, or its process has ended.
+
+        Raises:
+            InitError: an after-restore hook failed.
+        """
+        if spare is None or spare.dying:
+            return None
+        try:
+            return await self._starter.resume(spare, started_s=started_s)
+        except InitError as error:
+            if error.by_function:
+                raise
+            return None
 
     async def _start_fastest(self, origin: Origin, *, provisioned: bool, started_s: float) -> Environment:
         """Thaw an environment, else fork it, else start it cold; count the reason if it was not thawed.

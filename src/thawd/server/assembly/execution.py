@@ -216,6 +216,7 @@ def _room(settings: Settings, spawner: Spawner) -> Room:
         functions=settings.functions,
         memory_mb=server.memory_mb or default_memory_mb(),
         max_environments=server.max_environments or default_max_environments(),
+        spares=server.spares,
         cores=Cores(processor_cores if server.admission == "cores" and can_measure() else None),
     )
     required = config.required_environments(settings)

@@ -1,0 +1,32 @@
+"""A spare: a thawed copy that waits until the platform needs another environment, and then becomes it.
+
+Most of the time of a start passes while Python wakes up in the copy. A spare has done that. It has not yet renewed what
+must differ between copies, so nothing of the function may run while it waits: no other Python thread, no signal handler.
+"""
+
+import os
+import signal
+import sys
+
+from thawd.runtime.channel import Channel
+from thawd.wire import frames
+
+
+def park(channel: Channel) -> "set[int]":
+    """Wait until the platform sends GO_ON. Ends the process if the platform closes the channel instead.
+
+    Returns:
+        The signals that were blocked before. All signals are blocked until `resume`.
+    """
+    refused = "Python threads of the function would run in it" if len(sys._current_frames()) > 1 else None
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    channel.send(frames.STAGE, {"stage": frames.PARKED, "refused": refused})
+    frame = None if refused else channel.receive()
+    if frame is None or frame.kind != frames.GO_ON:
+        os._exit(0)
+    return {int(number) for number in blocked}
+
+
+def resume(blocked: "set[int]") -> None:
+    """Block only these signals again."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

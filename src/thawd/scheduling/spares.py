@@ -1,0 +1,119 @@
+"""Spares: processes of sleeping versions that are thawed already, so that the next environment needs less than a start.
+
+A version that was invoked lately has one spare, while the machine has room that nobody else wants. A spare counts as an
+environment of its version: it takes one place and the version's memory limit. It is the first to be ended when anybody
+needs room. All spares together are at most `limit`; beyond that, the version that was invoked longest ago loses its
+spare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from thawd.environments.environment import Environment
+from thawd.environments.version import Version
+from thawd.errors import ServiceException
+
+# Time after which a version that could not have a spare is tried again.
+_AGAIN_S = 60.0
+
+
+class Owner(Protocol):
+    """A pool, as its spare sees it."""
+
+    version: Version
+    retired: bool
+
+    def reserve_spare(self) -> bool:
+        """Reserve room for a spare, without ending anything for it."""
+
+    def release_spare(self) -> None:
+        """Release the room of a spare that does not exist."""
+
+    def adopt_spare(self, spare: Environment) -> None:
+        """Follow a spare: its death is reported to `Spares.died`."""
+
+    def end_spare(self, spare: Environment) -> None:
+        """End a spare and release its room."""
+
+
+class Spares:
+    """The spares of all versions.
+
+    Args:
+        park: starts a spare of a version; None if the version cannot have one.
+        limit: most spares at the same time; 0: none.
+    """
+
+    def __init__(self, park: Callable[[Version], Coroutine[None, None, Environment | None]], *, limit: int) -> None:
+        self.limit = limit
+        self._park = park
+        self._held: dict[Owner, Environment] = {}  # the version that was invoked last is at the end
+        self._parking: set[Owner] = set()
+        self._not_before_s: dict[Owner, float] = {}
+
+    def has(self, owner: Owner) -> bool:
+        """Whether `owner` has a spare."""
+        return owner in self._held
+
+    def concern(self, owner: Owner) -> bool:
+        """Whether `owner` has a spare, or one is being started."""
+        return owner in self._held or owner in self._parking
+
+    def want(self, owner: Owner, *, spawn_task: Callable[[Coroutine[None, None, None]], object]) -> None:
+        """Keep a spare for `owner`, which was invoked just now."""
+        if owner in self._held:
+            self._held[owner] = self._held.pop(owner)
+            return
+        if not self.limit or owner.retired or owner in self._parking:
+            return
+        if owner in self._not_before_s and time.monotonic() < self._not_before_s[owner]:
+            return
+        if len(self._held) + len(self._parking) >= self.limit:
+            if not self._held:
+                return
+            self.drop(next(iter(self._held)))
+        if owner.reserve_spare():
+            self._parking.add(owner)
+            spawn_task(self._make(owner))
+
+    def take(self, owner: Owner) -> Environment | None:
+        """Remove the spare of `owner` and return it; it becomes an environment in the room that it has."""
+        return self._held.pop(owner, None)
+
+    def drop(self, owner: Owner) -> None:
+        """End the spare of `owner`, if it has one."""
+        self._not_before_s.pop(owner, None)
+        spare = self._held.pop(owner, None)
+        if spare is not None:
+            owner.end_spare(spare)
+
+    def died(self, owner: Owner, spare: Environment) -> bool:
+        """Forget a spare whose process has ended; False if it was none any more."""
+        if self._held.get(owner) is not spare:
+            return False
+        del self._held[owner]
+        return True
+
+    async def _make(self, owner: Owner) -> None:
+        spare: Environment | None = None
+        try:
+            # Let whatever waits for this moment's answer go first.
+            await asyncio.sleep(0)
+            spare = await self._park(owner.version)
+        except (OSError, ServiceException):
+            pass  # a spare is never necessary, and there will be another occasion
+        finally:
+            self._parking.discard(owner)
+            if spare is None or spare.ended.is_set():
+                self._not_before_s[owner] = time.monotonic() + _AGAIN_S
+                owner.release_spare()
+        if spare is None or spare.ended.is_set():
+            return
+        owner.adopt_spare(spare)
+        self._held[owner] = spare
+        if owner.retired or spare.dying:
+            self.drop(owner)
