@@ -106,7 +106,8 @@ def _delays_ms(served: serving.Served) -> list[float]:
         while len(delays_ms) < PARTS:
             now_ns = time.monotonic_ns()
             chunks = waiting.split(b"\r\n")
-            # Chunks hold 20 digits each: a size line, the digits, and so on. An incomplete chunk stays in the list.
+            # Each chunk holds one or more times of 20 digits: a size line, the digits, and so on. Incomplete data waits
+            # for more.
             while len(chunks) > 2:
                 size, digits, chunks = chunks[0], chunks[1], chunks[2:]
                 for at in range(0, int(size, 16), 20):
