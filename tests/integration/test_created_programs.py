@@ -1,4 +1,4 @@
-"""Functions with programs of their own, created through the Lambda API: Node, a bootstrap, both in layers."""
+"""Functions with their own programs, created through the Lambda API: Node, a bootstrap, and both in layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ done
 
 
 def zipped(files: dict[str, str]) -> bytes:
-    """A zip of executable files."""
+    """Return a zip file of executable files."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         for name, text in files.items():

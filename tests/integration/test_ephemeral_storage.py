@@ -1,4 +1,4 @@
-"""Claims about ephemeral_storage_mb: an environment whose temporary folder holds more is ended, and it is said why."""
+"""ephemeral_storage_mb: an environment with more in its temporary folder is ended, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_one_that_wrote_too_much_and_answered_is_not_used_for_long(project: Proj
     project.code(CODE)
     project.config('[functions.f]\nhandler = "app.handler"\n')
     with project.up() as server:
-        # One that is looked at before it has answered ends with its invocation.
+        # An environment whose folder is measured during the invocation ends with that invocation, so try again.
         answered = eventually(lambda: (found := server.invoke("f", {"mb": 600}))[1] is None and found, what="an answer")
         first = answered[0]
         eventually(lambda: not any(server.function("f")["environments"].values()), what="its end")
