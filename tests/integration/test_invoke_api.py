@@ -1,4 +1,4 @@
-"""The Invoke API through boto3 and the AWS CLI: what Lambda's clients see."""
+"""The Invoke API through boto3 and the AWS CLI, as clients of Lambda see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`thawd snapshot lint`, as a person runs it before trusting a function to a snapshot."""
+"""`thawd snapshot lint`, as users run it before they allow snapshots for a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about structured logs, in a real server: the function's records and the platform's lines as JSON."""
+"""Structured logs on a real server: the function's records and the platform's lines as JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CODE = """
 
 
 def lines_of(server: Running, function: str, event: Any) -> tuple[list[dict[str, Any]], list[str]]:
-    """The lines of one invocation: those that are JSON objects, and the others."""
+    """Return the lines of one invocation: those that are JSON objects, and the others."""
     answer = server.client().invoke(FunctionName=function, Payload=json.dumps(event), LogType="Tail")
     documents, plain = [], []
     for line in base64.b64decode(answer["LogResult"]).decode().splitlines():
@@ -102,7 +102,7 @@ def test_records_of_logging_are_json_objects(project: Project, snapshots: str) -
         assert (fault["log_level"], fault["errorType"], fault["errorMessage"]) == ("ERROR", "ValueError", "two\nlines")
         assert fault["stackTrace"]
         assert plain == []
-        # What is printed stays as it is, and so does a function that asked for nothing.
+        # Printed text stays as it is, and so does the log of a function with the default settings.
         assert lines_of(server, "f", "hello") == ([], ["plain hello"])
         assert lines_of(server, "t", "extra")[0] == []
 
