@@ -1,4 +1,4 @@
-"""Claims about `thawd.sources.buckets.s3_event`: the JSON is S3's, and a notification gets what it asked for."""
+"""`thawd.sources.buckets.s3_event`: the JSON is S3's, and a notification gets the events it is configured for."""
 
 from __future__ import annotations
 
