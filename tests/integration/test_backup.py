@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import prestarted
 from thawd import config
 from thawd.server import backup as backups
 
@@ -259,7 +259,7 @@ def test_a_backup_may_be_made_into_the_folder_one_is_in(lively: Project) -> None
     folder = lively.root / "empty"
     folder.mkdir()
     configuration = str(lively.root / "thawd.toml")
-    made = subprocess.run(
+    made = prestarted.run(
         [sys.executable, "-m", "thawd", "backup", ".", "-c", configuration], cwd=folder, capture_output=True, text=True
     )
     assert made.returncode == 0, made.stderr

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests import prestarted
 from tests.integration.conftest import Project, eventually
 from tests.unit.answering import OK, answering
 from thawd.cli import bench as bench_commands
@@ -66,7 +67,7 @@ def bench(project: Project, *arguments: str, exits: int = 0) -> tuple[dict[str, 
     """Run `thawd bench` and return its document and its text."""
     # This does not use `Project.command`, which has a time limit: several servers are started, which takes long on a
     # slow machine.
-    done = subprocess.run(
+    done = prestarted.run(
         [sys.executable, "-m", "thawd", "bench", *arguments, "--json", "out.json"],
         cwd=project.root, capture_output=True, text=True,
     )  # fmt: skip

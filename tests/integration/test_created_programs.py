@@ -124,7 +124,10 @@ def test_a_function_without_its_bootstrap_fails_to_be_published(running: Running
 
 @pytest.mark.parametrize(
     ("runtime", "told"),
-    [("nodejs18.x", r"\[runtimes\], \"nodejs18.x\" = \"/path/to/node\""), ("ruby3.3", "there are python3.9, ")],
+    [
+        ("nodejs18.x", r"\[runtimes\], \"nodejs18.x\" = \"/path/to/node\""),
+        ("ruby3.3", "the supported runtimes are python3.9, "),
+    ],
 )
 def test_a_runtime_that_is_not_here_is_refused_at_creation(running: Running, runtime: str, told: str) -> None:
     client = running.client()

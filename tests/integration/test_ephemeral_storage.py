@@ -36,7 +36,7 @@ def test_an_invocation_that_writes_too_much_ends_and_is_told_why(project: Projec
         assert error == "Unhandled"
         assert document["errorType"] == "Runtime.ExitError"
         assert document["errorMessage"].endswith(f"its temporary folder (/tmp) holds 600 MB, {SAID}")
-        assert SAID in project.command("logs", "f", "--raw").stdout
+        eventually(lambda: SAID in project.command("logs", "f", "--raw").stdout, what="the reason in the log")
         assert server.invoke("f", {"mb": 0})[0] != within
         eventually(lambda: not list((project.data / "tmp").glob("*/file")), what="the end of the folder")
 

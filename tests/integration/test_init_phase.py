@@ -41,6 +41,7 @@ def test_the_first_invocation_runs_an_init_again_that_failed_at_publication(
             # Publishing runs no code here, so only the first invocation finds the error.
             assert server.invoke("f")[0]["errorType"] == "ConnectionError"
             eventually(lambda: server.invoke("f") == ("served", None), what="the next try")
+        eventually(lambda: "REPORT RequestId" in project.command("logs", "f", "--raw").stdout, what="the log")
         log = project.command("logs", "f", "--raw").stdout
         (failed,) = [line for line in log.splitlines() if line.startswith("INIT_REPORT ")]
         assert re.fullmatch(
@@ -55,8 +56,8 @@ def test_an_init_that_takes_too_long_is_reported_as_a_timeout(project: Project) 
     with project.up() as server:
         document, error = server.invoke("f")
         assert (document["errorType"], error) == ("Sandbox.Timedout", "Unhandled")
-        log = project.command("logs", "f", "--raw").stdout
-        assert re.search(r"INIT_REPORT Init Duration: [1-9]\d{3,}\.\d\d ms\tPhase: init\tStatus: timeout\n", log)
+        report = re.compile(r"INIT_REPORT Init Duration: [1-9]\d{3,}\.\d\d ms\tPhase: init\tStatus: timeout\n")
+        eventually(lambda: report.search(project.command("logs", "f", "--raw").stdout), what="the report in the log")
 
 
 def test_every_invocation_has_a_trace_header_and_one_that_is_given_is_passed_through(project: Project) -> None:

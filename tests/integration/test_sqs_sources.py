@@ -331,7 +331,8 @@ def test_messages_of_a_fifo_queue_keep_the_order_of_their_group(project: Project
         # When a message group becomes free during a long poll, the emulator treats it as busy until that poll ends.
         eventually(lambda: len(seen.done()) == 14, what="all messages")
         eventually(lambda: sqs.depth(url) == (0, 0), what="the deletion")
-    assert sorted(len(batch["Records"]) for batch in seen.batches()) == [4, 10]
+    sizes = [len(batch["Records"]) for batch in seen.batches()]
+    assert (sum(sizes), max(sizes) <= 10) == (14, True)
     for batch in seen.batches():
         numbers = [json.loads(record["body"])["number"] for record in batch["Records"]]
         groups = [record["attributes"]["MessageGroupId"] for record in batch["Records"]]

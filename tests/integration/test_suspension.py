@@ -160,8 +160,13 @@ def test_a_child_that_was_stopped_while_it_wrote_goes_on_writing(ready: Project)
             answer, error = server.invoke("f")
             assert (answer["pid"], error) == (pid, None)
         server.invoke("f", "end")
-        lines = ready.command("logs", "f", "--raw", "-n", "100000").stdout.splitlines()
-        assert "x" * 3000 in lines
+        lines: list[str] = []
+
+        def read() -> bool:
+            lines[:] = ready.command("logs", "f", "--raw", "-n", "100000").stdout.splitlines()
+            return "x" * 3000 in lines
+
+        eventually(read, what="the log")
         # A line is split only where the platform's own lines came in between.
         assert [line for line in lines if set(line) == {"x"} and len(line) > 3000] == []
 

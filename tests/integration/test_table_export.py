@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+from tests import prestarted
 from tests.integration.conftest import Project
 from thawd.cli.table_export import export
 from thawd.stores.tables.sqlite import SqliteTable
@@ -74,10 +75,10 @@ def test_json_lines_and_csv_are_what_is_printed(filled: Project) -> None:
     for kind, flag in (("jsonl", "--json"), ("csv", "--csv")):
         done = filled.command("table", "labels", "--format", kind, "--output", f"out.{kind}")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", f"out.{kind}: 4 items\n")
-        printed = subprocess.run(
+        printed = prestarted.run(
             [sys.executable, "-m", "thawd", "table", "labels", flag], cwd=filled.root, capture_output=True, check=True
         )
-        named = subprocess.run(
+        named = prestarted.run(
             [sys.executable, "-m", "thawd", "table", "labels", "--format", kind],
             cwd=filled.root,
             capture_output=True,
