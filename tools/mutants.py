@@ -49,6 +49,7 @@ PAIRS: dict[str, str] = {
     "thawd.queue.outcome_delivery": "outcome_delivery outcome_pace",
     "thawd.queue.lane": "lane",
     "thawd.sources.buckets.s3_event": "s3_event",
+    "thawd.sources.buckets.notification_rules": "s3_event",
     "thawd.grammar.event_patterns": "event_patterns",
     "thawd.grammar.schedule_expressions": "schedule_expressions",
     "thawd.grammar.queue_names": "sqs_source sqs_records",
