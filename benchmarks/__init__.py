@@ -1,1 +1,1 @@
-"""What thawd promises about speed, measured as ratios in one run on one machine; see `README.md`."""
+"""Benchmarks for what thawd promises about speed. They measure ratios in one run on one machine; see `README.md`."""

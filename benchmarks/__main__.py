@@ -1,4 +1,4 @@
-"""Runs the benchmarks and holds their figures against the bounds; ends with 1 when one does not hold.
+"""Runs the benchmarks and compares their figures with the bounds; exits with status 1 if a figure is out of bounds.
 
 python -m benchmarks                 all of them
 python -m benchmarks overhead idle   only these
@@ -42,10 +42,10 @@ RESULTS = serving.BUILD / "bench.json"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the named benchmarks, or all; the exit status."""
+    """Run the named benchmarks, or all of them, and return the exit status."""
     unknown = set(arguments) - set(BENCHMARKS)
     if unknown:
-        print(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
+        print(f"unknown benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     results: dict[str, Sequence[Figure]] = {}
     failed: list[str] = []
@@ -67,9 +67,9 @@ def main(arguments: Sequence[str]) -> int:
     taken_s = time.monotonic() - begun
     print(f"\n{taken_s:.0f} s; figures in {RESULTS.relative_to(serving.REPOSITORY)}")
     if failed:
-        print(f"does not hold: {'; '.join(failed)}")
+        print(f"failed or out of bounds: {'; '.join(failed)}")
         return 1
-    print("all bounds hold")
+    print("all figures are within their bounds")
     return 0
 
 

@@ -1,16 +1,16 @@
-"""A bucket that is flooded: up to 10,000 files dropped at once, each an event for a no-op function.
+"""A flooded bucket: up to 10,000 files dropped at once, each of which is an event for a no-op function.
 
-What: that every one of 100, 1,000 and 10,000 files gives exactly one invocation; the time per event at
-10,000 divided by those at 100 and 1,000; how much more memory the server needs for a backlog of 10,000 than
-for one of 1,000.
+What: whether each of 100, 1,000 and 10,000 files causes exactly one invocation; the time per event with 10,000 files,
+divided by the time per event with 100 and with 1,000; how much more memory the server needs for a backlog of 10,000
+events than for one of 1,000.
 
-How: the files are written elsewhere on the same disk and renamed into a new folder of the bucket, as fast
-as that goes, so that the backlog is there at once. Clocked from the first rename to the last answer. The
-counts come from the server's status, its memory from ``/proc`` at every look. The smaller loads are
-repeated and their medians taken.
+How: the files are written elsewhere on the same disk. Then they are renamed into a new folder of the bucket as fast as
+possible, so that the whole backlog exists from the start. The time runs from the first rename to the last answer. The
+counts come from the server's status, and its memory is read from ``/proc`` at every poll. The two smaller loads are
+repeated and their medians are used.
 
-Why: an upload of a whole folder is the first thing people try, and what costs more the more there is shows
-only then.
+Why: uploading a whole folder is the first thing people try. A cost that grows with the number of files shows only with
+many files.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ notify = [{ function = "noop", suffix = ".txt" }]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one load came to.
+    """The measurements of one load.
 
     Attributes:
-        files: how many.
+        files: number of files.
         taken_s: from the first file to the last answer, seconds.
-        processor_s: processor time of the server meanwhile, seconds.
-        peak_mib: most resident memory of the server seen, MiB.
+        processor_s: processor time that the server used meanwhile, seconds.
+        peak_mib: highest resident memory of the server that was observed, MiB.
     """
 
     files: int
@@ -60,15 +60,15 @@ class Load:
 
     @property
     def per_event_ms(self) -> float:
-        """Time per event, milliseconds."""
+        """Return the time per event, milliseconds."""
         return self.taken_s / self.files * 1000
 
 
 def measure() -> Sequence[Figure]:
-    """Completeness, cost per event, growth of memory.
+    """Measure completeness, cost per event and memory growth.
 
     Raises:
-        BenchmarkError: events were lost, doubled or failed.
+        BenchmarkError: events were lost, ran twice or failed.
     """
     with serving.thawd(CONFIGURATION, {"function/noop.py": serving.NOOP}) as served:
         serving.invoke(served, "noop", {})
@@ -80,7 +80,7 @@ def measure() -> Sequence[Figure]:
     return [
         Figure("invocations per file", invocations / sum(LOADS), "x", EXACTLY, 1.0, f"{sum(LOADS):,} files"),
         Figure(
-            f"cost at {LARGE:,}, of that at {SMALL:,}",
+            f"cost per event with {LARGE:,}, relative to {SMALL:,}",
             large / small,
             "x",
             AT_MOST,
@@ -88,7 +88,7 @@ def measure() -> Sequence[Figure]:
             rates.format(small),
         ),
         Figure(
-            f"cost at {LARGE:,}, of that at {MIDDLE:,}",
+            f"cost per event with {LARGE:,}, relative to {MIDDLE:,}",
             large / middle,
             "x",
             AT_MOST,
@@ -96,7 +96,7 @@ def measure() -> Sequence[Figure]:
             rates.format(middle),
         ),
         Figure(
-            f"memory at {LARGE:,} over that at {MIDDLE:,}",
+            f"extra memory with {LARGE:,} instead of {MIDDLE:,}",
             peak_mib[LARGE] - peak_mib[MIDDLE],
             "MiB",
             AT_MOST,
@@ -112,7 +112,7 @@ def _median(loads: list[Load], files: int) -> float:
 
 
 def _drop(served: serving.Served, files: int, number: int) -> Load:
-    """Put so many files into the bucket, wait until they are processed."""
+    """Put `files` files into the bucket and wait until all are processed."""
     staging = served.folder / "staging"
     staging.mkdir(exist_ok=True)
     names = [f"{index:05}.txt" for index in range(files)]
@@ -130,7 +130,7 @@ def _drop(served: serving.Served, files: int, number: int) -> Load:
 
 
 def _await(served: serving.Served, expected: int) -> float:
-    """Wait until so many invocations are answered; the most memory the server had meanwhile, MiB."""
+    """Wait until `expected` invocations are answered. Return the server's highest memory meanwhile, MiB."""
     peak_mib = 0.0
     seen, seen_at = -1, time.monotonic()
     while True:
@@ -146,7 +146,10 @@ def _await(served: serving.Served, expected: int) -> float:
 
 
 def _settled(served: serving.Served) -> int:
-    """All invocations so far, once nothing is queued or running: an event that came twice would show."""
+    """Wait until nothing is queued or running and return the number of invocations so far.
+
+    The wait makes the count include events that ran twice.
+    """
 
     def at_rest() -> bool | None:
         function = served.function("noop")

@@ -1,15 +1,16 @@
-"""What durability costs: asynchronous events, stored before they are acknowledged.
+"""What durability costs: asynchronous events are stored before they are acknowledged.
 
-What: the rate at which 16 clients get events accepted, against bare SQLite that commits the same rows 16 at a time by
-`executemany` with the same fsync policy; the same over HTTP; events from their acceptance to their end, against
-synchronous invocations of the same no-op function; what an event costs with 1,000 and with 1,000,000 waiting before it;
-the start of a server, and its memory, with 1,000,000 waiting.
+What: the rate at which 16 clients get events accepted, compared with plain SQLite that commits the same rows, 16 at a
+time, with `executemany` and the same fsync policy; the same rate over HTTP; the rate at which events are accepted and
+run to their end, compared with synchronous invocations of the same no-op function; what an event costs with 1,000 and
+with 1,000,000 events waiting before it; how long a server takes to start with 1,000,000 events waiting, and how much
+memory it has then.
 
-How: all on the same file system, a disk under ``build/``. The bare rows are those of an event (its row and its payload,
-with the index). Rounds alternate and medians are taken. Backlogs are made by the store itself; the function they wait
-for is one that is not declared, so that nothing runs them.
+How: all measurements use the same file system, a disk under ``build/``. The plain SQLite rows are those of an event:
+its row and its payload, with the index. Rounds alternate and medians are used. The store itself creates the backlogs.
+Their events are for a function that is not declared, so nothing runs them.
 
-Why: a queue that is slow because it is safe would be switched off, and one that slows down as it fills makes a burst
+Why: people would switch off a queue that is slow because it is safe. A queue that slows down as it fills makes a burst
 worse.
 """
 
@@ -58,7 +59,7 @@ _ASYNCHRONOUS = {"X-Amz-Invocation-Type": "Event"}
 
 
 def measure() -> Sequence[Figure]:
-    """The ratios, with the rates behind them.
+    """Measure the ratios and the rates they are computed from.
 
     Raises:
         BenchmarkError: events were lost, or a server did not start.
@@ -83,7 +84,7 @@ def _acceptance() -> tuple[list[float], list[float]]:
 
 
 def _bare(path: Path) -> float:
-    """Rows a second that SQLite commits, as many at a time as there are clients."""
+    """Return how many rows SQLite commits per second when each commit holds one row per client."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
@@ -105,7 +106,10 @@ def _bare(path: Path) -> float:
 
 
 def _accept(path: Path) -> float:
-    """Events a second that the queue accepts from so many clients, each of which waits for its last."""
+    """Return how many events the queue accepts per second from concurrent clients.
+
+    Each client waits for its previous event to be accepted.
+    """
     with contextlib.closing(open_state(path)) as state:
         queue = EventQueue(state)
 
@@ -132,13 +136,13 @@ def _over_http() -> Sequence[Figure]:
     ratio = statistics.median(whole / plain for plain, _, whole in rounds)
     return [
         Figure(
-            "accepted over HTTP, of synchronous invocations",
+            "rate accepted over HTTP, relative to synchronous invocations",
             statistics.median(stored / plain for plain, stored, _ in rounds),
             "x",
             note=f"{accepted:,.0f}/s against {synchronous:,.0f}/s",
         ),
         Figure(
-            "accepted and run, of synchronous invocations",
+            "rate accepted and run, relative to synchronous invocations",
             ratio,
             "x",
             AT_LEAST,
@@ -153,7 +157,7 @@ def _synchronous(url: str) -> float:
 
 
 def _end_to_end(served: serving.Served, url: str) -> tuple[float, float]:
-    """Events a second accepted, and from the first's acceptance to the last's end."""
+    """Return events accepted per second, and events per second from the first acceptance to the last end."""
     begun = time.perf_counter()
     accepted = load.send(url, body=BODY, headers=_ASYNCHRONOUS, connections=CLIENTS, requests=EVENTS).rate_per_s
 
@@ -178,7 +182,7 @@ def _with_a_backlog() -> Sequence[Figure]:
             starts[count], memory[count] = _start(data)
     return [
         Figure(
-            f"cost of an event behind {LARGE:,}, of that behind {SMALL:,}",
+            f"cost of an event behind {LARGE:,}, relative to one behind {SMALL:,}",
             costs[LARGE] / costs[SMALL],
             "x",
             AT_MOST,
@@ -187,7 +191,7 @@ def _with_a_backlog() -> Sequence[Figure]:
         ),
         Figure(f"start with {LARGE:,} queued", starts[LARGE], "s", AT_MOST, MOST_START_S, f"{starts[SMALL]:.2f} s"),
         Figure(
-            f"memory with {LARGE:,} queued over that with {SMALL:,}",
+            f"extra memory with {LARGE:,} queued instead of {SMALL:,}",
             memory[LARGE] - memory[SMALL],
             "MiB",
             AT_MOST,
@@ -198,7 +202,7 @@ def _with_a_backlog() -> Sequence[Figure]:
 
 
 def _fill(path: Path, count: int) -> None:
-    """A state file with so many events waiting."""
+    """Create a state file with `waiting` events in the queue."""
     with contextlib.closing(open_state(path)) as state:
         queue = EventQueue(state)
 
@@ -212,7 +216,8 @@ def _fill(path: Path, count: int) -> None:
 
 
 def _cost_ms(path: Path) -> float:
-    """Time to accept, lease and end an event, milliseconds: the median of rounds of some thousand."""
+    """Return the time to accept, lease and end an event, milliseconds: the median of rounds of several thousand
+    events."""
     with contextlib.closing(open_state(path)) as state:
         queue = EventQueue(state)
 
@@ -233,7 +238,7 @@ def _cost_ms(path: Path) -> float:
 
 
 def _start(data: Path) -> tuple[float, float]:
-    """Time until a server on this data folder serves, seconds, and its memory then, MiB."""
+    """Return how long a server on this data folder takes until it serves, seconds, and its memory then, MiB."""
     configuration = f"{CONFIGURATION}".replace("[server]\n", f"[server]\ndata = {str(data)!r}\n")
     begun = time.perf_counter()
     with serving.thawd(configuration, {"function/noop.py": serving.NOOP}) as served:

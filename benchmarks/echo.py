@@ -1,7 +1,7 @@
-"""The bare server that `benchmarks.overhead` compares with: Starlette on uvicorn, echoing a POST.
+"""The plain server that `benchmarks.overhead` compares with: Starlette on uvicorn, echoing a POST.
 
-The settings are those thawd gives its own uvicorn: httptools, uvloop, no access log, one process. A program
-of its own.
+Its settings are those that thawd gives its own uvicorn: httptools, uvloop, no access log, one process. It runs as a
+separate program:
 
     python -m benchmarks.echo READY_FILE
 """
@@ -24,12 +24,12 @@ PATH = "/echo"
 
 
 async def echo(request: Request) -> Response:
-    """The body, back."""
+    """Return the request's body."""
     return Response(await request.body(), media_type="application/json")
 
 
 def main(ready: Path) -> None:
-    """Serve until SIGTERM; url and pid are in `ready` as soon as connections are accepted."""
+    """Serve until SIGTERM. Write URL and process id to the file `ready` as soon as connections are accepted."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     app = Starlette(routes=[Route(PATH, echo, methods=["POST"])])
     config = uvicorn.Config(
@@ -42,7 +42,7 @@ def main(ready: Path) -> None:
         log_config=None,
         server_header=False,
     )
-    # The kernel accepts from here on; uvicorn answers as soon as its loop runs.
+    # The kernel accepts connections from here on. uvicorn answers them as soon as its loop runs.
     announced = {"url": f"http://127.0.0.1:{listener.getsockname()[1]}", "pid": os.getpid()}
     ready.write_text(json.dumps(announced))
     uvicorn.Server(config).run(sockets=[listener])

@@ -1,16 +1,17 @@
-"""The snapshot engine by itself: a process with a 1 GB model, frozen, and thawed again and again.
+"""The snapshot engine by itself: a process with a 1 GB model is frozen once and thawed repeatedly.
 
-What: from the exec of the program that thaws to the end of the first inference, against the same process's next
-inference, a cold start, a fork of the loaded process, and CRIU where there is one that works; the memory of 16 copies
-and the time until 16 copies started at once have answered; the time of a freeze against a plain write of as much.
+What: the time from exec of the thawing program to the end of the first inference, compared with the next inference of
+the same process, a cold start, a fork of the loaded process, and CRIU where a working one is installed; the memory of
+16 copies, and the time until 16 copies that start together have answered; the time of a freeze compared with a plain
+write of as many bytes.
 
 How: ONNX Runtime with 1 GiB of weights (`programs/onnx_stack.py`), one thread, everything in the page cache. Cold
-starts, forks and thaws take turns, each is timed by the process itself (`engine_processes`), each must come to the
-result of the first one. "Warm" is the median of the later inferences of the same copy. For the 16 copies "warm" is one
-inference of each of them, all asked for at once. The plain write goes to the folder of the image, in pieces of 64 MB,
-with an fsync at the end, right after each freeze. Medians throughout.
+starts, forks and thaws alternate. Each process times itself (`engine_processes`), and each must produce the first one's
+result. "Warm" is the median of the later inferences of the same copy. For the 16 copies, "warm" is one inference of
+each copy, all requested together. The plain write goes to the folder of the image, in pieces of 64 MB, with an fsync at
+the end, right after each freeze. All figures are medians.
 
-Why: it is what thawd exists for.
+Why: fast starts from snapshots are the purpose of thawd.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ PIECE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """One freeze, and a plain write of as much right after it.
+    """One freeze, and a plain write of as many bytes right after it.
 
     Attributes:
-        taken_ms: the freeze, milliseconds.
-        plain_ms: the write with its fsync, milliseconds.
-        written_bytes: on the disk.
+        taken_ms: duration of the freeze, milliseconds.
+        plain_ms: duration of the plain write with its fsync, milliseconds.
+        written_bytes: size of the image on disk, bytes.
     """
 
     taken_ms: float
@@ -58,10 +59,10 @@ class Freeze:
 
 
 def measure() -> Sequence[Figure]:
-    """All figures of the engine with ONNX Runtime.
+    """Measure all figures of the engine with ONNX Runtime.
 
     Raises:
-        BenchmarkError: a library is missing, a freeze was refused, a copy failed or came to another result.
+        BenchmarkError: a library is missing, a freeze was refused, or a copy failed or produced a different result.
     """
     lacking = engine_models.missing(sys.executable, ["numpy", "onnx", "onnxruntime"])
     if lacking:
@@ -88,7 +89,7 @@ def measure() -> Sequence[Figure]:
 
 
 def _freeze(original: Subject, image: Path) -> Freeze:
-    """Freeze `original` to `image`, in place of what is there, and write as many bytes plainly beside it."""
+    """Freeze `original` to `image`, replacing an older image, and write as many bytes plainly beside it."""
     image.unlink(missing_ok=True)
     taken_ms = float(original.ask(f"freeze {image}")["took_ms"])
     written_bytes = image.stat().st_blocks * 512
@@ -107,7 +108,7 @@ def _freeze(original: Subject, image: Path) -> Freeze:
 def _freeze_figure(freezes: list[Freeze]) -> Figure:
     taken_ms, plain_ms = (statistics.median(getattr(one, name) for one in freezes) for name in ("taken_ms", "plain_ms"))
     return Figure(
-        "freeze, of a plain write and fsync of as much",
+        "freeze, relative to a plain write and fsync of as much",
         statistics.median(one.taken_ms / one.plain_ms for one in freezes),
         "x",
         AT_MOST,

@@ -1,4 +1,4 @@
-"""Many copies of one image at once: the memory they share, and how they start together."""
+"""Many copies of one image at once: how much memory they share and how long they take to start together."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BURSTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """`COPIES` started at once.
+    """`COPIES` copies started together.
 
     Attributes:
-        start_ms: from before the first start until all had answered, milliseconds.
-        warm_ms: for one more inference of each, asked for at once, milliseconds.
-        memory_mib: of all together once they had answered, MiB.
+        start_ms: time from before the first start until all copies have answered, milliseconds.
+        warm_ms: time for one more inference of each copy, all requested together, milliseconds.
+        memory_mib: memory of all copies together after they have answered, MiB.
     """
 
     start_ms: float
@@ -33,10 +33,10 @@ class Burst:
 
 
 def figures(image: Path, result: str, *, most_memory: float, most_time: float) -> list[Figure]:
-    """Memory of `COPIES` thawed copies against that of one, and their time to answer against that of warm ones.
+    """Compare `COPIES` thawed copies with one copy (memory) and with warm copies (time to answer).
 
     Raises:
-        BenchmarkError: a copy did not start or came to another result than `result`.
+        BenchmarkError: a copy did not start, or its result is not `result`.
     """
     one_mib = _one_mib(image, result)
     bursts = [_burst(image, result) for _ in range(BURSTS)]
@@ -45,7 +45,7 @@ def figures(image: Path, result: str, *, most_memory: float, most_time: float) -
     )
     return [
         Figure(
-            f"memory (PSS) of {COPIES} copies, of one's",
+            f"memory (PSS) of {COPIES} copies, relative to one",
             all_mib / one_mib,
             "x",
             AT_MOST,
@@ -53,7 +53,7 @@ def figures(image: Path, result: str, *, most_memory: float, most_time: float) -
             f"{all_mib:,.0f} MiB against {one_mib:,.0f} MiB",
         ),
         Figure(
-            f"{COPIES} started at once, of {COPIES} warm ones' time",
+            f"{COPIES} copies started together, relative to {COPIES} warm copies",
             statistics.median(burst.start_ms / burst.warm_ms for burst in bursts),
             "x",
             AT_MOST,

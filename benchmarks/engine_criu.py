@@ -1,8 +1,8 @@
-"""CRIU on the same process, for comparison, where one that works here is on PATH.
+"""CRIU on the same process, for comparison, where a working CRIU is on PATH.
 
-It restores one process from one image at a time, needs privileges, and hands no pipes over; so the process waits for a
-file to appear and leaves its answer in another. The versions in the distributions of 2024 and before do not know the
-vDSO of kernels from 6.13 on; ``criu check`` tells.
+CRIU restores one process from one image at a time, needs privileges, and passes no pipes to the restored process. So
+the process waits for a file to appear and writes its answer to another file. The CRIU versions in distributions of 2024
+and before do not know the vDSO of kernels from 6.13 on; ``criu check`` reports this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ RUN_S = 120.0
 
 
 def figure(workload: Workload, folder: Path, result: str) -> Figure:
-    """Time of one restore to the first inference; the reason where there is no CRIU, with the value 0.
+    """Measure the time from one CRIU restore to the end of the first inference.
+
+    Without a usable CRIU, the figure has the value 0 and its note says why.
 
     Raises:
         BenchmarkError: a CRIU that passes its own check could not dump or restore.
@@ -40,16 +42,19 @@ def figure(workload: Workload, folder: Path, result: str) -> Figure:
 
 
 def _failed_check(criu: str) -> str | None:
-    """What its own check says against it; None when it passes."""
+    """Return why CRIU's own check fails, or None if it passes."""
     done = subprocess.run([criu, "check"], capture_output=True, text=True, timeout=30, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or ["it says nothing"]
-        return f"criu check ends with {done.returncode}: {said[-1]}"
+        said = done.stderr.strip().splitlines() or ["no output"]
+        return f"criu check exits with status {done.returncode}: {said[-1]}"
     return None
 
 
 def _dump(workload: Workload, folder: Path, criu: str) -> None:
-    """Start the process, wait until it has loaded, have CRIU write it to ``images`` in `folder`; it ends by that."""
+    """Start the process, wait until it has loaded, and have CRIU dump it to ``images`` in `folder`.
+
+    The dump ends the process.
+    """
     images, log = folder / "images", folder / "subject.log"
     images.mkdir()
     command = [*workload.command, f"await {folder / GO} {folder / ANSWER}"]
@@ -63,7 +68,7 @@ def _dump(workload: Workload, folder: Path, criu: str) -> None:
             start_new_session=True,
         )
     try:
-        # Two lines: of the first inference, and that it waits.
+        # The first line answers the first inference, the second says that the process waits.
         serving.wait_for(lambda: len(log.read_bytes().splitlines()) >= 2 or None, f"two lines in {log}", within_s=60.0)
         _run([criu, "dump", "--tree", str(process.pid), "--images-dir", str(images)])
     finally:

@@ -1,15 +1,17 @@
-"""The snapshot engine with large libraries: torch with a 400 MB model, captions by ViT-GPT2 and transformers.
+"""The snapshot engine with large libraries: torch with a 400 MB model, and image captions with ViT-GPT2 and
+transformers.
 
-What: as in `benchmarks.engine`, from exec to first inference: thawed against warm, cold and forked.
+What: the time from exec to the first inference, as in `benchmarks.engine`: thawed compared with warm, cold and forked.
 
-How: one thread; random weights, the captions' in the real architecture (`programs/captions.py`), a beam search of four
-with 16 new tokens. A cold start's time holds the imports, as it does for who waits for it. A caption takes seconds, and
-what else the machine does varies it by more than a thaw adds: so the fastest of each kind are compared, not medians.
+How: one thread and random weights. The caption model has the real architecture (`programs/captions.py`) and uses a beam
+search of four with 16 new tokens. A cold start's time includes the imports, because a caller waits for them too. A
+caption takes seconds, and other load on the machine varies that time by more than a thaw adds. So the fastest start of
+each kind is compared, not the median.
 
-Why: their imports alone take seconds, which a snapshot saves however small the model is.
+Why: the imports alone take seconds. A snapshot saves them however small the model is.
 
-torch, transformers and safetensors are taken from ``.venv-libraries`` or the interpreter that
-``BENCH_LIBRARIES_PYTHON`` names; without them the benchmark is skipped.
+torch, transformers and safetensors come from ``.venv-libraries`` or from the interpreter that
+``BENCH_LIBRARIES_PYTHON`` names. Without them the benchmark is skipped.
 """
 
 from __future__ import annotations
@@ -31,18 +33,18 @@ CAPTIONS_TIMES = Rounds(rounds=2, forks=0, thaws=3, warm=1)
 
 
 def measure() -> Sequence[Figure]:
-    """Both bounds, with the restore steps.
+    """Measure both ratios and the restore steps.
 
     Raises:
         Skipped: a library is missing.
-        BenchmarkError: a freeze was refused, a copy failed or came to another result.
+        BenchmarkError: a freeze was refused, or a copy failed or produced a different result.
     """
     python = engine_models.libraries_python()
     lacking = engine_models.missing(python, ["torch", "transformers", "tokenizers", "safetensors"])
     if lacking:
         raise Skipped(
-            f"{python} lacks {', '.join(lacking)}; `make test-libraries` makes such an environment, "
-            f"{engine_models.LIBRARIES_VARIABLE} names another"
+            f"{python} lacks {', '.join(lacking)}; install them with `make test-libraries`, "
+            f"or name another interpreter in {engine_models.LIBRARIES_VARIABLE}"
         )
     torch = _starts("torch_stack", python, TORCH_TIMES)
     captions = _starts("captions", python, CAPTIONS_TIMES)

@@ -1,7 +1,8 @@
-"""What the snapshot benchmarks run: models, made once and kept under ``build/``, and the commands that load them.
+"""The workloads of the snapshot benchmarks: models, made once and kept under ``build/``, and the commands that load
+them.
 
-ONNX Runtime is taken from the interpreter that runs the benchmarks (the extra `demo`), torch and transformers from
-``.venv-libraries`` or the interpreter that ``BENCH_LIBRARIES_PYTHON`` names.
+ONNX Runtime comes from the interpreter that runs the benchmarks (the extra `demo`). torch and transformers come from
+``.venv-libraries`` or from the interpreter that ``BENCH_LIBRARIES_PYTHON`` names.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ MAKE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A program of `PROGRAMS` with what it loads.
+    """A program from `PROGRAMS` and the model it loads.
 
     Attributes:
         name: module in `PROGRAMS`.
         python: path of the interpreter.
-        argument: given to its `load`: the folder of its model, as a rule.
+        argument: the argument of its `load`; usually the folder of its model.
     """
 
     name: str
@@ -42,12 +43,12 @@ class Workload:
 
     @property
     def command(self) -> list[str]:
-        """Starts it from nothing."""
+        """Return the command that starts the workload from nothing."""
         return [self.python, str(PROGRAMS / "subject.py"), self.name, self.argument]
 
 
 def environment() -> dict[str, str]:
-    """Environment variables of a process under measurement; its interpreter need not have thawd installed."""
+    """Environment variables of a measured process. Its interpreter need not have thawd installed."""
     return {
         **os.environ,
         "PYTHONPATH": str(serving.REPOSITORY / "src"),
@@ -57,7 +58,7 @@ def environment() -> dict[str, str]:
 
 
 def thaw_command(image: Path) -> list[str]:
-    """Starts a copy of the process in `image`."""
+    """Return the command that starts a copy of the process in `image`."""
     return [str(_native(engine.PROGRAM_NAME)), str(image)]
 
 
@@ -70,7 +71,8 @@ def _native(name: str) -> Path:
 
 
 def missing(python: str, needed: Sequence[str]) -> list[str]:
-    """Those of the modules `needed` that the interpreter `python` does not find; all where there is none."""
+    """Return those modules of `needed` that the interpreter `python` cannot find; all of them if there is no such
+    interpreter."""
     look = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
     try:
         done = subprocess.run([python, "-c", look, *needed], capture_output=True, text=True, timeout=30, check=True)
@@ -80,12 +82,12 @@ def missing(python: str, needed: Sequence[str]) -> list[str]:
 
 
 def libraries_python() -> str:
-    """The interpreter that has torch and transformers, or ought to."""
+    """Return the interpreter that is expected to have torch and transformers. It may not exist."""
     return os.environ.get(LIBRARIES_VARIABLE, str(serving.REPOSITORY / ".venv-libraries/bin/python"))
 
 
 def with_model(name: str, python: str) -> Workload:
-    """The workload `name`, its model made unless that has been done before.
+    """Return the workload `name`. Make its model unless it exists already.
 
     Raises:
         BenchmarkError: the model could not be made.
@@ -102,14 +104,14 @@ def with_model(name: str, python: str) -> Workload:
             command = [python, str(source), str(model)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=MAKE_S, check=False)
             if done.returncode:
-                raise BenchmarkError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+                raise BenchmarkError(f"{' '.join(command)} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
             model.rename(folder)
     return Workload(name, python, str(folder))
 
 
 @contextmanager
 def image_folder() -> Iterator[Path]:
-    """A folder for images on the disk the repository is on; removed at the end."""
+    """Yield a folder for images on the disk that holds the repository, and remove it at the end."""
     serving.BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=serving.BUILD) as name:
         yield Path(name)

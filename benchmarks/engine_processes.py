@@ -1,8 +1,8 @@
-"""The processes of the snapshot benchmarks: started from nothing or thawed from an image, timed from the exec on.
+"""The processes of the snapshot benchmarks: started from nothing or thawed from an image, and timed from exec on.
 
-A process is started by posix_spawn, which does not copy the caller's page tables; the time just before that call is
-where every start is clocked from. The process's own clock reading after its inference is where it ends: how fast its
-answer is read does not count. See `programs/subject.py` for what the processes do.
+Every process is started with posix_spawn, which does not copy the caller's page tables. Each start is timed from just
+before that call to the clock reading that the process takes after its inference. So the time to read the answer does
+not count. See `programs/subject.py` for what the processes do.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Subject:
     """A running process that takes commands.
 
     Attributes:
-        pid: of the process.
-        begun_ns: CLOCK_MONOTONIC before it was started.
-        commands: descriptor its commands are written to.
-        answers: descriptor its answers come from.
-        errors: what it wrote to standard error.
+        pid: process id.
+        begun_ns: CLOCK_MONOTONIC before the process was started, nanoseconds.
+        commands: file descriptor to write commands to.
+        answers: file descriptor to read answers from.
+        errors: the file that collects its standard error.
     """
 
     pid: int
@@ -45,10 +45,10 @@ class Subject:
     _unread: bytearray = field(default_factory=bytearray)
 
     def answer(self) -> dict[str, Any]:
-        """The next answer.
+        """Return the next answer.
 
         Raises:
-            BenchmarkError: the process ended, or said nothing for `ANSWER_S` seconds.
+            BenchmarkError: the process ended, or did not answer for `ANSWER_S` seconds.
         """
         deadline = time.monotonic() + ANSWER_S
         while b"\n" not in self._unread:
@@ -64,20 +64,23 @@ class Subject:
         return answer
 
     def send(self, command: str) -> None:
-        """Give a command and do not wait."""
+        """Send a command without waiting for its answer."""
         os.write(self.commands, command.encode() + b"\n")
 
     def ask(self, command: str) -> dict[str, Any]:
-        """Give a command and wait for its answer."""
+        """Send a command and wait for its answer."""
         self.send(command)
         return self.answer()
 
     def first_ms(self, answer: Mapping[str, Any]) -> float:
-        """From before the start to the end of the inference of `answer`, milliseconds."""
+        """Return the time from before the start to the end of the inference in `answer`, milliseconds."""
         return float(answer["at_ns"] - self.begun_ns) / 1e6
 
     def pss_mib(self) -> float:
-        """Its memory, where what several processes share counts in equal parts for each of them, MiB."""
+        """Return the process's memory, MiB.
+
+        A page that several processes share counts in equal parts for each of them (PSS).
+        """
         for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) / 1024
@@ -90,7 +93,7 @@ class Subject:
 
 @contextmanager
 def started(command: list[str], environment: Mapping[str, str]) -> Iterator[Subject]:
-    """A process that runs `command`; its input is closed at the end, and it is killed if that does not end it."""
+    """Run `command` as a process. At the end its input is closed; the process is killed if it does not end then."""
     _keep_descriptors()
     with tempfile.TemporaryFile() as errors:
         commands, answers = os.pipe(), os.pipe()
@@ -114,18 +117,19 @@ def started(command: list[str], environment: Mapping[str, str]) -> Iterator[Subj
 
 
 def inference_ms(answer: Mapping[str, Any]) -> float:
-    """How long the inference of `answer` took, or the fork and its inference, milliseconds."""
+    """Return how long the inference in `answer` took, or the fork and its inference, milliseconds."""
     return float(answer["at_ns"] - answer["begun_ns"]) / 1e6
 
 
 def _keep_descriptors() -> None:
-    """What a shell or a build tool left open here is not passed on: a process with a stray pipe cannot be frozen."""
+    """Keep descriptors that a shell or build tool left open from being inherited: a process with such a pipe cannot be
+    frozen."""
     for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
         try:
             if number > 2 and os.get_inheritable(number):
                 os.set_inheritable(number, False)
         except OSError:
-            # The descriptor that the listing itself was read by, closed by now.
+            # This descriptor was used to list the folder and is closed by now.
             continue
 
 

@@ -1,4 +1,4 @@
-"""Starts of one workload in three ways, in turns: from nothing, by a fork of the loaded process, by a thaw."""
+"""Three ways to start one workload, in turns: from nothing, by a fork of the loaded process, and by a thaw."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from benchmarks.report import AT_LEAST, AT_MOST, BenchmarkError, Figure
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One start of a process, however it was made.
+    """One start of a process, in any of the three ways.
 
     Attributes:
-        first_ms: from before the start to the end of the first inference, milliseconds.
-        warm_ms: a later inference of the same process, milliseconds.
-        restore_ms: what thaw took of it by its own account, milliseconds; 0 for other starts.
+        first_ms: time from before the start to the end of the first inference, milliseconds.
+        warm_ms: duration of a later inference of the same process, milliseconds.
+        restore_ms: the part that the thaw itself reports as its duration, milliseconds; 0 for other starts.
     """
 
     first_ms: float
@@ -29,7 +29,7 @@ class Start:
 
     @property
     def overhead_ms(self) -> float:
-        """What the start added to an inference, milliseconds."""
+        """Return how much longer the first inference took because of the start, milliseconds."""
         return self.first_ms - self.warm_ms
 
 
@@ -38,8 +38,8 @@ class Rounds:
     """How often a workload is started.
 
     Attributes:
-        rounds: of one cold start and so many `forks` and `thaws`.
-        warm: later inferences of each process, of which the median counts.
+        rounds: number of rounds; each has one cold start, `forks` forks and `thaws` thaws.
+        warm: number of later inferences of each process; their median is used.
     """
 
     rounds: int
@@ -50,17 +50,17 @@ class Rounds:
 
 @dataclass(slots=True)
 class Starts:
-    """All starts of one workload, by kind."""
+    """All starts of one workload, by kind of start."""
 
     cold: list[Start] = field(default_factory=list)
     fork: list[Start] = field(default_factory=list)
     thaw: list[Start] = field(default_factory=list)
 
     def over_warm(self, bound_ms: float) -> Figure:
-        """Thaw to first result, less a warm inference of the same copy."""
+        """Time from thaw to first result, minus a warm inference of the same copy."""
         first_ms, warm_ms = median(self.thaw, "first_ms"), median(self.thaw, "warm_ms")
         return Figure(
-            "thaw to first result, over a warm inference",
+            "thaw to first result, minus a warm inference",
             median(self.thaw, "overhead_ms"),
             "ms",
             AT_MOST,
@@ -71,18 +71,18 @@ class Starts:
     def overhead_against_cold(
         self, bound: float, *, pick: Callable[[Iterable[float]], float] = statistics.median
     ) -> Figure:
-        """How many times less a thaw adds to an inference than a cold start does.
+        """How many times as much a cold start adds to an inference as a thaw does.
 
         Args:
-            bound: the least ratio.
-            pick: what stands for several times; `min` where an inference takes so long that what else the machine does
-                varies it by more than a thaw adds.
+            bound: the smallest acceptable ratio.
+            pick: reduces several times to one. It is `min` for inferences so long that other load on the machine varies
+                them by more than a thaw adds.
         """
         cold_ms, thaw_ms = (
             pick(one.first_ms for one in kind) - pick(one.warm_ms for one in kind) for kind in (self.cold, self.thaw)
         )
         return Figure(
-            "overhead of a start, cold against thaw",
+            "overhead of a start, cold relative to thaw",
             cold_ms / thaw_ms,
             "x",
             AT_LEAST,
@@ -91,10 +91,13 @@ class Starts:
         )
 
     def overhead_against_fork(self) -> Figure:
-        """The same for a fork of the loaded process, which needs that process to be there; not judged."""
+        """Compare a thaw with a fork of the loaded process in the same way.
+
+        There is no bound, because a fork needs that process to be running.
+        """
         fork_ms, thaw_ms = median(self.fork, "overhead_ms"), median(self.thaw, "overhead_ms")
         return Figure(
-            "overhead of a start, fork against thaw",
+            "overhead of a start, fork relative to thaw",
             fork_ms / thaw_ms,
             "x",
             note=f"{fork_ms:.1f} ms against {thaw_ms:.1f} ms",
@@ -102,19 +105,19 @@ class Starts:
 
 
 def median(starts: Sequence[Start], attribute: str) -> float:
-    """Median of one attribute of several starts."""
+    """Return the median of one attribute of several starts."""
     return statistics.median(getattr(one, attribute) for one in starts)
 
 
 def take_turns(workload: Workload, image: Path, original: Subject, result: str, *, times: Rounds) -> Starts:
-    """Starts from nothing, forks of `original` and thaws of `image`, each of which must come to `result`.
+    """Start from nothing, fork `original` and thaw `image` in turns. Each must produce `result`.
 
     Raises:
-        BenchmarkError: one of them did not start or came to another result.
+        BenchmarkError: one of them did not start or produced a different result.
     """
     thaw = engine_models.thaw_command(image)
     starts = Starts()
-    # The first thaw finds the page cache as the write left it, and is not counted: what is measured is a hot one.
+    # The first thaw is not counted: its page cache is as the write left it, and the benchmark measures a hot cache.
     start(thaw, result, warm=1)
     for _ in range(times.rounds):
         starts.cold.append(start(workload.command, result, warm=times.warm))
@@ -127,7 +130,7 @@ def start(command: list[str], result: str, *, warm: int) -> Start:
     """Run `command` up to its first inference, then `warm` more.
 
     Raises:
-        BenchmarkError: it came to another result than `result`.
+        BenchmarkError: its result is not `result`.
     """
     with started(command, engine_models.environment()) as subject:
         first = subject.answer()
@@ -136,7 +139,7 @@ def start(command: list[str], result: str, *, warm: int) -> Start:
 
 
 def check(found: str, expected: str) -> None:
-    """Hold the digest of one result against that of another.
+    """Check that two results have the same digest.
 
     Raises:
         BenchmarkError: they differ.

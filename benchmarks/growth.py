@@ -1,13 +1,14 @@
-"""What freeze and thaw cost as a process grows: a table in Markdown for the docs. Judges nothing.
+"""What freeze and thaw cost as a process grows: prints a table in Markdown for the docs. It has no bounds.
 
     python -m benchmarks.growth
 
-What: heap from 10 MB to 4 GB, threads from 1 to 64, mappings from 100 to 20,000, one of them at a time. For each: the
-freeze, the restore step, the time from exec to the end of the first pass over the heap, and a later pass.
+What: heap from 10 MB to 4 GB, threads from 1 to 64, mappings from 100 to 20,000; only one of them varies at a time. The
+table shows for each size the freeze, the restore step, the time from exec to the end of the first pass over the heap,
+and a later pass.
 
-How: `programs/heap.py`, page cache hot; medians of several freezes and thaws.
+How: `programs/heap.py`, with a hot page cache; medians of several freezes and thaws.
 
-Why: to see which part is paid for by what, and that nothing grows faster than what it is paid for.
+Why: to see what each part of the cost depends on, and that no part grows faster than what it depends on.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of one process: its heap, its waiting threads, its mappings of one page."""
+    """The size of one process: its heap, its number of waiting threads, its number of one-page mappings."""
 
     heap_mb: int
     threads: int
@@ -44,13 +45,13 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a process of one size cost.
+    """What freezing and thawing a process of one size cost.
 
     Attributes:
         size: of the process.
-        image_mib: on the disk, MiB.
-        freeze_ms: median, milliseconds.
-        thaws: all of them.
+        image_mib: size of the image on disk, MiB.
+        freeze_ms: median duration of a freeze, milliseconds.
+        thaws: all thaws.
     """
 
     size: Size
@@ -59,7 +60,7 @@ class Row:
     thaws: list[Start]
 
     def markdown(self) -> str:
-        """A line of the table."""
+        """Return the row as a line of the table."""
         first_ms, warm_ms, restore_ms = (median(self.thaws, name) for name in ("first_ms", "warm_ms", "restore_ms"))
         return (
             f"| {self.size.heap_mb:,} MB | {self.size.threads} | {self.size.mappings:,} | {self.image_mib:,.0f} MiB "
@@ -68,7 +69,7 @@ class Row:
 
 
 def sizes() -> list[Size]:
-    """The smallest process, and those that differ from it in one respect."""
+    """Return the smallest size, and sizes that differ from it in one respect."""
     smallest = Size(*SMALLEST)
     return [
         smallest,
@@ -82,7 +83,7 @@ def measure(size: Size) -> Row:
     """Freeze and thaw a process of this size.
 
     Raises:
-        BenchmarkError: it could not be frozen, or a copy came to another result.
+        BenchmarkError: it could not be frozen, or a copy produced a different result.
     """
     workload = Workload("heap", sys.executable, f"{size.heap_mb}:{size.threads}:{size.mappings}")
     with engine_models.image_folder() as folder:

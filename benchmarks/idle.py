@@ -1,14 +1,13 @@
-"""What a server costs that has nothing to do: ten functions, a bucket, a table, and no request.
+"""What an idle server costs: ten functions, a bucket, a table, and no requests.
 
-What: processor time of the server's process over ten seconds as a share of one core, and its resident
-memory.
+What: the processor time of the server process over ten seconds, as a share of one core, and its resident memory.
 
-How: ``utime + stime`` of ``/proc/PID/stat`` before and after, ``VmRSS`` of ``/proc/PID/status``, once every
-function has been invoked and the start is over. The templates and environments are processes of their own;
-what they use meanwhile is shown beside, not judged: it is the functions' memory.
+How: ``utime + stime`` from ``/proc/PID/stat`` before and after, and ``VmRSS`` from ``/proc/PID/status``. The
+measurement begins when every function has been invoked and the start is over. The templates and environments are
+separate processes. What they use is the functions' own cost, so it is shown beside the server's figures without a
+bound.
 
-Why: a platform that sleeps must not keep a laptop's fan running; a busy loop or a polling thread shows here
-first.
+Why: an idle platform must not keep a laptop's fan running. A busy loop or a polling thread would show here first.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ CONFIGURATION = (
 
 
 def measure() -> Sequence[Figure]:
-    """Share of a core and memory of the server; the same of its children, for information."""
+    """Measure the server's share of a core and its memory, and for information the same for its child processes."""
     with serving.thawd(CONFIGURATION, {"function/noop.py": serving.NOOP}) as served:
         for name in _NAMES:
             serving.invoke(served, name, {})
         children = memory.descendants(served.pid)
         before_s = serving.cpu_s(served.pid), sum(map(serving.cpu_s, children))
-        # Nothing is awaited here: the passing of time is what is measured.
+        # This waits for no event: it lets the measured time pass.
         time.sleep(WATCHED_S)
         after_s = serving.cpu_s(served.pid), sum(map(serving.cpu_s, children))
         resident_mib = serving.resident_mib(served.pid)

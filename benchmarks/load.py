@@ -1,7 +1,8 @@
-"""Load on the servers under measurement, by the load generator of ``thawd bench``, in this process.
+"""Puts load on the measured servers with the load generator of ``thawd bench``, in this process.
 
-A closed loop: each connection sends its next request when the last one is answered. The same client loads both servers
-of a comparison, so that its own time is in both figures (`docs/how-to/bench.md`, "The client").
+The load is a closed loop: each connection sends its next request when its previous one is answered. The same client
+loads both servers of a comparison, so both figures include the client's own time (`docs/how-to/bench.md`, "The
+client").
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one run of the client saw.
+    """What the client measured in one run.
 
     Attributes:
         p50_us: median latency, microseconds.
-        rate_per_s: answers a second, all connections together.
+        rate_per_s: answers per second on all connections together.
     """
 
     p50_us: float
@@ -35,19 +36,19 @@ class Measured:
 
 
 def drive(url: str, *, body: bytes, connections: int, duration_s: float) -> Measured:
-    """POST `body` (JSON) to `url` for `duration_s` seconds over `connections` connections kept alive.
+    """POST `body` (JSON) to `url` for `duration_s` seconds over `connections` keep-alive connections.
 
     Raises:
-        BenchmarkError: an answer was not a success, or a connection broke.
+        BenchmarkError: an answer was not 2xx, or a connection broke.
     """
     return _run(url, body, {}, connections, count=None, duration_s=duration_s)
 
 
 def send(url: str, *, body: bytes, headers: Mapping[str, str], connections: int, requests: int) -> Measured:
-    """POST `body` (JSON) to `url` `requests` times, with `headers`, over `connections` connections kept alive.
+    """POST `body` (JSON) to `url` `requests` times, with `headers`, over `connections` keep-alive connections.
 
     Raises:
-        BenchmarkError: an answer was not a success, or a connection broke.
+        BenchmarkError: an answer was not 2xx, or a connection broke.
     """
     return _run(url, body, headers, connections, count=requests, duration_s=None)
 

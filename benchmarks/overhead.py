@@ -1,15 +1,15 @@
-"""What thawd adds to an HTTP request: a function that does nothing, against a bare Starlette echo.
+"""What thawd adds to an HTTP request: a function that does nothing, compared with a plain Starlette echo.
 
-What: median latency with one client and answers a second with 16 clients, keep-alive, of ``POST
-/2015-03-31/functions/noop/invocations`` divided by those of an echo on the same uvicorn settings
-(`benchmarks.echo`).
+What: the median latency with one client, and answers per second with 16 clients, of ``POST
+/2015-03-31/functions/noop/invocations`` over keep-alive connections, divided by the same figures of an echo on the same
+uvicorn settings (`benchmarks.echo`).
 
-How: both servers run all the time, each in its own process, and are loaded in turn (A B A B ...) with the
-same client and the same body. The ratio is taken round by round, where both saw the same machine, and the
-median of the rounds counts. Before the first round both are warmed up.
+How: both servers run all the time, each in its own process. The same client loads them in turn (A B A B ...) with the
+same body. Each round gives one ratio, so both servers had the same conditions, and the median of the rounds is used.
+Both servers are warmed up before the first round.
 
-Why: between the two lies everything the platform does for a request: routing, dispatch, the lease of an
-execution environment, two frames over a socketpair, a second process, the log lines and the metrics.
+Why: the difference is everything the platform does for a request: routing, dispatch, the lease of an execution
+environment, two frames over a socketpair, a second process, the log lines and the metrics.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ code = "function"
 
 
 def measure() -> Sequence[Figure]:
-    """Both ratios, with the medians behind them."""
+    """Measure both ratios and the medians they are computed from."""
     with (
         serving.bare_echo() as bare,
         serving.thawd(CONFIGURATION, {"function/noop.py": serving.NOOP}) as served,
@@ -51,7 +51,7 @@ def measure() -> Sequence[Figure]:
             many.append([_run(url, CLIENTS) for url in urls])
     return [
         Figure(
-            "p50 with 1 client, of the echo's",
+            "p50 with 1 client, relative to the echo",
             statistics.median(ours.p50_us / theirs.p50_us for theirs, ours in single),
             "x",
             AT_MOST,
@@ -59,7 +59,7 @@ def measure() -> Sequence[Figure]:
             f"{_median_p50(single, 1):.0f} us against {_median_p50(single, 0):.0f} us",
         ),
         Figure(
-            f"rate with {CLIENTS} clients, of the echo's",
+            f"rate with {CLIENTS} clients, relative to the echo",
             statistics.median(ours.rate_per_s / theirs.rate_per_s for theirs, ours in many),
             "x",
             AT_LEAST,

@@ -1,7 +1,8 @@
-"""What prepacking costs and brings when ONNX Runtime loads a model from an optimised copy: times and private memory.
+"""What prepacking costs and saves when ONNX Runtime loads a model from an optimised copy: times and private memory.
 
-Each load in a process of its own, medians of several. Two models: one of large matrix products (three of 4096 x 4096,
-192 MiB), and ResNet-18 at half its width, which is nearly all convolutions (11 MiB).
+Each model is loaded in a separate process, several times; the table shows medians. There are two models: one of large
+matrix products (three of 4096 x 4096, 192 MiB), and ResNet-18 at half its width, which is nearly all convolutions (11
+MiB).
 
     python -m benchmarks.prepacking
 """
@@ -42,7 +43,7 @@ print(json.dumps([loaded.steps[-1].ms, runs[0], sorted(runs)[10], private_mib() 
 
 
 def matrices(path: Path) -> None:
-    """A model of three large matrix products."""
+    """Make a model of three large matrix products."""
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 

@@ -1,4 +1,4 @@
-"""Measured values with their bounds: how they are judged, printed and written."""
+"""Measured values with their bounds: how they are compared, printed and written."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Figure:
     """One measured value.
 
     Attributes:
-        name: what was measured, in a few words.
-        value: the number.
+        name: a short name of what was measured.
+        value: the measured number.
         unit: of the value and the bound; ``x`` for a ratio.
-        relation: `AT_MOST`, `AT_LEAST` or `EXACTLY`; empty: the value is shown and not judged.
-        bound: what the value is held against.
-        note: the raw numbers behind it.
+        relation: `AT_MOST`, `AT_LEAST` or `EXACTLY`; empty if the value is only shown and has no bound.
+        bound: the value is compared with this number.
+        note: the raw numbers that the value is computed from.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Figure:
 
     @property
     def holds(self) -> bool:
-        """Whether the value is within its bound."""
+        """Return whether the value is within its bound."""
         if self.relation == AT_MOST:
             return self.value <= self.bound
         if self.relation == AT_LEAST:
@@ -47,15 +47,15 @@ class Figure:
 
 
 class BenchmarkError(Exception):
-    """A measurement could not be made, or what was measured did not do its work."""
+    """A measurement was not possible, or the measured program did not do its work."""
 
 
 class Skipped(Exception):
-    """What a measurement needs is not installed here; says what, and where it would come from."""
+    """Something that a measurement needs is not installed. The message says what it is and how to get it."""
 
 
 def show(title: str, figures: Sequence[Figure]) -> str:
-    """The figures of one benchmark as aligned lines."""
+    """Return the figures of one benchmark as aligned lines."""
     lines = [title]
     for figure in figures:
         judged = f"{figure.relation} {_number(figure.bound)} {figure.unit}" if figure.relation else ""
@@ -72,7 +72,7 @@ def _number(value: float) -> str:
 
 
 def write(path: Path, results: dict[str, Sequence[Figure]]) -> None:
-    """All figures as JSON, with what is needed to know the machine again."""
+    """Write all figures as JSON, with facts that identify the machine."""
     document = {
         "machine": {"cpus": os.cpu_count(), "kernel": platform.release(), "arch": platform.machine()},
         "python": platform.python_version(),

@@ -1,14 +1,15 @@
-"""What an invocation costs a program that speaks the Runtime API over HTTP.
+"""What an invocation costs a program that uses the Runtime API over HTTP.
 
-What: the median time of one round trip, ``GET next`` and ``POST response``, by a client of one bare socket against the
-endpoint that thawd gives each environment (`benchmarks.runtime_endpoint`). Beside it, not judged, the median latency of
-a no-op function over the Invoke API with one client: in thawd's own Python runtime, which talks by frames over a
-socketpair, and as a program of the same socket client.
+What: the median time of one round trip, ``GET next`` and ``POST response``, of a client with one plain socket at the
+endpoint that thawd gives each environment (`benchmarks.runtime_endpoint`). For comparison, without a bound, the median
+latency of a no-op function over the Invoke API with one client: once in thawd's own Python runtime, which exchanges
+frames over a socketpair, and once as a program that uses the same socket client.
 
-How: endpoint and client are two processes; the next invocation is ready when it is asked for. The median over all round
-trips counts; before them both are warmed up. The two functions are loaded in turn.
+How: endpoint and client are two processes, and the next invocation is always ready when the client asks. The figure is
+the median of all round trips after a warm-up. The two functions are loaded in turn.
 
-Why: between the two lies the protocol: HTTP, its states and headers, two exchanges over TCP for each invocation.
+Why: the difference between the two functions is the protocol: HTTP, its states and headers, and two exchanges over TCP
+for each invocation.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ while True:
 
 
 def measure() -> Sequence[Figure]:
-    """The round trip, and both functions' medians."""
+    """Measure the round trip and both functions' medians."""
     with serving.runtime_endpoint() as endpoint:
         times_ms = _round_trips(endpoint.url)
     own_us, program_us = _functions()
@@ -79,7 +80,7 @@ def measure() -> Sequence[Figure]:
             f"99 %: {statistics.quantiles(times_ms, n=100)[98]:.2f} ms",
         ),
         Figure(
-            "no-op over HTTP, p50, of the own runtime's",
+            "no-op as a program, p50, relative to thawd's own runtime",
             program_us / own_us,
             "x",
             note=f"{program_us:.0f} us against {own_us:.0f} us",
@@ -88,7 +89,7 @@ def measure() -> Sequence[Figure]:
 
 
 def _round_trips(url: str) -> list[float]:
-    """Times of the round trips, milliseconds."""
+    """Return the times of the round trips, milliseconds."""
     host, port = url.removeprefix("http://").split(":")
     times_ms = []
     with socket.create_connection((host, int(port)), timeout=10) as connection:
@@ -105,7 +106,7 @@ def _round_trips(url: str) -> list[float]:
 
 
 def _exchange(connection: socket.socket, request: bytes, status: int) -> tuple[bytes, bytes]:
-    """Head and body of the answer, which is sent in one write, and small."""
+    """Send a request and return the head and body of the answer. The answer is small and arrives in one write."""
     connection.sendall(request)
     data = connection.recv(1 << 16)
     if not data.startswith(b"HTTP/1.1 %d " % status):
@@ -115,7 +116,7 @@ def _exchange(connection: socket.socket, request: bytes, status: int) -> tuple[b
 
 
 def _functions() -> tuple[float, float]:
-    """Median latency of the function in the own runtime, and of the program, microseconds."""
+    """Return the median latency of the function in thawd's own runtime, and of the program, microseconds."""
     files = {"own/noop.py": serving.NOOP, "program/bootstrap": f"#!{sys.executable}\n{CLIENT}"}
     with serving.thawd(CONFIGURATION, files) as served:
         urls = [f"{served.url}/2015-03-31/functions/{name}/invocations" for name in ("own", "program")]

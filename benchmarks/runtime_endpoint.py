@@ -1,6 +1,6 @@
-"""The endpoint that `benchmarks.runtime_api` talks to: thawd's Runtime API with an invocation for whoever asks.
+"""The endpoint that `benchmarks.runtime_api` calls: thawd's Runtime API with an invocation for every request.
 
-The loop is the one that thawd serves with, uvloop, in a process of its own. A program of its own.
+It runs uvloop, the same loop as thawd, in a separate process:
 
     python -m benchmarks.runtime_endpoint READY_FILE
 """

@@ -1,6 +1,6 @@
-"""Servers under measurement: `thawd up` on a given configuration, and the bare echo to compare with.
+"""The measured servers: `thawd up` on a given configuration, and the plain echo to compare with.
 
-Each server is a process of its own, so that the client's work is not counted as theirs.
+Each server is a separate process, so that the client's work does not count as the server's.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Served:
     """A running server.
 
     Attributes:
-        url: where it listens, without a slash at the end.
-        pid: its process.
-        folder: where its configuration lies.
+        url: base URL, without a slash at the end.
+        pid: process id.
+        folder: the folder of its configuration.
     """
 
     url: str
@@ -51,13 +51,13 @@ class Served:
     folder: Path
 
     def status(self) -> dict[str, Any]:
-        """What ``/_thawd/status`` answers."""
+        """Return the answer of ``/_thawd/status``."""
         with urllib.request.urlopen(f"{self.url}/_thawd/status", timeout=10) as response:
             document: dict[str, Any] = json.load(response)
         return document
 
     def function(self, name: str) -> dict[str, Any]:
-        """The status of one function."""
+        """Return the status of one function."""
         function: dict[str, Any] = self.status()["functions"][name]
         return function
 
@@ -82,12 +82,12 @@ def invoke(served: Served, function: str, event: object) -> object:
 
 @contextmanager
 def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
-    """`thawd up` on `configuration` (TOML) with `files` (path to text) beside it; stopped at the end.
+    """Run `thawd up` on `configuration` (TOML) with `files` (path to text) beside it; stop it at the end.
 
-    The folder is under ``build/``, on a real disk: a queue on a memory file system would flatter the figures.
+    The folder is under ``build/``, on a real disk: with a queue on a memory file system the figures would be too good.
 
     Raises:
-        BenchmarkError: it did not start or did not stop.
+        BenchmarkError: the server did not start or did not stop.
     """
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=BUILD) as name:
@@ -106,14 +106,14 @@ def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
 
 @contextmanager
 def bare_echo() -> Iterator[Served]:
-    """The echo of `benchmarks.echo` on uvicorn; stopped at the end."""
+    """Run the echo of `benchmarks.echo` on uvicorn and stop it at the end."""
     with _program("benchmarks.echo") as served:
         yield served
 
 
 @contextmanager
 def runtime_endpoint() -> Iterator[Served]:
-    """The endpoint of `benchmarks.runtime_endpoint`; stopped at the end."""
+    """Run the endpoint of `benchmarks.runtime_endpoint` and stop it at the end."""
     with _program("benchmarks.runtime_endpoint") as served:
         yield served
 
@@ -143,19 +143,19 @@ def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise BenchmarkError(f"{' '.join(command[1:4])} was still there {STOP_S:.0f} s after SIGTERM") from None
+            raise BenchmarkError(f"{' '.join(command[1:4])} was still running {STOP_S:.0f} s after SIGTERM") from None
 
 
 def await_ready(ready: Path, process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
-    """What the server wrote to its ready file, once it is there and whole.
+    """Wait until the server has written its ready file completely, and return the file's contents.
 
     Raises:
-        BenchmarkError: the server ended before, or took longer than `START_S`.
+        BenchmarkError: the server ended first, or took longer than `START_S`.
     """
 
     def announced() -> dict[str, Any] | None:
         if process.poll() is not None:
-            raise BenchmarkError(f"the server ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+            raise BenchmarkError(f"the server ended with status {process.returncode}:\n{log.read_text()[-2000:]}")
         try:
             document: dict[str, Any] = json.loads(ready.read_text())
         except (FileNotFoundError, json.JSONDecodeError):
@@ -166,10 +166,10 @@ def await_ready(ready: Path, process: subprocess.Popen[bytes], log: Path) -> dic
 
 
 def wait_for(probe: Callable[[], _Answer | None], what: str, *, within_s: float) -> _Answer:
-    """The first answer of `probe` that is not None.
+    """Call `probe` until it returns something other than None, and return that.
 
     Raises:
-        BenchmarkError: there was none within `within_s` seconds.
+        BenchmarkError: it returned only None for `within_s` seconds.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -177,19 +177,19 @@ def wait_for(probe: Callable[[], _Answer | None], what: str, *, within_s: float)
         if answer is not None:
             return answer
         if time.monotonic() > deadline:
-            raise BenchmarkError(f"waited {within_s:.0f} s in vain for {what}")
+            raise BenchmarkError(f"waited {within_s:.0f} s without success for {what}")
         time.sleep(POLL_S)
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of one process, MiB."""
+    """Return the resident memory of one process, MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
-    raise BenchmarkError(f"process {pid} has no resident memory; it has ended")
+    raise BenchmarkError(f"process {pid} has ended: it has no resident memory")
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of one process so far, user and system, seconds; a hundredth is the smallest step."""
+    """Return the processor time of one process so far, user and system, in seconds with a resolution of a hundredth."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

@@ -1,15 +1,17 @@
-"""What a fork saves: starts of a function that holds scikit-learn and ONNX Runtime, cold and forked.
+"""What a fork saves: cold and forked starts of a function that holds scikit-learn and ONNX Runtime.
 
-What: the time from asking for an execution environment to its being ready, and the time a caller waits for
-the first answer when no environment is alive; with ``snapshot = false`` (a cold start each time) divided by
-the same from the template. Snapshots are off, as where the engine does not run; `thawing` measures them.
+What: two ratios of a function with ``snapshot = false`` (a cold start each time) to the same function started from the
+template: the time from requesting an execution environment until it is ready, and the time until a caller's first
+answer when no environment is alive. Snapshots are off, as on machines where the engine does not run; `thawing` measures
+them.
 
-How: one server, the same code twice, as ``forked`` and as ``cold``, in the interpreter that runs the
-benchmark. Each invocation is made when the function's environments are gone (they are ended as soon as they
-are idle), alternating between the two. Start to ready is the median in the server's status, the wait the
-median seen from here.
+How: one server runs the same code twice, as ``forked`` and as ``cold``, in the interpreter that runs the benchmark.
+Invocations alternate between the two functions. Each one waits until the function's environments have ended, which they
+do as soon as they are idle. The time to ready is the median in the server's status; the caller's time is the median
+measured here.
 
-Why: it is what the platform is for. A function that slept must answer almost as fast as one that is awake.
+Why: fast starts are the purpose of the platform. A function that was unused must answer almost as fast as one that is
+in use.
 """
 
 from __future__ import annotations
@@ -62,10 +64,10 @@ snapshot = false
 
 
 def measure() -> Sequence[Figure]:
-    """Both ratios: start to ready, and as seen by a caller.
+    """Measure both ratios: until the environment is ready, and until the caller's answer.
 
     Raises:
-        BenchmarkError: a library is missing, or a function was not started the way it is meant to be.
+        BenchmarkError: a library is missing, or a function was not started in the intended way.
     """
     for needed in ("sklearn", "onnxruntime"):
         if importlib.util.find_spec(needed) is None:
@@ -80,7 +82,7 @@ def measure() -> Sequence[Figure]:
     waited_ms = {name: statistics.median(values) for name, values in waits_ms.items()}
     return [
         Figure(
-            "start to ready, cold against fork",
+            "start to ready, cold relative to fork",
             cold["p50_ms"] / fork["p50_ms"],
             "x",
             AT_LEAST,
@@ -88,7 +90,7 @@ def measure() -> Sequence[Figure]:
             f"{cold['p50_ms']:.0f} ms against {fork['p50_ms']:.1f} ms",
         ),
         Figure(
-            "first answer over HTTP, cold against fork",
+            "first answer over HTTP, cold relative to fork",
             waited_ms["cold"] / waited_ms["forked"],
             "x",
             AT_LEAST,
@@ -99,7 +101,7 @@ def measure() -> Sequence[Figure]:
 
 
 def _first_answer_ms(served: serving.Served, name: str) -> float:
-    """How long a caller waits when the function has no environment, milliseconds."""
+    """Return how long a caller waits when the function has no environment, milliseconds."""
 
     def none_alive() -> bool | None:
         environments = served.function(name)["environments"]
@@ -112,8 +114,8 @@ def _first_answer_ms(served: serving.Served, name: str) -> float:
 
 
 def _starts(served: serving.Served, name: str, kind: str, expected: int) -> dict[str, float]:
-    """The function's starts of this kind, all of them."""
+    """Return the function's starts of this kind; all its starts must be of this kind."""
     starts: dict[str, dict[str, float]] = served.function(name)["starts"]
     if starts.get(kind, {}).get("count", 0) < expected:
-        raise BenchmarkError(f"{expected} starts of {name} should have been of kind {kind}; there were {starts}")
+        raise BenchmarkError(f"expected {expected} starts of {name}, all of kind {kind}; found {starts}")
     return starts[kind]

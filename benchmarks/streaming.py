@@ -1,14 +1,15 @@
-"""What it costs to send an answer while it is made.
+"""What it costs to send an answer while the handler is still producing it.
 
-What: the time from a handler's writing a part to a client's having it, through a function URL; how many bytes go
-through in a second; how much memory the server takes for clients that ask for 64 MiB each and do not read.
+What: the time from when a handler writes a part until a client has it, through a function URL; how many bytes per
+second pass through; how much memory the server uses for clients that ask for 64 MiB each and do not read.
 
-How: each part is the time of its writing, by the clock that all processes of a machine share. The client is a bare
-socket. Of the clients that do not read, each is given its first bytes; then another stream of 64 MiB runs through to
-its end, which is time enough to take in all of theirs, and the server's resident memory is compared with what it was.
+How: each part holds the time at which it was written, by the clock that all processes of a machine share. The client is
+a plain socket. Each client that does not read is first sent its first bytes. Then another stream of 64 MiB runs to its
+end, which would give the server time to take in the streams of all these clients. The server's resident memory is
+compared with its memory before.
 
-Why: between handler and client lie a frame, the platform's loop and an HTTP chunk. A platform that gathered what
-clients do not read would be faster at first, and then be killed.
+Why: between handler and client there are a frame, the platform's loop and an HTTP chunk. A platform that buffered
+everything that clients do not read would be faster at first, and would then be killed for lack of memory.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TITLE = "streaming: answers that are sent while they are made"
 MOST_DELAY_MS = 2.0
 LEAST_MIB_S = 50.0
 MOST_HELD_MIB = 2.0
-"""For each client that does not read."""
+"""For each client that does not read"""
 PARTS = 500
 PAUSE_S = 0.002
 LARGE_MIB = 64
@@ -57,7 +58,7 @@ def handler(event, context):
 
 
 def measure() -> Sequence[Figure]:
-    """Delay, rate, and memory for clients that do not read."""
+    """Measure delay, rate, and memory for clients that do not read."""
     with serving.thawd(CONFIGURATION, {"stream.py": CODE}) as served:
         _read_all(served, {"mib": LARGE_MIB})
         delays_ms = _delays_ms(served)
@@ -67,7 +68,7 @@ def measure() -> Sequence[Figure]:
         held_mib = _held_mib(served)
     return [
         Figure(
-            "a part's way from handler to client, median",
+            "time of a part from handler to client, median",
             statistics.median(delays_ms),
             "ms",
             AT_MOST,
@@ -81,13 +82,13 @@ def measure() -> Sequence[Figure]:
             "MiB",
             AT_MOST,
             MOST_HELD_MIB,
-            f"{UNREAD} clients, {LARGE_MIB} MiB each to be read",
+            f"{UNREAD} clients with {LARGE_MIB} MiB unread each",
         ),
     ]
 
 
 def _ask(served: serving.Served, event: object) -> socket.socket:
-    """A connection over which the answer to `event` comes, its head not yet read."""
+    """Open a connection, request the answer to `event` on it, and read nothing yet."""
     host, port = served.url.removeprefix("http://").split(":")
     client = socket.create_connection((host, int(port)), timeout=60)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -98,14 +99,15 @@ def _ask(served: serving.Served, event: object) -> socket.socket:
 
 
 def _delays_ms(served: serving.Served) -> list[float]:
-    """How long each part was under way, milliseconds."""
+    """Return how long each part took from handler to client, milliseconds."""
     delays_ms: list[float] = []
     with _ask(served, {"times": PARTS, "pause_s": PAUSE_S}) as client:
         waiting = _after_head(client)
         while len(delays_ms) < PARTS:
             now_ns = time.monotonic_ns()
             chunks = waiting.split(b"\r\n")
-            # Chunks of 20 digits: a size, the digits, and so on; what is not complete waits.
+            # Each chunk holds one or more times of 20 digits: a size line, the digits, and so on. Incomplete data waits
+            # for more.
             while len(chunks) > 2:
                 size, digits, chunks = chunks[0], chunks[1], chunks[2:]
                 for at in range(0, int(size, 16), 20):
@@ -120,7 +122,7 @@ def _delays_ms(served: serving.Served) -> list[float]:
 
 
 def _after_head(client: socket.socket) -> bytes:
-    """What has come of the body."""
+    """Read past the head and return the part of the body that has arrived."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = client.recv(1 << 16)
@@ -140,13 +142,13 @@ def _read_all(served: serving.Served, event: object) -> None:
         while last != b"0\r\n\r\n":
             data = client.recv(1 << 18)
             if not data:
-                raise BenchmarkError(f"the stream broke off after {size} bytes")
+                raise BenchmarkError(f"the stream ended before its last chunk, after {size} bytes")
             size += len(data)
             last = (last + data)[-5:]
 
 
 def _held_mib(served: serving.Served) -> float:
-    """How much larger the server is for clients that do not read, MiB."""
+    """Return by how much the server grows for clients that do not read, MiB."""
     before_mib = serving.resident_mib(served.pid)
     with contextlib.ExitStack() as clients:
         for _ in range(UNREAD):

@@ -1,13 +1,14 @@
-"""What a sleeping function costs its caller: a request when no environment is alive, with a 1 GB model.
+"""What a caller waits for a function without environments: a request that needs a thaw, with a 1 GB model.
 
 What: the time from the HTTP request to its answer when the function has no execution environment and one is thawed,
-less the time the same request takes right afterwards, when the environment is there.
+minus the time of the same request right afterwards, when the environment exists.
 
-How: one server, a function that holds ONNX Runtime and `programs/onnx_stack.py`'s model of 1 GiB, one thread, frozen at
-the start and primed with the event. Its environments end as soon as they are idle for half a second; each round waits
-for that, then sends one request and, at once, some more. Medians; page cache hot.
+How: one server with a function that holds ONNX Runtime and the 1 GiB model of `programs/onnx_stack.py`, one thread,
+frozen when the server starts and primed with the event. Its environments end as soon as they are idle for half a
+second. Each round waits for that, then sends one request and several more right after it. The figures are medians with
+a hot page cache.
 
-Why: between the engine's figure (`benchmarks.engine`) and this one lies what the platform adds to a start.
+Why: the difference between this figure and the engine's (`benchmarks.engine`) is what the platform adds to a start.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ environment = {{ PROGRAMS = "{programs}", MODEL = "{model}" }}
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One request to a function that slept, and the next ones.
+    """One request to a function without environments, and the requests after it.
 
     Attributes:
-        thawed_ms: from request to answer with no environment alive, milliseconds.
-        warm_ms: the same right afterwards, median, milliseconds.
+        thawed_ms: time from request to answer with no environment alive, milliseconds.
+        warm_ms: median time of the requests right afterwards, milliseconds.
     """
 
     thawed_ms: float
@@ -71,7 +72,7 @@ class Round:
 
 
 def measure() -> Sequence[Figure]:
-    """The time a thaw adds to a request.
+    """Measure the time that a thaw adds to a request.
 
     Raises:
         BenchmarkError: a library is missing, or the environments were not thawed.
@@ -103,7 +104,8 @@ def measure() -> Sequence[Figure]:
 
 
 def _await_snapshot(served: serving.Served) -> None:
-    """Start environments until one is thawed: the function is frozen beside its first requests."""
+    """Start environments until one is thawed: thawd makes the function's snapshot while it answers the first
+    requests."""
 
     def thawed() -> bool | None:
         serving.invoke(served, FUNCTION, {})

@@ -1,11 +1,11 @@
-"""The workloads in examples/, cold, forked and thawed, each under the load that its `yardstick.toml` says; one report.
+"""Measures the workloads in examples/ cold, forked and thawed, each with the load that its `yardstick.toml` specifies.
 
     make yardstick
-    python -m benchmarks.yardstick onnx-http     only these
+    python -m benchmarks.yardstick onnx-http     only this workload
 
-Writes ``report.md``, ``report.html`` and all that was measured, ``NAME.json``, to ``build/yardstick``; ends with 1 when
-what the workloads promise does not hold. An example takes part by having a `yardstick.toml`, and by a `run.py` whose
-argument ``prepare`` makes what it serves.
+Writes ``report.md``, ``report.html`` and all measurements, ``NAME.json``, to ``build/yardstick``. Exits with status 1
+if a workload does not keep a promise of its `yardstick.toml`. An example takes part if it has a `yardstick.toml` and a
+`run.py` whose argument ``prepare`` makes the files that the example serves.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ LIBRARIES = '"../../.venv-libraries"'
 
 
 def main(names: Sequence[str]) -> int:
-    """Measure the named workloads, or all; the exit status."""
+    """Measure the named workloads, or all of them, and return the exit status."""
     known = sorted(path.parent.name for path in EXAMPLES.glob("*/yardstick.toml"))
     if unknown := set(names) - set(known):
-        print(f"no workload {', '.join(sorted(unknown))}; there are: {', '.join(known)}", file=sys.stderr)
+        print(f"unknown workload: {', '.join(sorted(unknown))}; choose from {', '.join(known)}", file=sys.stderr)
         return 2
     OUTPUT.mkdir(parents=True, exist_ok=True)
     begun_s, busy = time.monotonic(), os.getloadavg()[0]
@@ -67,7 +67,7 @@ def main(names: Sequence[str]) -> int:
 
 
 def _told(name: str, asked: dict[str, Any]) -> Told:
-    """What a workload prints that measures itself."""
+    """Run a workload that measures itself and return what it prints."""
     program, *arguments = asked["command"]
     command = [sys.executable, str(EXAMPLES / name / program), *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -96,7 +96,7 @@ def _check_libraries(folder: Path) -> None:
         return
     python = engine_models.libraries_python()
     if lacking := engine_models.missing(python, ["torch", "transformers"]):
-        raise Skipped(f"{python} lacks {', '.join(lacking)}; `make example-captions` makes such an environment")
+        raise Skipped(f"{python} lacks {', '.join(lacking)}; install them with `make example-captions`")
 
 
 def _command(asked: dict[str, Any], config: Path, result: Path) -> list[str]:
@@ -111,7 +111,7 @@ def _command(asked: dict[str, Any], config: Path, result: Path) -> list[str]:
 
 def _run(command: list[str], folder: Path, environment: dict[str, str], accepted: Sequence[int] = (0,)) -> None:
     if (status := subprocess.run(command, cwd=folder, env=environment, check=False).returncode) not in accepted:
-        raise BenchmarkError(f"{' '.join(command[1:4])} in {folder} ended with {status}")
+        raise BenchmarkError(f"{' '.join(command[1:4])} in {folder} ended with status {status}")
 
 
 if __name__ == "__main__":

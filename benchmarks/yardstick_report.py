@@ -1,4 +1,5 @@
-"""The yardstick's report, as Markdown and as one HTML page: tables with the references, judgements, plots."""
+"""The yardstick's report, as Markdown and as one HTML page: tables with reference values, promises with results, and
+plots."""
 
 from __future__ import annotations
 
@@ -20,21 +21,21 @@ from thawd.bench.text import COLUMNS, shown
 _BUSY = 0.5
 _TEMPLATES = Path(__file__).parent / "templates"
 _READING = (
-    "p90: 90 of 100 answers took at most so many milliseconds. Starts are medians: until an environment is ready, of "
-    "that until its process is there (spawn) and then init or restore, and how long its first run takes. PSS: memory "
-    "of all environments, in which what processes share is counted once. Compare the rows of a table with each other; "
-    "rows of a reference are of other machines. Plots of each workload follow below."
+    "p90: 90 of 100 answers took at most this many milliseconds. Starts are medians: the time until an environment is "
+    "ready, its parts (spawning the process, then init or restore), and the time of its first run. PSS: memory "
+    "of all environments; memory that processes share is counted once. Compare the rows of a table with each other; "
+    "reference rows were measured on other machines. Plots of each workload follow below."
 )
 Table = list[list[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Something promised, and whether it was so.
+    """A promise about a workload, and whether the measurements keep it.
 
     Attributes:
-        text: what was measured against what.
-        holds: whether it is within its bound.
+        text: the measured value and its bound.
+        holds: whether the value is within its bound.
     """
 
     text: str
@@ -46,9 +47,9 @@ class Told:
     """A workload that measured itself.
 
     Attributes:
-        title: what it is.
-        text: what it printed.
-        holds: whether it succeeded.
+        title: title of the workload.
+        text: the workload's output.
+        holds: whether the workload succeeded.
     """
 
     title: str
@@ -58,11 +59,11 @@ class Told:
 
 @dataclass(frozen=True)
 class Workload:
-    """One workload and what was measured of it.
+    """One workload and its measurements.
 
     Attributes:
-        name: of its example.
-        asked: its `yardstick.toml`.
+        name: name of its example.
+        asked: the contents of its `yardstick.toml`.
         runs: one for each start engine; their labels are the engines.
     """
 
@@ -72,12 +73,12 @@ class Workload:
 
     @cached_property
     def summaries(self) -> list[Summary]:
-        """The figures of each run."""
+        """Return the figures of each run."""
         return [summarise(run) for run in self.runs]
 
     @cached_property
     def judgements(self) -> list[Judgement]:
-        """What its `yardstick.toml` promises."""
+        """Compare the measurements with what its `yardstick.toml` promises."""
         return [*self._wrong(), *self._slowest(), *self._first()]
 
     def _wrong(self) -> Iterator[Judgement]:
@@ -96,7 +97,7 @@ class Workload:
                 )
 
     def _first(self) -> Iterator[Judgement]:
-        """The thaw's first answer against warm ones, and a cold start's overhead against the thaw's."""
+        """Compare the first answer of a thaw with warm answers, and a cold start's overhead with the thaw's."""
         firsts = {run.engine: first_and_warm_ms(run) for run in self.runs}
         thaw, cold = firsts.get("thaw"), firsts.get("cold")
         if thaw is not None and (bound := self.asked.get("first_over_warm")) is not None:
@@ -111,9 +112,10 @@ class Workload:
 
 
 def first_and_warm_ms(run: Run) -> tuple[float, float] | None:
-    """Slowest answer of an environment just started, and the fastest of a warm one; None where either is missing.
+    """Return the slowest answer of a newly started environment and the fastest warm answer; None if either is missing.
 
-    A caption varies by more than a thaw adds while the machine does other things; so the fastest stands for warm.
+    Other load on the machine varies the time of a caption by more than a thaw adds. So the fastest answer represents
+    the warm ones.
     """
     held = run.columns
     started = [held.latency_ms[i] for i in held.right() if STARTS[held.start[i]] in ("cold", "fork", "thaw")]
@@ -122,7 +124,7 @@ def first_and_warm_ms(run: Run) -> tuple[float, float] | None:
 
 
 def latency(one: Workload) -> Table:
-    """Percentiles of each engine, then those of the reference."""
+    """Return the percentiles of each engine, then those of the reference."""
     rows = [["ms", *COLUMNS, "wrong", "in all"]]
     for run, told in zip(one.runs, one.summaries, strict=True):
         percentiles = [shown(told.percentiles_ms.get(column)) for column in COLUMNS]
@@ -133,7 +135,7 @@ def latency(one: Workload) -> Table:
 
 
 def starts(one: Workload) -> Table:
-    """What the starts were made of, and what the environments held."""
+    """Return the phases of the starts and the memory of the environments."""
     rows = [["started", "environments", "ready, p50", "of that spawn", "init or restore", "first run", "PSS at most"]]
     for run, told in zip(one.runs, one.summaries, strict=True):
         for start in told.starts:
@@ -146,7 +148,8 @@ def starts(one: Workload) -> Table:
 
 
 def notes(one: Workload) -> list[str]:
-    """What a reader should know of the runs, such as that environments did not start by the engine that was wanted."""
+    """Return what a reader must know about the runs, such as that environments did not start with the intended
+    engine."""
     told = [f"{run.label}: {note}" for run in one.runs for note in run.notes]
     for run, summary in zip(one.runs, one.summaries, strict=True):
         for start in summary.starts:
@@ -160,8 +163,8 @@ def _circumstances(measured: Sequence[Workload], took_s: float, load_before: flo
     words = (
         f"Measured {begun[:10]} by `make yardstick` in {took_s / 60:.1f} minutes on {machine.cores} cores of "
         f"{machine.processor}, {machine.memory_mib / 1024:.0f} GiB, {machine.kernel}. Cold: each environment runs init "
-        "for itself; forked: from a process that has run it; thawed: from the snapshot. All begin with no environment "
-        "alive."
+        "itself; forked: from a process that has run init; thawed: from the snapshot. Each run begins with no "
+        "environment alive."
     )
     if load_before > _BUSY * (os.cpu_count() or 1):
         words += f" The machine was busy with other work: its load was {load_before:.1f} before the first request."
@@ -176,7 +179,7 @@ def markdown(
     load_before: float,
     told: Sequence[Told] = (),
 ) -> str:
-    """The report for a README."""
+    """Return the report for a README."""
     lines = [_circumstances(measured, took_s, load_before), ""]
     for one in measured:
         load = one.runs[0].load.in_words()
@@ -210,7 +213,7 @@ def page(
     load_before: float,
     told: Sequence[Told] = (),
 ) -> str:
-    """The report as one HTML file: an overview, then the plots of each workload."""
+    """Return the report as one HTML file: an overview, then the plots of each workload."""
     return document(
         "yardstick.html",
         _TEMPLATES,
@@ -235,5 +238,5 @@ def _shown(one: Workload) -> dict[str, object]:
 
 
 def _plain(text: str) -> str:
-    """Markdown's marks of code mean nothing on a page."""
+    """Remove Markdown's code marks, which have no meaning on an HTML page."""
     return text.replace("`", "")

@@ -1,7 +1,8 @@
 """Inception V3 and ResNet-50 v2 as ONNX: the real architectures, made here with random weights, so without a download.
 
-A trained network costs as much to load and to run as one with random weights; only its answers mean something. The
-last layer is fitted so that different pictures get different classes: so the examples' checks are worth something.
+A network with random weights takes as long to load and to run as a trained one, but its answers have no meaning. The
+last layer is fitted so that different pictures get different classes. Otherwise the examples' checks would prove
+nothing.
 
     inception_v3(path)             23,834,568 parameters, input 1x3x299x299
     resnet50_v2(path)              25,549,480 parameters, input 1x3x224x224
@@ -28,7 +29,7 @@ _SHARPNESS = 3.0
 
 
 class Network:
-    """A graph under construction; its methods take and return names of values.
+    """A graph under construction. Its methods take and return names of values.
 
     Args:
         size: edge of the input pictures.
@@ -45,7 +46,7 @@ class Network:
         self._channels = {"pixels": 3}
 
     def conv(self, x: str, channels: int, kernel: Any, *, stride: int = 1, pad: Any = 0) -> str:
-        """A convolution without bias, weights drawn so that values keep their size (He et al., 2015)."""
+        """Add a convolution without bias, with weights drawn so that values keep their size (He et al., 2015)."""
         channels = max(4, round(channels * self._width))
         height, width = kernel if isinstance(kernel, tuple) else (kernel, kernel)
         down, right = pad if isinstance(pad, tuple) else (pad, pad)
@@ -56,38 +57,38 @@ class Network:
         )
 
     def norm(self, x: str, *, trained: bool = True) -> str:
-        """Batch normalisation; its scale and offset count as parameters where they are `trained`."""
+        """Add batch normalisation. Its scale and offset count as parameters if they are `trained`."""
         ones, zeros = (np.full(self._channels[x], value, np.float32) for value in (1, 0))
         scales = [self._weight(array, is_parameter=trained) for array in (ones, zeros)]
         moments = [self._weight(array, is_parameter=False) for array in (zeros, ones)]
         return self._node("BatchNormalization", [x, *scales, *moments], self._channels[x], epsilon=1e-3)
 
     def relu(self, x: str) -> str:
-        """The positive part."""
+        """Add a rectifier."""
         return self._node("Relu", [x], self._channels[x])
 
     def unit(self, x: str, channels: int, kernel: Any, *, stride: int = 1, pad: Any = 0) -> str:
-        """Convolution, normalisation, rectifier."""
+        """Add convolution, normalisation and rectifier."""
         return self.relu(self.norm(self.conv(x, channels, kernel, stride=stride, pad=pad)))
 
     def most(self, x: str, *, pad: int = 0) -> str:
-        """Maxima of 3x3, every other one."""
+        """Add max pooling of 3x3 with stride 2."""
         return self._node("MaxPool", [x], self._channels[x], kernel_shape=[3, 3], strides=[2, 2], pads=[pad] * 4)
 
     def mean(self, x: str) -> str:
-        """Means of 3x3."""
+        """Add average pooling of 3x3."""
         return self._node("AveragePool", [x], self._channels[x], kernel_shape=[3, 3], strides=[1, 1], pads=[1] * 4)
 
     def concat(self, *branches: str) -> str:
-        """The channels of all `branches`."""
+        """Concatenate the channels of all `branches`."""
         return self._node("Concat", list(branches), sum(self._channels[x] for x in branches), axis=1)
 
     def add(self, x: str, y: str) -> str:
-        """The sum."""
+        """Add two values."""
         return self._node("Add", [x, y], self._channels[x])
 
     def write(self, x: str, path: Path) -> None:
-        """Pool `x`, put a fitted classifier of `CLASSES` on it and write the whole to `path`, which appears whole."""
+        """Pool `x`, add a fitted classifier of `CLASSES` and write the model to `path` with a rename."""
         features = self._node("GlobalAveragePool", [x], self._channels[x])
         flat = self._node("Flatten", [features], self._channels[x])
         weights, bias = self._classifier(self._run(flat))
@@ -98,7 +99,7 @@ class Network:
         partial.replace(path)
 
     def _classifier(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weights and bias under which the deviations of features from their means decide."""
+        """Return weights and bias with which the features' deviations from their means decide the class."""
         spread = features.std(axis=0) + 1e-6 * np.abs(features).max() + 1e-12
         drawn = self._random.standard_normal((CLASSES, features.shape[1]), dtype=np.float32)
         weights = (drawn * _SHARPNESS / spread / features.shape[1] ** 0.5).astype(np.float32)
@@ -135,7 +136,7 @@ class Network:
 
 
 def inception_v3(path: Path, *, size: int = 299, width: float = 1.0) -> int:
-    """Write Inception V3 to `path`; the number of its parameters. `size` is at least 75."""
+    """Write Inception V3 to `path` and return the number of its parameters. `size` is at least 75."""
     net = Network(size, width)
     x = net.unit("pixels", 32, 3, stride=2)
     x = net.unit(x, 32, 3)
@@ -192,7 +193,7 @@ def _inception_e(net: Network, x: str) -> str:
 
 
 def resnet50_v2(path: Path, *, size: int = 224, width: float = 1.0) -> int:
-    """Write ResNet-50 v2 (normalised before each convolution) to `path`; the number of its parameters."""
+    """Write ResNet-50 v2 (normalised before each convolution) to `path` and return the number of its parameters."""
     net = Network(size, width)
     x = net.conv(net.norm("pixels", trained=False), 64, 7, stride=2, pad=3)
     x = net.most(net.relu(net.norm(x)), pad=1)

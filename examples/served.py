@@ -1,4 +1,4 @@
-"""What the examples' `run.py` share: a `thawd up` with empty data, calls to it, lines that say what happened."""
+"""What the examples' `run.py` share: a `thawd up` with empty data, calls to it, and output lines."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ _TOLD = 3000
 
 
 class ExampleError(Exception):
-    """A step did not do what it should; the message says which."""
+    """A step did not do what it should. The message says which step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back.
+    """An answer of the server.
 
     Attributes:
         document: the body, as JSON.
-        took_ms: from the request to the whole answer, milliseconds.
-        start: how the environment came to be: ``cold``, ``fork``, ``thaw``, ``warm``; empty: not told.
+        took_ms: time from the request to the complete answer, milliseconds.
+        start: how the environment was started: ``cold``, ``fork``, ``thaw``, ``warm``; empty if the answer does not
+            say.
     """
 
     document: Any
@@ -46,7 +47,7 @@ class Served:
     """The running server of an example.
 
     Attributes:
-        url: where it listens.
+        url: base URL.
         config: its thawd.toml.
         data: its data folder, empty when it was started.
     """
@@ -57,10 +58,10 @@ class Served:
         self.data = data
 
     def post(self, path: str, body: bytes, kind: str) -> Answer:
-        """The answer to `body` of media type `kind` at `path`.
+        """Post `body` of media type `kind` to `path` and return the answer.
 
         Raises:
-            ExampleError: it is not a 2xx.
+            ExampleError: the answer is not 2xx.
         """
         begun_s = time.perf_counter()
         request = urllib.request.Request(self.url + path, data=body, headers={"Content-Type": kind})
@@ -75,10 +76,10 @@ class Served:
         return Answer(json.loads(text), took_ms)
 
     def invoke(self, function: str, event: object) -> Answer:
-        """The function's answer to `event`.
+        """Invoke the function with `event` and return its answer.
 
         Raises:
-            ExampleError: it failed.
+            ExampleError: the function failed.
         """
         before = self.starts(function)
         answer = self.post(f"/2015-03-31/functions/{function}/invocations", json.dumps(event).encode(), "text/json")
@@ -86,27 +87,27 @@ class Served:
         return Answer(answer.document, answer.took_ms, begun[0] if begun else "warm")
 
     def starts(self, function: str) -> dict[str, int]:
-        """How many of the function's environments were started, by kind."""
+        """Return how many of the function's environments were started, by kind of start."""
         kinds = self.status(function)["starts"]
         return {kind: figures["count"] for kind, figures in kinds.items() if kind != "warm"}
 
     def status(self, function: str) -> dict[str, Any]:
-        """What ``/_thawd/status`` tells of the function."""
+        """Return what ``/_thawd/status`` reports about the function."""
         with urllib.request.urlopen(self.url + "/_thawd/status") as response:
             document: dict[str, Any] = json.load(response)["functions"][function]
         return document
 
     def rows(self, table: str) -> dict[str, dict[str, Any]]:
-        """The items of a table by their keys, as ``thawd table`` prints them."""
+        """Return the items of a table by their keys, as ``thawd table`` prints them."""
         command = [sys.executable, "-m", "thawd", "table", table, "--json", "--config", str(self.config)]
         environment = {**os.environ, "THAWD_DATA": str(self.data), "THAWD_PORT": self.url.rpartition(":")[2]}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if done.returncode:
-            raise ExampleError(f"{' '.join(command[1:])} ended with {done.returncode}: {done.stderr}")
+            raise ExampleError(f"{' '.join(command[1:])} ended with status {done.returncode}: {done.stderr}")
         return {row.pop("_key"): row for row in map(json.loads, done.stdout.splitlines())}
 
     def wait_for(self, probe: Callable[[], Any], what: str, functions: Sequence[str]) -> Any:
-        """The first answer of `probe` that says yes.
+        """Wait until `probe` returns true.
 
         Raises:
             ExampleError: one of `functions` failed meanwhile.
@@ -120,20 +121,20 @@ class Served:
         return answer
 
     def log(self) -> str:
-        """The last that the server said."""
+        """Return the last lines of the server's output."""
         return (self.data.parent / "server.log").read_text(errors="replace")[-_TOLD:]
 
 
 @contextlib.contextmanager
 def serving(config: Path, *arguments: str, environment: dict[str, str] | None = None) -> Iterator[Served]:
-    """`thawd up` on `config`, any free port, data that begin empty; all of it is gone afterwards.
+    """Run `thawd up` on `config` at any free port with an empty data folder; stop it and delete the folder at the end.
 
     Args:
-        arguments: more of the command line.
+        arguments: more arguments of the command line.
         environment: more environment variables.
 
     Raises:
-        ExampleError: it did not start, or a function is not usable.
+        ExampleError: the server did not start, or a function is not usable.
     """
     home = config.parent / ".thawd"
     home.mkdir(exist_ok=True, mode=0o700)
@@ -148,7 +149,7 @@ def serving(config: Path, *arguments: str, environment: dict[str, str] | None = 
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**inherited, "THAWD_DATA": str(data), **(environment or {})},
-                # Its own session: Ctrl-C reaches the example alone, which then stops the server in order.
+                # A separate session: Ctrl-C reaches only the example, which then shuts the server down in order.
                 start_new_session=True,
             )
         served = Served("", config, data)
@@ -167,7 +168,7 @@ def _await_ready(process: subprocess.Popen[bytes], ready: Path, served: Served) 
             url: str = json.loads(ready.read_text())["url"]
             return url
         time.sleep(_LOOK_S)
-    raise ExampleError(f"thawd up ended with {process.returncode}:\n{served.log()}")
+    raise ExampleError(f"thawd up ended with status {process.returncode}:\n{served.log()}")
 
 
 def _check_usable(served: Served) -> None:
@@ -179,7 +180,7 @@ def _check_usable(served: Served) -> None:
 
 
 def object_created(bucket: str, key: str) -> dict[str, Any]:
-    """The event of an object in a bucket, with what the examples' handlers read of it."""
+    """Make the event of an object in a bucket, with the fields that the examples' handlers read."""
     from urllib.parse import quote_plus
 
     record = {"s3": {"bucket": {"name": bucket}, "object": {"key": quote_plus(key, safe="/")}}}
@@ -187,17 +188,17 @@ def object_created(bucket: str, key: str) -> dict[str, Any]:
 
 
 def libraries_python() -> Path:
-    """The interpreter that has torch and transformers, or ought to."""
+    """Return the interpreter that is expected to have torch and transformers. It may not exist."""
     return Path(os.environ.get(LIBRARIES_VARIABLE, _REPOSITORY / ".venv-libraries" / "bin" / "python"))
 
 
 def say(step: str, text: str) -> None:
-    """A line about a step."""
+    """Print a line about a step."""
     print(f"  {step:<10} {text}", flush=True)
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Aligned columns; the first to the left, the others to the right."""
+    """Print aligned columns: the first left-aligned, the others right-aligned."""
     texts = [list(map(str, row)) for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     print()
@@ -208,7 +209,10 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def configuration(path: Path) -> Path:
-    """The configuration at `path`; where BENCH_LIBRARIES_PYTHON is set, a copy with the interpreter that it names."""
+    """Return the path of the configuration to use.
+
+    If BENCH_LIBRARIES_PYTHON is set, that is a copy of the configuration at `path` with the interpreter that it names.
+    """
     named = os.environ.get(LIBRARIES_VARIABLE)
     if named is None:
         return path
@@ -218,7 +222,7 @@ def configuration(path: Path) -> Path:
 
 
 def main(run: Callable[[], None], prepare: Callable[[], None]) -> int:
-    """Run an example, or with the argument ``prepare`` only make what it serves; the exit status."""
+    """Run an example and return the exit status. With the argument ``prepare``, only make the files that it serves."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if sys.argv[1:] == ["prepare"]:

@@ -1,4 +1,4 @@
-"""boto3's clients of what the tests serve on this machine."""
+"""boto3 clients of the servers that the tests run on this machine."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from botocore.config import Config
 REGION = "us-east-1"
 KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 _MAKING = threading.Lock()
-"""boto3's default session is not for several threads at once."""
+"""boto3's default session is not thread-safe."""
 
 
 def client_of(url: str, service: str, **config: Any) -> Any:
-    """A boto3 client with nobody's keys; safe to ask for in any thread.
+    """Return a boto3 client with made-up credentials. May be called from any thread.
 
     Args:
-        url: where the service is.
-        service: AWS's name of it.
-        config: as botocore's Config takes it. What is left out: one attempt, so that a test sees each answer, and the
-            bucket's name in the path.
+        url: the service's address.
+        service: AWS's name of the service.
+        config: arguments of botocore's Config. The defaults are one attempt, so that a test sees each answer, and
+            bucket names in the path.
     """
     given: dict[str, Any] = {"retries": {"total_max_attempts": 1}, "s3": {"addressing_style": "path"}, **config}
     with _MAKING:

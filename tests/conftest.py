@@ -1,7 +1,8 @@
-"""For all tests: how they are spread over processes, what the processes they start inherit, examples without a limit.
+"""Settings for all tests: how they are distributed over processes, what their child processes inherit, no time limit
+for Hypothesis examples.
 
-A worker of pytest-xdist gets whole files, so that a module's fixtures are made once. The files with tests that are
-marked `serial` all go to one worker, one after another. See tests/README.md.
+A worker of pytest-xdist gets whole files, so that a module's fixtures are made once. All files with tests marked
+`serial` go to one worker and run one after another. See tests/README.md.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from hypothesis import HealthCheck, settings
 
 from tests.loops import run
 
-# Hypothesis fails an example that takes more than 0.2 s, and one that was slow to make: so does a busy machine.
+# By default Hypothesis fails an example that takes more than 0.2 s or is slow to generate. That also happens on a busy
+# machine.
 settings.register_profile("thawd", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("thawd")
 
-# Tests, servers and functions find their modules compiled: compiling them takes as long as all else of a start.
+# Let tests, servers and functions write and find compiled modules: compiling takes as long as the rest of a start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Longest first, so that no worker is left alone with a long file at the end.
+# The longest folders come first, so that no worker is left alone with a long file at the end.
 FOLDERS = (
     "durability",
     "integration",
@@ -42,7 +44,10 @@ FOLDERS = (
 
 
 def pytest_configure() -> None:
-    """A shell that starts us in the background has us ignore Ctrl-C, and every process we start would do so, too."""
+    """Stop ignoring Ctrl-C, so that the processes we start do not ignore it.
+
+    A shell that starts the tests in the background makes them ignore it, and child processes inherit that.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
@@ -51,7 +56,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is `async def` runs on a loop of its own."""
+    """Run a test that is `async def` on its own event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}))
@@ -60,9 +65,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """For `-n auto`: no workers for one file, or where -s is to show what tests print; else one more than processors.
+    """Return the number of workers for `-n auto`.
 
-    Tests wait for processes and disks about as long as they compute.
+    That is none for a single file or with -s, which shows what tests print; otherwise one more than there are
+    processors. Tests wait for processes and disks about as long as they compute.
     """
     files = {argument.partition("::")[0] for argument in config.args}
     one_file = len(files) == 1 and Path(*files).is_file()
@@ -71,7 +77,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """For `--dist loadfile`: a worker gets whole files, and one worker gets all those with tests marked `serial`."""
+    """Give each worker whole files with `--dist loadfile`. One worker gets all files with tests marked `serial`."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
@@ -88,7 +94,7 @@ def _is_serial(file: Path) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The serial group comes first: it is the longest row that nothing can shorten."""
+    """Put the serial group first: it takes longest, and more workers do not make it faster."""
     items.sort(key=lambda item: (not _is_serial(item.path), _place(item.path.parent.name)))
 
 

@@ -1,4 +1,4 @@
-"""The consoles and files that the documentation shows, used as they stand: each command, and what it prints."""
+"""Runs the console sessions and files that the documentation shows: types each command and compares its output."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 DOCS = Path(__file__).parents[1] / "docs"
 _END = "@@done "
 _PATIENCE_S = 60.0
-# A block of code, with the name of its file where the line before the block ends in one: "`app.py`:".
+# A block of code. If the line before the block ends with a file name, as in "`app.py`:", that is the block's file.
 _BLOCK = re.compile(r"(?:`(?P<file>[\w./-]+)`:\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @dataclass
 class Command:
-    """A command line, and the lines that the page shows below it."""
+    """A command line, and the output lines that the page shows below it."""
 
     text: str
     prints: list[str] = field(default_factory=list)
@@ -35,7 +35,7 @@ class File:
 
 
 def steps(page: Path) -> list[Command | File]:
-    """What a reader of the page does, in order."""
+    """Return what a reader of the page does, in order."""
     found: list[Command | File] = []
     for block in _BLOCK.finditer(page.read_text()):
         if block["language"] == "console":
@@ -56,7 +56,7 @@ def _commands(console: str) -> list[Command]:
 
 
 def commands(page: Path) -> list[str]:
-    """The command lines alone."""
+    """Return only the command lines."""
     return [step.text for step in steps(page) if isinstance(step, Command)]
 
 
@@ -74,10 +74,11 @@ def run(
     Args:
         page: the page.
         folder: where the shell begins, and where files are written.
-        told: from a command of the page to what is typed.
+        told: turns a command of the page into the command to type.
         variables: further environment variables of the shell.
-        write_files: whether files that the page shows are written when their turn comes.
-        repeat: commands that only look, and are typed again, for a minute at most, until they show what the page does.
+        write_files: whether to write the files that the page shows, in the order of the page.
+        repeat: whether a command only reads state. Such a command is repeated for at most a minute until its output
+            matches the page.
     """
     tools = Path(sys.executable).parent
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "AWS_PAGER": "", "LC_ALL": "C.UTF-8"}
@@ -114,10 +115,10 @@ def run(
 
 
 def _type(shell: subprocess.Popen[str], command: str) -> tuple[str, list[str]]:
-    """Exit status of a command, and the lines that it printed."""
+    """Type a command and return its exit status and the lines that it printed."""
     assert shell.stdin is not None
     assert shell.stdout is not None
-    # The mark begins a line of its own, also after a command whose output ends without a newline.
+    # The newline puts the end mark on a separate line, even if the command's output does not end with a newline.
     shell.stdin.write(f"{command}\nprintf '\\n{_END}%s\\n' $?\n")
     shell.stdin.flush()
     printed = ""
@@ -129,7 +130,10 @@ def _type(shell: subprocess.Popen[str], command: str) -> tuple[str, list[str]]:
 
 
 def agrees(printed: list[str], shown: list[str]) -> bool:
-    """Whether the page shows what was printed: in its lines ``…`` is any text, and a line of its own any lines."""
+    """Return whether the output matches the page.
+
+    In the page's lines, ``…`` stands for any text; alone on a line it stands for any number of lines.
+    """
     pattern = "".join(
         r"(?:.*\n)*?" if line.strip() == "…" else ".*".join(map(re.escape, line.split("…"))) + r"\n" for line in shown
     )

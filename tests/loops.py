@@ -1,4 +1,4 @@
-"""How an asynchronous test runs: on a loop of its own, and whatever that loop would only log fails it."""
+"""Runs asynchronous tests: each on a separate loop, and errors that the loop would only log fail the test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def run(claim: Coroutine[Any, Any, None]) -> None:
 
     Raises:
         TimeoutError: it took longer than DEADLINE_S.
-        AssertionError: it failed, or left an exception that nobody saw.
+        AssertionError: it failed, or left an exception that was never retrieved.
     """
     asyncio.run(_checked(claim))
 

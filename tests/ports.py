@@ -1,4 +1,4 @@
-"""Ports that nobody is given by chance."""
+"""Ports that the kernel does not choose for other sockets."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _LOWEST = 10_000
 
 
 def quiet_port() -> int:
-    """A port on loopback that nobody uses now, and that the kernel gives to nobody who asks for any free one.
+    """Return a port on loopback that is unused now and that the kernel never picks as a free port.
 
-    For a port that is named before somebody listens on it, or again after that: one that the kernel chose could be
-    another's in between, as the near end of any connection. Source: ip(7), "ip_local_port_range".
+    It is for tests that name a port before a server listens on it, or that reuse it later. Meanwhile a port that the
+    kernel chose could be taken, even as the local end of a connection. Source: ip(7), "ip_local_port_range".
     """
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     if first_given <= _LOWEST:

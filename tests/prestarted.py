@@ -38,7 +38,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 IMPORTED: Mapping[str, Sequence[str]] = {
-    "thawd": ("thawd.cli.program", "thawd.server.serving", "thawd.cli.up"),
+    "thawd": ("thawd.cli.program", "thawd.server.serving", "thawd.bench.measuring", "thawd.snapshot.lint", "uvloop"),
     "thawd.server.emulator.program": ("thawd.server.emulator.program",),
 }
 """By module that is run, what is imported ahead."""

@@ -1,4 +1,4 @@
-"""Tests as somebody else than root."""
+"""Runs parts of tests as a user other than root."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 MODULES = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith(("site-packages", "src")))}
-"""Variables with which an interpreter that is not this one finds thawd and what it needs."""
+"""Environment variables with which another interpreter finds thawd and its dependencies."""
 
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Root may do everything: drop that for a while, so that permissions mean something."""
+    """Drop root's rights for the block, so that file permissions take effect."""
     if os.geteuid() != 0:
         yield
         return
@@ -30,7 +30,10 @@ def as_nobody() -> Iterator[None]:
 
 
 def unprivileged_python() -> str:
-    """An interpreter of this version that other users may run: this one may lie in a folder of root's."""
+    """Return an interpreter of this version that other users may run.
+
+    This one may be in a folder that belongs to root.
+    """
     for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
         probe = [python, "-c", "import thawd.server"]
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What lies in a project's tables, read as `thawd table` reads it, but by the test itself."""
+"""Reads the rows of a project's tables like `thawd table`, but within the test process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from thawd.stores.tables.access import read_table
 
 
 def rows_of(root: Path, table: str) -> dict[str, dict[str, Any]]:
-    """A table's items by key; none where none was put yet.
+    """Return a table's items by key; none if no item was put yet.
 
-    Tests ask for them until they are there: a process for each look would cost more than all else they do.
+    Tests poll for rows. Starting a process for each poll would cost more than everything else that they do.
 
     Args:
         root: the folder of thawd.toml.

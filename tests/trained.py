@@ -1,4 +1,4 @@
-"""The digits example, trained once for all tests of a run, whichever worker they are in."""
+"""The digits example, trained once for all tests of a run and all workers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits"
 
 
 def digits(factory: pytest.TempPathFactory) -> Path:
-    """The example's folder after `train.py`; nobody may change it.
+    """The example's folder after `train.py`. Tests must not change it.
 
-    Skips where the packages of the extra `demo` are missing.
+    Skips the test if the packages of the extra `demo` are missing.
     """
     for needed in ("sklearn", "skl2onnx", "onnxruntime", "PIL"):
         if importlib.util.find_spec(needed) is None:

@@ -1,9 +1,9 @@
-"""Writes src/thawd/gateway/lambda_api/lambda_operations.json: input of Lambda API operations, from botocore.
+"""Writes src/thawd/gateway/lambda_api/lambda_operations.json: the input of Lambda API operations, from botocore.
 
     .venv/bin/python tools/lambda_operations.py           # after a new botocore
 
-Facts only: method, path, status, and for each input its place, type and limits. Source: the model that AWS publishes
-with botocore (`lambda/2015-03-31`). A test compares the file with the installed botocore's.
+The file has only facts: method, path, status, and for each input its place, type and limits. Source: the model that AWS
+publishes with botocore (`lambda/2015-03-31`). A test compares the file with the model of the installed botocore.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LIMITS = ("min", "max", "pattern")
 
 
 def shape(of: Shape) -> dict[str, Any]:
-    """Type and limits of a shape; of a structure, of all its members."""
+    """Return type and limits of a shape; for a structure, those of all its members."""
     facts: dict[str, Any] = {"type": of.type_name}
     facts |= {name: of.metadata[name] for name in _LIMITS if name in of.metadata}
     if of.type_name == "string" and of.enum:
@@ -51,7 +51,7 @@ def shape(of: Shape) -> dict[str, Any]:
 
 
 def member(of: Shape, parent: Shape) -> dict[str, Any]:
-    """A member of a structure: its shape, where it stands in the request, whether it must be there."""
+    """Return a member of a structure: its shape, its place in the request, and whether it is required."""
     facts = shape(of)
     name = next(name for name, value in parent.members.items() if value is of)
     if "location" in of.serialization:
@@ -63,7 +63,7 @@ def member(of: Shape, parent: Shape) -> dict[str, Any]:
 
 
 def operation(of: OperationModel) -> dict[str, Any]:
-    """One operation."""
+    """Return one operation."""
     return {
         "method": of.http["method"],
         "path": of.http["requestUri"],
@@ -73,7 +73,7 @@ def operation(of: OperationModel) -> dict[str, Any]:
 
 
 def document() -> str:
-    """The whole file."""
+    """Return the whole file's contents."""
     model = get_session().get_service_model("lambda")
     operations = {name: operation(model.operation_model(name)) for name in OPERATIONS}
     facts = {"botocore": botocore.__version__, "operations": operations}

@@ -5,7 +5,7 @@
     make mutants MODULE=thawd.stores.events.queue SAMPLE=5  # every fifth mutant of each function
 
 mutmut changes one operator, argument, constant or condition at a time and runs the tests that reach the changed
-function. A mutant that no test notices points to a missing claim, unless the change makes no difference. This program
+function. A mutant that no test notices points to a missing test, unless the change makes no difference. This program
 mutates each module in a copy of the source tree under build/mutants, and runs only the unit tests that PAIRS names.
 
 Not mutated: module constants, class bodies, text for people (raised errors, log lines). mypy --strict removes the
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "mutants"
 SOURCE = ROOT / "src" / "thawd"
 
-# The unit tests that hold each module: names of tests/unit/test_*.py. When a module moves, its line moves with it.
+# The unit tests of each module: names of tests/unit/test_*.py. When a module is renamed, change its line here.
 PAIRS: dict[str, str] = {
     "thawd.scheduling.pool": "pool pool_failed_starts pool_ends pool_counts pool_keep_alive",
     "thawd.scheduling.room": "room room_any_order room_turns room_reports dispatcher_requests",
@@ -49,6 +49,7 @@ PAIRS: dict[str, str] = {
     "thawd.queue.outcome_delivery": "outcome_delivery outcome_pace",
     "thawd.queue.lane": "lane",
     "thawd.sources.buckets.s3_event": "s3_event",
+    "thawd.sources.buckets.notification_rules": "s3_event",
     "thawd.grammar.event_patterns": "event_patterns",
     "thawd.grammar.schedule_expressions": "schedule_expressions",
     "thawd.grammar.queue_names": "sqs_source sqs_records",
@@ -80,10 +81,10 @@ PAIRS: dict[str, str] = {
 # Folders besides the sources that unit tests read.
 ALSO_READ = ("tests", "native")
 
-# Lines whose text no test should pin: raised errors, log lines, strings of several words.
+# Lines with text that no test should check exactly: raised errors, log lines, strings of several words.
 TEXT_FOR_PEOPLE = [r"^\s*(raise\b|logger\.|log\.)", r'^\s*f?"[^"]* [^"]*"']
 
-# mutmut's exit code for each mutant: pytest's, or one of its own.
+# mutmut's exit code for each mutant: pytest's, or mutmut's own.
 KILLED, SURVIVED, REFUSED_BY_MYPY = {1, 3}, {0}, {37}
 NO_TEST, TIMED_OUT = {5, 33}, {-24, 24, 36, 152, 255}
 
@@ -93,8 +94,9 @@ class Survivor:
     """A mutant that no test noticed.
 
     Attributes:
-        name: mutmut's, for `mutmut show`.
-        why: empty where tests reached it and passed; else that none did, or that the interpreter crashed.
+        name: mutmut's name of it, for `mutmut show`.
+        why: empty if tests reached the mutant and passed; otherwise says that no test reached it, or that the
+            interpreter crashed.
         change: the lines of the difference, with their ``-`` and ``+``.
     """
 
@@ -105,7 +107,7 @@ class Survivor:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What became of one module's mutants; those that ran out of time are among the killed."""
+    """The results of one module's mutants. Mutants that ran out of time count as killed."""
 
     module: str
     killed: int
@@ -115,12 +117,12 @@ class Verdicts:
     text_only: int
 
     def __str__(self) -> str:
-        """One line of figures."""
+        """Return one line of figures."""
         return (
             f"{self.module}: {self.killed + len(self.survivors)} mutants, {self.killed} killed "
-            f"({self.timed_out} by time), "
+            f"({self.timed_out} by timeout), "
             f"{len(self.survivors)} survived ({self.refused_by_mypy} more refused by mypy, "
-            f"{self.text_only} of text that survived)"
+            f"{self.text_only} survivors change only text)"
         )
 
 
@@ -150,13 +152,13 @@ def prepare(module: str) -> Path:
     shutil.copytree(SOURCE, folder / "src" / "thawd", ignore=ignore)
     for name in ALSO_READ:
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
-    # What CMake built is not in the source tree but beside the installed package.
+    # CMake's build output is beside the installed package, not in the source tree.
     for installed in {Path(path) for path in thawd.__path__} - {SOURCE}:
         for built in (path for path in installed.iterdir() if path.is_file()):
             shutil.copy2(built, folder / "src" / "thawd" / built.name)
     path = folder / source(module)
     path.write_text(undecorated(path.read_text()))
-    # An editable install answers imports before sys.path is asked, and would import the unchanged source.
+    # An editable install's import hook comes before sys.path, and would import the unchanged source.
     (folder / "conftest.py").write_text(
         'import sys\n\nsys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]\n'
     )
@@ -172,7 +174,8 @@ def source(module: str) -> Path:
 def undecorated(text: str) -> str:
     """Writes `@property` and other single decorators of methods as calls after the method.
 
-    mutmut leaves decorated functions as they are; `name = property(_name_undecorated)` it does not see.
+    mutmut does not mutate decorated functions, but does not recognise `name = property(_name_undecorated)` as a
+    decoration.
     """
     lines = text.split("\n")
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
@@ -193,7 +196,7 @@ def configuration(module: str) -> str:
     """Returns the pyproject.toml of the copy: the project's pytest options, and mutmut's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     pytest = {key: value for key, value in project["tool"]["pytest"]["ini_options"].items() if key != "testpaths"}
-    # Each mutant is a process already: no workers beside it.
+    # Each mutant runs in a separate process already, so pytest needs no workers.
     pytest["addopts"] = "-q --strict-markers -p no:cacheprovider"
     mypy = {"strict": True, "mypy_path": "src", "python_version": "3.11", "follow_imports": "silent"}
     mutmut = {
@@ -203,10 +206,10 @@ def configuration(module: str) -> str:
         "do_not_mutate_patterns": TEXT_FOR_PEOPLE,
         "pytest_add_cli_args_test_selection": [f"tests/unit/test_{name}.py" for name in PAIRS[module].split()],
         "type_check_command": [sys.executable, "-m", "mypy", "--output=json", str(source(module))],
-        # A mutant that waits for ever costs (tests' time + constant) * multiplier, in seconds.
+        # A mutant that hangs costs (tests' time + constant) * multiplier seconds.
         "timeout_multiplier": 6.0,
     }
-    # What is wrong outside the mutants would end mutmut: its own comments, and what `undecorated` leaves untyped.
+    # Errors outside the mutants would end mutmut: its own comments, and what `undecorated` leaves untyped.
     mypy |= {"warn_unused_ignores": False, "warn_return_any": False}
     tables = {"pytest.ini_options": pytest, "mypy": mypy, "mutmut": mutmut}
     return "\n".join(
@@ -218,7 +221,7 @@ def configuration(module: str) -> str:
 def run(folder: Path) -> bool:
     """Runs mutmut in the copy, with its progress in mutmut.log there.
 
-    Returns False where it did not come to run the mutants, as where a test fails without any mutation.
+    Returns False if the mutants were not run, for example because a test fails without any mutation.
     """
     sample = int(os.environ.get("SAMPLE") or 1)
     # mutmut numbers the mutants of a function from 1.
@@ -249,7 +252,7 @@ def read(module: str, folder: Path) -> Verdicts:
 
 
 def functions(path: Path) -> dict[str, list[str]]:
-    """Returns the lines of each function of a mutated module: mutmut keeps the original and every mutant in it."""
+    """Returns the lines of each function in a mutated module, where mutmut keeps the original and all mutants."""
     text = path.read_text()
     lines = text.split("\n")
     found = {}
@@ -267,7 +270,7 @@ def change(name: str, bodies: dict[str, list[str]]) -> tuple[str, ...]:
 
 
 def is_text(lines: tuple[str, ...]) -> bool:
-    """Whether a mutant differs only within a string of several words, or in upper and lower case, as SQL may."""
+    """Returns whether a mutant differs only within a string of several words, or in upper and lower case, as in SQL."""
     sides = {
         tuple(re.sub(r'"[^"]* [^"]*"', '""', line[1:]).casefold() for line in lines if line[0] == sign) for sign in "-+"
     }

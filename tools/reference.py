@@ -1,7 +1,8 @@
-"""The pages that are made: options, command line, metrics, errors, the layers of the code, the list of decisions.
+"""Generates pages: options, command line, metrics, errors, the layers of the code, the list of decisions.
 
-``python -m tools.reference`` writes them. A page is wholly made, or has parts between ``<!-- made: ... -->`` and
-``<!-- end -->``. ``tests/architecture/test_reference.py`` fails where a page is not what this makes.
+``python -m tools.reference`` writes them. A page is generated completely, or has generated parts between ``<!-- made:
+... -->`` and ``<!-- end -->``. ``tests/architecture/test_reference.py`` fails if a page differs from what this program
+generates.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main() -> None:
 
 
 def pages() -> dict[Path, str]:
-    """Every page as it should be, by its path."""
+    """Return the generated text of every page, by its path."""
     return {
         **{
             page: _with_parts(page.read_text())
@@ -68,7 +69,7 @@ def _part(what: str, section: str) -> str:
 
 
 def _options(section: str) -> str:
-    """The options of one section of ``thawd.toml``."""
+    """Return the options of one section of ``thawd.toml``."""
     found = [option for option in config.describe_options() if option.key.rpartition(".")[0] == section]
     if not found:
         raise LookupError(f"docs/reference/configuration.md asks for the options of {section}, and there are none")
@@ -77,7 +78,7 @@ def _options(section: str) -> str:
 
 
 def _layers() -> str:
-    """The layers of ``src/thawd``, the highest first, as the contract of `make check` has them."""
+    """Return the layers of ``src/thawd``, the highest first, from the contract that `make check` checks."""
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
     rows = [
         (str(number), f"`{name}`", _cell(_purpose(name)))
@@ -88,7 +89,7 @@ def _layers() -> str:
 
 
 def _decisions() -> str:
-    """The pages of decisions, by number."""
+    """Return the pages of decisions, by number."""
     titles = (
         (page, page.read_text().partition("\n")[0].removeprefix("# ")) for page in sorted(DECISIONS.glob("0*.md"))
     )
@@ -97,7 +98,7 @@ def _decisions() -> str:
 
 
 def _purpose(name: str) -> str:
-    """The first sentence of a module's docstring."""
+    """Return the first sentence of a module's docstring."""
     module = ROOT / "src" / "thawd" / f"{name}.py"
     source = module if module.exists() else module.with_suffix("") / "__init__.py"
     docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
@@ -109,13 +110,13 @@ def _name(option: config.OptionDescription) -> str:
 
 
 def _default(option: config.OptionDescription) -> str:
-    """The default: as code where it is TOML, as it stands where it is in words."""
+    """Return the default as code if it is TOML, and unchanged if it is a description in words."""
     is_toml = re.fullmatch(r'-?[\d.]+|true|false|".*"|\[.*\]|\{.*\}', option.default)
     return f"`{option.default}`" if is_toml else _cell(option.default)
 
 
 def _cell(text: str) -> str:
-    """Text as a cell of a table: what Markdown would take for itself is escaped."""
+    """Return text as a cell of a table, with Markdown's special characters escaped."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     escaped = (part if part.startswith("`") else re.sub(r"([*<])", r"\\\1", part) for part in parts)
     # A bar ends a cell even within code. Source: GitHub Flavored Markdown, 4.10, example 200.
@@ -133,7 +134,7 @@ def _verbs() -> list[tuple[str, click.Command]]:
 
 
 def _first(command: click.Command) -> str:
-    """The first sentence of a command's help."""
+    """Return the first sentence of a command's help."""
     return _cell(re.split(r"(?<=[.;:])\s", " ".join(inspect.cleandoc(command.help or "").split()))[0].rstrip(";:"))
 
 
@@ -143,7 +144,7 @@ def _paragraphs(command: click.Command) -> str:
 
 
 def _command(path: str, command: click.Command) -> Iterator[str]:
-    """The section of one command, then those of the commands below it."""
+    """Yield the section of one command, then those of its subcommands."""
     context = click.Context(command, info_name=path)
     usage = command.get_usage(context).removeprefix("Usage: ")
     parts = [f"#{'#' * path.count(' ')} `{path}`"]
@@ -178,7 +179,7 @@ _METRICS: tuple[tuple[str, str, Callable[[str], str], dict[str, str]], ...] = (
 
 
 def _metrics() -> str:
-    """Every metric that ``GET /metrics`` shows, by group."""
+    """Return every metric that ``GET /metrics`` shows, by group."""
     text = (
         "# Metrics\n\n`GET /metrics` answers in Prometheus' text format. Distributions are summaries: each has a "
         "`_count` and a `_sum`.\n"
@@ -200,14 +201,14 @@ def _metrics() -> str:
 
 
 def _documented(kind: type[enum.StrEnum]) -> list[tuple[enum.StrEnum, str]]:
-    """Members of an enum with the text below each, which Python itself does not keep."""
+    """Return the members of an enum with the docstring below each, which Python does not keep."""
     source = inspect.getsource(kind)
     texts = dict(re.findall(r'^    (\w+) = [^\n]*\n    """(.*?)"""', source, re.MULTILINE | re.DOTALL))
     return [(member, texts[member.name]) for member in kind]
 
 
 def _errors() -> str:
-    """The errors that the API answers with, by their HTTP status."""
+    """Return the errors that the API answers with, by their HTTP status."""
     found = [
         error
         for error in vars(errors).values()
@@ -226,7 +227,7 @@ def _errors() -> str:
 
 
 def _meaning(error: type[errors.ThawdError]) -> str:
-    """The first sentence of an error's docstring, without its status."""
+    """Return the first sentence of an error's docstring, without its status."""
     first = inspect.cleandoc(error.__doc__ or "").split("\n\n")[0]
     return re.sub(r" \(HTTP \d+\)", "", " ".join(first.split()))
 

@@ -1,7 +1,7 @@
-"""Checks the built documentation: links between its pages, their anchors, and that it asks no other host for anything.
+"""Checks the built documentation: links between its pages, their anchors, and that it loads nothing from other hosts.
 
-``python -m tools.site build/site`` prints what is wrong and ends with status 1. Sphinx warns of links in the
-sources; this looks at what a browser will see, navigation and generated reference included.
+``python -m tools.site build/site`` prints mistakes and, if there are any, exits with status 1. Sphinx checks links in
+the sources. This program checks what a browser sees, including navigation and generated reference pages.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-# Attributes that a browser follows by itself; a link is followed by its reader only.
+# Attributes whose targets a browser loads without the reader following a link.
 _LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src"}
 _LOADED_LINKS = {"stylesheet", "icon", "preload", "preconnect", "dns-prefetch", "manifest", "modulepreload"}
 _STYLE = re.compile(r"url\(\s*['\"]?([^'\")]+)|@import\s+['\"]([^'\"]+)")
 
 
 class Page(HTMLParser):
-    """What a page links to, what it loads, and the anchors that it has."""
+    """The links of a page, what it loads, and its anchors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Page(HTMLParser):
         self.anchors: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take note of one tag."""
+        """Record one tag."""
         attributes = dict(attrs)
         if identifier := attributes.get("id"):
             self.anchors.add(identifier)
@@ -47,7 +47,7 @@ def _style(text: str) -> list[str]:
 
 
 def main(folder: Path) -> int:
-    """Print every mistake; the exit status."""
+    """Print every mistake and return the exit status."""
     pages = {path: Page() for path in sorted(folder.rglob("*.html"))}
     for path, page in pages.items():
         page.feed(path.read_text())
@@ -66,9 +66,9 @@ def _links(pages: dict[Path, Page]) -> Iterator[str]:
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             if not target.is_file():
-                yield f"{path}: {link} leads nowhere"
+                yield f"{path}: {link}: the linked file does not exist"
             elif parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
-                yield f"{path}: {link}: that page has no such anchor"
+                yield f"{path}: {link}: the linked page has no such anchor"
 
 
 def _loads(folder: Path, pages: dict[Path, Page]) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _loads(folder: Path, pages: dict[Path, Page]) -> Iterator[str]:
             if parts.scheme or parts.netloc:
                 yield f"{path} loads {load} from another host"
             elif parts.path and not (path.parent / unquote(parts.path)).is_file():
-                yield f"{path} loads {load}, which is not there"
+                yield f"{path} loads {load}, which does not exist"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""ViT-GPT2 for captions by transformers: the real architecture (239 million parameters, 957 MB) with random weights.
+"""Image captions with ViT-GPT2 and transformers: the real architecture (239 million parameters, 957 MB) with random
+weights.
 
-A vision transformer (base, patches of 16, images of 224) and GPT-2 (base, with cross attention), generating by a beam
-search of four, at most 16 new tokens, which a small tokenizer made here turns into text. transformers maps the file
-with the weights, so how that was written counts: see `_rewrite`.
+The model is a vision transformer (base, patches of 16, images of 224) and GPT-2 (base, with cross attention). It
+generates at most 16 new tokens by a beam search of four, and a small tokenizer made here turns them into text.
+transformers maps the file with the weights, so the way that file was written matters: see `_rewrite`.
 
     python captions.py FOLDER    makes the model
 """
@@ -21,7 +22,8 @@ PIECE_BYTES = 64 << 20
 
 
 def load(folder: str) -> Callable[[], bytes]:
-    """Model and tokenizer from `folder`; the inference returns the caption of one image."""
+    """Load model and tokenizer from `folder` and return the inference, a function that returns the caption of one
+    image."""
     import torch
     from transformers import AutoTokenizer, VisionEncoderDecoderModel
 
@@ -42,7 +44,7 @@ def load(folder: str) -> Callable[[], bytes]:
 
 
 def make(folder: Path) -> None:
-    """Write model and tokenizer to `folder`."""
+    """Write the model and the tokenizer to `folder`."""
     import torch
     from transformers import GPT2Config, VisionEncoderDecoderConfig, VisionEncoderDecoderModel, ViTConfig
 
@@ -60,9 +62,9 @@ def make(folder: Path) -> None:
 
 
 def _rewrite(file: Path) -> None:
-    """Write `file` again in large pieces, as a copy or a download does that is meant to be mapped.
+    """Write `file` again in large pieces, as a tool does that copies or downloads a file for mapping.
 
-    Large writes put large folios in the page cache, which the kernel maps by 2 MiB at once.
+    Large writes put large folios into the page cache, and the kernel maps those 2 MiB at a time.
     """
     partial = file.with_suffix(".partial")
     with file.open("rb") as old, partial.open("wb", buffering=0) as new:

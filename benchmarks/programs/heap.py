@@ -1,6 +1,7 @@
-"""A process of a given size: a heap, threads that wait, and mappings of one page each.
+"""A process of a given size: a heap, waiting threads, and mappings of one page each.
 
-Its "folder" is a description, ``HEAP_MB:THREADS:MAPPINGS``; an inference reads a byte of every page of the heap.
+Its "folder" argument is a description, ``HEAP_MB:THREADS:MAPPINGS``. An inference reads one byte of every page of the
+heap.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ CHUNK_BYTES = 1 << 20
 
 
 def load(folder: str) -> Callable[[], bytes]:
-    """A process as described; its pages hold random bytes, so that none is left out as empty."""
+    """Make a process of the described size.
+
+    Its pages hold random bytes, so that the freeze leaves none out as empty.
+    """
     heap_mb, threads, mappings = map(int, folder.split(":"))
     heap = mmap.mmap(-1, heap_mb * 1_000_000 // PAGE * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     chunk = os.urandom(CHUNK_BYTES)
@@ -40,7 +44,10 @@ def _wait_in_threads(count: int) -> None:
 
 
 def _mappings(count: int) -> list[mmap.mmap]:
-    """So many written pages, each protected unlike its neighbours, so that the kernel does not join them."""
+    """Make `count` written pages.
+
+    Each has other protection than its neighbours, so that the kernel does not merge them.
+    """
     made = []
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     for number in range(count):

@@ -1,7 +1,7 @@
 """A model of 1 GiB for ONNX Runtime: 16 products with a matrix of 4096 by 4096 floats, one thread.
 
-Every weight is read once an inference and ONNX Runtime keeps a rearranged copy of all of them in anonymous memory, so
-that nothing of the process's memory is a mapping of the model's file: the hardest case for a snapshot.
+An inference reads every weight once. ONNX Runtime keeps a rearranged copy of all weights in anonymous memory, so no
+part of the process's memory maps the model's file. That is the hardest case for a snapshot.
 
     python onnx_stack.py FOLDER    makes the model
 """
@@ -16,13 +16,13 @@ from pathlib import Path
 LAYERS = 16
 WIDTH = 4096
 MODEL = "stack.onnx"
-# Keeps the values of all layers in one range: products of uniform weights with rectified inputs.
+# Scales the weights so that the values of all layers stay in one range: the inputs are rectified, the weights uniform.
 SPREAD = 1.4 * (12 / WIDTH) ** 0.5
 
 
 def load(folder: str) -> Callable[[], bytes]:
-    """A session on the model in `folder`; the inference returns its output, float32 (1, WIDTH)."""
-    # Its telemetry would open an sqlite file and start a thread of its own.
+    """Return an inference on the model in `folder`; it returns the model's output, float32 (1, WIDTH)."""
+    # ONNX Runtime's telemetry would open an SQLite file and start a thread.
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
     import numpy
     import onnxruntime
@@ -56,8 +56,8 @@ def make(folder: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     with (folder / MODEL).open("wb") as file:
         file.write(model.SerializeToString())
-        # Messages that follow each other in a file are one message, merged (protobuf's encoding, "Last One Wins"): so
-        # the weights are made and written one by one.
+        # The weights are made and written one by one. Protobuf merges messages that follow each other in a file into
+        # one message (protobuf's encoding, "Last One Wins").
         for layer in range(LAYERS):
             weights = (random.random((WIDTH, WIDTH), dtype=numpy.float32) - 0.5) * numpy.float32(SPREAD)
             tensor = onnx.TensorProto(

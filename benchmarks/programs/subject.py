@@ -1,17 +1,18 @@
-"""A process under measurement: loads a workload, answers one inference, then does what it is told.
+"""A measured process: it loads a workload, answers one inference, then executes commands.
 
     python subject.py WORKLOAD FOLDER [COMMAND]
 
-WORKLOAD is a module beside this one with ``load(folder)``, which returns the inference: a function without arguments
-whose result is bytes. The first answer comes when the first inference is done. Then each line on standard input is a
-command, COMMAND, if any, being the first; each answer is a line of JSON on standard output. End of input ends it.
+WORKLOAD is a module beside this one. Its ``load(folder)`` returns the inference, a function without arguments that
+returns bytes. The process answers first when the first inference is done. Then it executes COMMAND, if one is given,
+and after that each line of standard input as a command. Each answer is a line of JSON on standard output. The process
+ends when its input ends.
 
     infer          one inference
     freeze PATH    write this process to an image; a copy thawed from it infers at once, answers, and takes commands
     fork           a child infers, answers and ends
     await A B      wait for file A, infer, write the answer to file B; end (for CRIU, which cannot hand pipes over)
 
-Times are those of CLOCK_MONOTONIC, which all processes of a machine share.
+Times are readings of CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LOOK_EVERY_S = 0.0005
 
 
 def main(workload: str, folder: str, command: str) -> None:
-    """Load, then answer until the input ends."""
+    """Load the workload, then execute commands until the input ends."""
     infer: Infer = importlib.import_module(workload).load(folder)
     _answer(_inference(infer))
     while command := command or _next_command():
@@ -68,7 +69,7 @@ def _inference(infer: Infer) -> dict[str, Any]:
 
 
 def _freeze(path: str, infer: Infer) -> None:
-    # Loaded here, so that a cold start does not pay for what only a freeze needs.
+    # Imported only here, so that cold starts do not include an import that only a freeze needs.
     from thawd.snapshot import engine
 
     gc.collect()
@@ -107,7 +108,10 @@ def _answer(answer: dict[str, Any]) -> None:
 
 
 def _next_command() -> str:
-    """The next line, empty at the end of the input; there is never more than one on its way."""
+    """Return the next line, or an empty string at the end of the input.
+
+    The sender never sends more than one line ahead.
+    """
     return os.read(0, 4096).decode().strip()
 
 

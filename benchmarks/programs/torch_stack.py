@@ -16,7 +16,8 @@ WEIGHTS = "stack.pt"
 
 
 def load(folder: str) -> Callable[[], bytes]:
-    """The model with the weights in `folder`; the inference returns its output, float32 (1, WIDTH)."""
+    """Load the model with the weights in `folder` and return the inference; it returns the output, float32 (1,
+    WIDTH)."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Captions by the model run directly, without thawd: those of the pictures whose numbers are given, as JSON.
+"""Captions by the model run directly, without thawd: prints as JSON those of the pictures with the given numbers.
 
 python direct.py FOLDER NUMBER...
 """

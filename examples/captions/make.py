@@ -2,7 +2,8 @@
 
     python make.py FOLDER [tiny]
 
-239 million parameters, 957 MB; tiny: for tests, of the same parts. Run by the interpreter that has transformers.
+The model has 239 million parameters and 957 MB. With ``tiny`` it is a small model of the same parts, for tests. Run
+this with the interpreter that has transformers.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from transformers import (
 
 TINY_VIT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 TINY_GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 500, "bos_token_id": 499, "eos_token_id": 499}
-# Random decoders repeat themselves whatever they see; so what they see is made louder.
+# A random decoder repeats itself whatever image it sees. So the image's part in its input is made louder.
 LOUDNESS = 30.0
 
 
 def make(folder: Path, *, is_tiny: bool) -> int:
-    """Write model, tokenizer and image processor to `folder`; the number of parameters."""
+    """Write model, tokenizer and image processor to `folder` and return the number of parameters."""
     torch.manual_seed(1)
     decoder = GPT2Config(add_cross_attention=True, is_decoder=True, **(TINY_GPT2 if is_tiny else {}))
     encoder = ViTConfig(image_size=224, **(TINY_VIT if is_tiny else {}))
@@ -51,7 +52,7 @@ def make(folder: Path, *, is_tiny: bool) -> int:
 
 
 def tokenizer(words: int) -> Any:
-    """A word for each token."""
+    """Return a tokenizer with one word for each token."""
     vocabulary = {f"word{number}": number for number in range(words)}
     made = Tokenizer(WordLevel(vocabulary, unk_token="word0"))
     made.pre_tokenizer = Whitespace()

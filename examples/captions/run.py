@@ -1,4 +1,4 @@
-"""Captions of images by ViT-GPT2: thawd's own bucket and table, then the same by boto3 against S3 and DynamoDB.
+"""Captions of images with ViT-GPT2: with thawd's own bucket and table, then with boto3 against S3 and DynamoDB.
 
 make example-captions
 """
@@ -36,7 +36,7 @@ PICTURES = range(300, 306)
 
 
 def run() -> None:
-    """All steps."""
+    """Run all steps."""
     print("captions: ViT-GPT2 writes a caption for each image, beam search of 4, at most 16 tokens\n", flush=True)
     make()
     sent = {f"photo-{number}.jpg": pictures.picture(number) for number in PICTURES}
@@ -51,34 +51,34 @@ def run() -> None:
 
 
 def prepare() -> None:
-    """What the function is made of, an event and its image."""
+    """Make what the function consists of, an event and its image."""
     make()
     prime()
     configuration(HERE / "thawd.toml")
 
 
 def environment() -> dict[str, str]:
-    """Of programs that the libraries' interpreter runs."""
+    """Return the environment variables of programs that the libraries' interpreter runs."""
     return {**os.environ, "PYTHONPATH": str(HERE.parent), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
 def by_libraries(*command: str) -> str:
-    """What a program printed that the libraries' interpreter ran.
+    """Run a program with the libraries' interpreter and return what it printed.
 
     Raises:
         ExampleError: it failed.
     """
     python = libraries_python()
     if not python.exists():
-        raise ExampleError(f"{python} is missing; `make example-captions` makes it")
+        raise ExampleError(f"{python} is missing; make it with `make example-captions`")
     done = subprocess.run([python, *command], capture_output=True, text=True, check=False, env=environment())
     if done.returncode:
-        raise ExampleError(f"{command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
+        raise ExampleError(f"{command[0]} ended with status {done.returncode}: {done.stderr[-2000:]}")
     return done.stdout
 
 
 def make() -> None:
-    """The model, unless it is there."""
+    """Make the model unless it exists already."""
     if MODEL.exists():
         return
     partial = MODEL.with_name(".model")
@@ -90,7 +90,7 @@ def make() -> None:
 
 
 def directly() -> list[str]:
-    """The captions by the model without thawd."""
+    """Return the captions by the model without thawd."""
     captions: list[str] = json.loads(by_libraries(str(HERE / "direct.py"), str(MODEL), *map(str, PICTURES)))
     return captions
 
@@ -103,14 +103,17 @@ def empty() -> None:
 
 
 def prime() -> None:
-    """The event that runs before the snapshot is taken, and its image, whose name invokes nothing."""
+    """Write the priming event, which runs before the snapshot is taken, and its image.
+
+    The image has a name that invokes no function.
+    """
     (PHOTOS / PRIMING).parent.mkdir(parents=True, exist_ok=True)
     (PHOTOS / PRIMING).write_bytes(pictures.picture(1))
     PRIME.write_text(json.dumps(object_created("photos", PRIMING)))
 
 
 def own(sent: dict[str, bytes], expected: dict[str, str]) -> None:
-    """Variant A: bucket and table are thawd's."""
+    """Run variant A: thawd's own bucket and table."""
     with serving(configuration(HERE / "thawd.toml")) as served:
         say("server", f"{served.url}, bucket and table of its own")
         begun_s = time.perf_counter()
@@ -128,11 +131,11 @@ def own(sent: dict[str, bytes], expected: dict[str, str]) -> None:
 
 
 def compare(served: Served) -> None:
-    """The first caption of a thaw, which a fresh server gives, and of a cold start, and warm ones.
+    """Compare the first caption of a thawed environment and of a cold start with warm captions.
 
-    By now the function has environments; so its thaw is taken from a server that has none. That one has not seen the
-    photos yet, and would write captions while it is measured: so they are gone by then, and the priming image is asked
-    for, whose name invokes nothing.
+    By now the function has environments, so a second server, which has none, thaws the environment. That server has not
+    seen the photos yet and would write captions during the measurement. So the photos are removed first. The measured
+    request is for the priming image, which has a name that invokes no function.
     """
     for file in PHOTOS.glob("photo-*.jpg"):
         file.unlink()
@@ -152,7 +155,7 @@ def compare(served: Served) -> None:
 
 
 def aws(sent: dict[str, bytes], expected: dict[str, str]) -> None:
-    """Variant B: the handler uses boto3 against S3 and DynamoDB, here those of `thawd up --aws`."""
+    """Run variant B: the handler uses boto3 against S3 and DynamoDB, here those of `thawd up --aws`."""
     import boto3
 
     with serving(configuration(HERE / "aws.toml"), "--aws") as served:
@@ -188,7 +191,7 @@ def aws(sent: dict[str, bytes], expected: dict[str, str]) -> None:
 
 
 def check(variant: str, found: dict[str, str], expected: dict[str, str]) -> None:
-    """Hold captions against those of the model itself.
+    """Compare captions with those of the model run directly.
 
     Raises:
         ExampleError: one differs.

@@ -1,7 +1,9 @@
-"""The whole way in one go: train a model, start thawd, drop 360 pictures into a bucket, read 360 rows from a table.
+"""The whole example in one command: train a model, start thawd, drop 360 pictures into a bucket, read 360 rows from a
+table.
 
-Run by ``make demo``. It starts from an empty bucket and table each time, keeps what takes long to make (the model,
-the function's packages), stops what it started and removes what it put into the bucket, also after Ctrl-C.
+Run it with ``make demo``. It starts from an empty bucket and table each time and keeps what takes long to make (the
+model, the function's packages). At the end, also after Ctrl-C, it stops the server it started and removes the pictures
+it put into the bucket.
 
     python examples/digits/demo.py
 """
@@ -47,27 +49,27 @@ POLL_S = 0.05
 
 
 class DemoError(Exception):
-    """A step did not do what it should; the message says which and what is known."""
+    """A step did not do what it should. The message says which step and what is known."""
 
 
 class Screen:
-    """Lines of output; one of them, the last, may change while it is being worked on."""
+    """Lines of output. The last line may change while a step is in progress."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
         self._said_s = 0.0
 
     def line(self, text: str = "") -> None:
-        """Write one line for good, in place of what `working` showed."""
+        """Write one permanent line, replacing what `working` showed."""
         print(f"\r\x1b[K{text}" if self._live else text, flush=True)
         self._said_s = time.monotonic()
 
     def step(self, title: str, text: str) -> None:
-        """Write what a step came to."""
+        """Write the result of a step."""
         self.line(f"  {title:<10} {text}")
 
     def working(self, title: str, text: str) -> None:
-        """Show how far a step is: at once on a terminal, every few seconds elsewhere."""
+        """Show the progress of a step: continuously on a terminal, every few seconds elsewhere."""
         if self._live:
             width = shutil.get_terminal_size().columns - 1
             print(f"\r\x1b[K{f'  {title:<10} {text}'[:width]}", end="", flush=True)
@@ -80,30 +82,30 @@ class Server:
     """The running thawd.
 
     Attributes:
-        url: where it listens.
-        pid: its process.
+        url: base URL.
+        pid: process id.
     """
 
     url: str
     pid: int
 
     def get(self, path: str) -> Any:
-        """The JSON under `path`."""
+        """Return the JSON document under `path`."""
         with urllib.request.urlopen(self.url + path, timeout=10) as response:
             return json.load(response)
 
     def post(self, path: str, body: bytes) -> tuple[int, Any]:
-        """Status and JSON that a picture posted to `path` is answered with."""
+        """Post a picture to `path` and return the answer's status and JSON document."""
         request = urllib.request.Request(self.url + path, data=body, headers={"Content-Type": "image/png"})
         with urllib.request.urlopen(request, timeout=30) as response:
             return response.status, json.load(response)
 
 
 def main() -> int:
-    """Run all steps; the exit status."""
+    """Run all steps and return the exit status."""
     screen = Screen()
     signal.signal(signal.SIGTERM, _interrupt)
-    # Options of a thawd that the user runs elsewhere are not meant for this one.
+    # The user may have set options for another thawd. They must not apply to this one.
     for variable in [name for name in os.environ if name.startswith("THAWD_")]:
         del os.environ[variable]
     screen.line("thawd: handwritten digits, from a bucket through a function into a table\n")
@@ -136,22 +138,22 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def train(screen: Screen) -> None:
-    """Make the model and the held-out pictures, unless they are there and as new as the script that makes them."""
+    """Make the model and the held-out pictures, unless they exist and are as new as the script that makes them."""
     if LABELS.exists() and MODEL.exists() and MODEL.stat().st_mtime >= TRAINING.stat().st_mtime:
-        screen.step("model", "there from an earlier run")
+        screen.step("model", "found from an earlier run")
         return
     screen.working("model", "training ...")
     done = subprocess.run([sys.executable, TRAINING], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise DemoError(f"{TRAINING.name} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        raise DemoError(f"{TRAINING.name} ended with status {done.returncode}:\n{done.stderr[-2000:]}")
     screen.step("model", done.stdout.strip())
 
 
 def start_empty(labels: dict[str, int]) -> None:
-    """Forget what an earlier run left: its rows, events and logs; its packages stay.
+    """Delete the rows, events and logs of an earlier run; keep its packages.
 
     Raises:
-        DemoError: a server works there, or the bucket holds what this demo did not put there.
+        DemoError: a server runs on this example, or the bucket holds files that the demo did not put there.
     """
     DATA.mkdir(exist_ok=True, mode=0o700)
     with LOCK.open("a+") as file:
@@ -162,7 +164,7 @@ def start_empty(labels: dict[str, int]) -> None:
             raise DemoError(f"thawd serves this example already, as process {file.read()}; stop it first") from None
         empty_bucket(labels)
         if BUCKET.exists() and (others := [path.name for path in BUCKET.iterdir() if not path.name.startswith(".")]):
-            raise DemoError(f"{BUCKET} holds files that are not the demo's ({others[0]}, ...); move them away first")
+            raise DemoError(f"{BUCKET} holds files that are not from the demo ({others[0]}, ...); move them first")
         for path in set(DATA.iterdir()) - {PACKAGES, LOCK}:
             if path.is_dir():
                 shutil.rmtree(path)
@@ -171,25 +173,25 @@ def start_empty(labels: dict[str, int]) -> None:
 
 
 def empty_bucket(labels: dict[str, int]) -> None:
-    """Remove the demo's pictures from the bucket, and the bucket when nothing else is in it."""
+    """Remove the demo's pictures from the bucket, and also the bucket if nothing else is in it."""
     for name in labels:
         (BUCKET / name).unlink(missing_ok=True)
     try:
         BUCKET.rmdir()
-    except OSError:  # not there, or not empty: then it is not ours to remove
+    except OSError:  # missing or not empty: then the demo must not remove it
         pass
 
 
 @contextmanager
 def running(screen: Screen) -> Iterator[Server]:
-    """`thawd up`, from when it serves until it has left no process behind."""
+    """Run `thawd up`: from the moment it serves until it has ended without leaving a process behind."""
     began_s = time.monotonic()
     first = not PACKAGES.exists()
     with tempfile.TemporaryDirectory(prefix="thawd-demo-") as name:
         ready, log = Path(name) / "ready.json", Path(name) / "thawd.log"
         command = [*thawd("up"), "--port", "0", "--ready-file", str(ready)]
         with log.open("wb") as output:
-            # Its own session: Ctrl-C reaches the demo alone, which then stops the server in order.
+            # A separate session: Ctrl-C reaches only the demo, which then shuts the server down in order.
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             server = await_ready(screen, process, ready, log)
@@ -205,16 +207,16 @@ def running(screen: Screen) -> Iterator[Server]:
 
 
 def thawd(*arguments: str) -> list[str]:
-    """Command line of a thawd verb for this example."""
+    """Return the command line of a thawd command for this example."""
     return [sys.executable, "-m", "thawd", *arguments, "--config", str(CONFIGURATION)]
 
 
 def await_ready(screen: Screen, process: subprocess.Popen[bytes], ready: Path, log: Path) -> Server:
-    """Wait until the server serves, showing the last line it wrote."""
+    """Wait until the server serves. Meanwhile show the last line that it wrote."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise DemoError(f"thawd up ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+            raise DemoError(f"thawd up ended with status {process.returncode}:\n{log.read_text()[-2000:]}")
         if ready.exists():
             announced = json.loads(ready.read_text())
             return Server(announced["url"], announced["pid"])
@@ -225,7 +227,7 @@ def await_ready(screen: Screen, process: subprocess.Popen[bytes], ready: Path, l
 
 
 def check_published(server: Server) -> None:
-    """A server serves even when a function is broken; this demo cannot do without its own.
+    """Check that the demo's function is usable: a server serves even when a function is broken.
 
     Raises:
         DemoError: the function is not usable.
@@ -236,10 +238,10 @@ def check_published(server: Server) -> None:
 
 
 def stop(process: subprocess.Popen[bytes], log: Path) -> None:
-    """End the server the way an operator does, and see that everything it started has ended too.
+    """Stop the server as an operator does, and check that all processes it started have ended too.
 
     Raises:
-        DemoError: something is still there; it has been killed.
+        DemoError: a process is still running; it has been killed.
     """
     process.send_signal(signal.SIGTERM)
     try:
@@ -247,25 +249,25 @@ def stop(process: subprocess.Popen[bytes], log: Path) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        raise DemoError(f"thawd was still there {STOP_S:.0f} s after SIGTERM:\n{log.read_text()[-2000:]}") from None
+        raise DemoError(f"thawd was still running {STOP_S:.0f} s after SIGTERM:\n{log.read_text()[-2000:]}") from None
     left = left_behind()
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     if left:
         raise DemoError(f"thawd left processes behind: {left}")
-    if status not in (0, -signal.SIGTERM):  # the latter when it was stopped before it had begun to serve
-        raise DemoError(f"thawd ended with {status}:\n{log.read_text()[-2000:]}")
+    if status not in (0, -signal.SIGTERM):  # -SIGTERM if the server was stopped before it had begun to serve
+        raise DemoError(f"thawd ended with status {status}:\n{log.read_text()[-2000:]}")
 
 
 def left_behind() -> list[int]:
-    """Processes of this example's functions that are still there, whoever their parent is by now."""
+    """Return the running processes of this example's functions, whatever their parent process is by now."""
     marker = b"\0LAMBDA_TASK_ROOT=" + os.fsencode(DATA)
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
             if marker in environ.read_bytes():
                 found.append(int(environ.parent.name))
-        except OSError:  # it has ended, or is not ours
+        except OSError:  # the process has ended, or belongs to another user
             continue
     return found
 
@@ -293,7 +295,7 @@ def classify(screen: Screen, server: Server, expected: int) -> None:
         elif now_s - changed_s > STALLED_S:
             tail = subprocess.run(thawd("logs", "classify"), capture_output=True, text=True, check=False).stdout
             lines = "\n".join(tail.splitlines()[-20:])
-            raise DemoError(f"{count} of {expected} rows, and none for {STALLED_S:.0f} s; the log ends:\n{lines}")
+            raise DemoError(f"{count} of {expected} rows, no new row for {STALLED_S:.0f} s; last log lines:\n{lines}")
         done = round(30 * count / expected)
         screen.working("classify", f"[{'#' * done}{'.' * (30 - done)}] {count}/{expected}")
         time.sleep(POLL_S)
@@ -302,17 +304,17 @@ def classify(screen: Screen, server: Server, expected: int) -> None:
 
 
 def score(screen: Screen, labels: dict[str, int]) -> None:
-    """Hold the rows against what the pictures show; show a few.
+    """Compare the rows with the pictures' labels, and show a few rows.
 
     Raises:
         DemoError: too many are wrong.
     """
     read = subprocess.run([*thawd("table", "labels"), "--json"], capture_output=True, text=True, check=False)
     if read.returncode != 0:
-        raise DemoError(f"thawd table labels ended with {read.returncode}: {read.stderr}")
+        raise DemoError(f"thawd table labels ended with status {read.returncode}: {read.stderr}")
     rows = {row["_key"]: row for row in map(json.loads, read.stdout.splitlines())}
     if set(rows) != set(labels):
-        raise DemoError(f"the table has {len(rows)} rows where {len(labels)} pictures were put into the bucket")
+        raise DemoError(f"the table has {len(rows)} rows, but {len(labels)} pictures were put into the bucket")
     right = sum(rows[name]["digit"] == digit for name, digit in labels.items())
     screen.step("accuracy", f"{right} of {len(labels)} right, {right / len(labels):.1%}")
     wrong = [name for name, digit in labels.items() if rows[name]["digit"] != digit]
@@ -323,11 +325,12 @@ def score(screen: Screen, labels: dict[str, int]) -> None:
         screen.line(f"    {name:<16} {row['digit']:>5} {labels[name]:>6} {row['confidence']:>11.4f}{mark}")
     screen.line()
     if right < FEWEST_RIGHT:
-        raise DemoError(f"{right} right are fewer than the {FEWEST_RIGHT} that this model reaches")
+        raise DemoError(f"only {right} answers are right; this model reaches {FEWEST_RIGHT}")
 
 
 def show_starts(screen: Screen, server: Server) -> None:
-    """How the environments came to be and what each kind served; medians of becoming ready and of answering."""
+    """Show for each kind of start how many environments it made, how many invocations these served, and the median
+    times."""
     function = server.get("/_thawd/status")["functions"]["classify"]
     screen.line(f"    {'start':<6} {'environments':>13} {'ready, p50':>12} {'invocations':>13} {'answer, p50':>12}")
     for kind in ("cold", "thaw", "fork", "warm"):
@@ -343,7 +346,7 @@ def _count_and_p50(distribution: dict[str, float] | None) -> tuple[str, str]:
 
 
 def ask(screen: Screen, server: Server, labels: dict[str, int]) -> None:
-    """One picture by HTTP instead of the bucket."""
+    """Send one picture over HTTP instead of through the bucket."""
     name = next(iter(labels))
     began_s = time.monotonic()
     status, answer = server.post("/classify", (HELD_OUT / name).read_bytes())
@@ -354,10 +357,10 @@ def ask(screen: Screen, server: Server, labels: dict[str, int]) -> None:
 
 
 def compare_starts(screen: Screen, server: Server, labels: dict[str, int]) -> None:
-    """From a request that finds no environment to its answer: with a snapshot, and with init each time.
+    """Compare the time to an answer when no environment is alive: with a snapshot, and with init each time.
 
     Raises:
-        DemoError: an environment did not start as it should, or they answered differently.
+        DemoError: an environment did not start in the expected way, or two environments answered differently.
     """
     picture = base64.b64encode((HELD_OUT / next(iter(labels))).read_bytes()).decode()
     event = json.dumps({"isBase64Encoded": True, "body": picture}).encode()
@@ -373,7 +376,7 @@ def compare_starts(screen: Screen, server: Server, labels: dict[str, int]) -> No
             rounds.append((time.monotonic() - began_s) * 1000)
             answers.add((status, json.dumps(answer)))
             if server.get("/_thawd/status")["functions"][name]["starts"].get(kind, {"count": 0})["count"] == before:
-                raise DemoError(f"{name} was not started by {kind}; `thawd logs {name}` says why")
+                raise DemoError(f"{name} was not started by {kind}; run `thawd logs {name}` to see why")
         taken_ms[kind] = sorted(rounds)[ROUNDS // 2]
     if len(answers) != 1:
         raise DemoError(f"cold and thawed environments answered differently: {answers}")
@@ -385,7 +388,7 @@ def compare_starts(screen: Screen, server: Server, labels: dict[str, int]) -> No
 
 
 def await_none(server: Server, name: str) -> dict[str, Any]:
-    """Wait until the function has no environment; its starts so far."""
+    """Wait until the function has no environment, and return its starts so far."""
     deadline = time.monotonic() + STALLED_S
     while time.monotonic() < deadline:
         function = server.get("/_thawd/status")["functions"][name]
@@ -397,12 +400,12 @@ def await_none(server: Server, name: str) -> dict[str, Any]:
 
 
 def shown(path: Path) -> str:
-    """The path as someone who called the demo would type it."""
+    """Return the path as a user in the demo's working directory would type it."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def show_what_next(screen: Screen) -> None:
-    """The commands to go on with."""
+    """Show commands to try next."""
     config = shown(CONFIGURATION)
     picture = shown(HELD_OUT / "digit-0001.png")
     program = shown(Path(sys.executable).parent / "thawd")

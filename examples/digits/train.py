@@ -1,13 +1,12 @@
 """Trains the digit classifier of this example: handwritten digits become ``function/digits.onnx``.
 
-The data set is the one scikit-learn carries: 1,797 pictures of 8x8 pixels in 17 shades. Of these, 360 are
-held out: never used to fit or to choose anything, only to score what the running function answers. They are
-written as PNG files, eight times enlarged so that people can look at them; their labels go to a file that the
-function never sees.
+The data set is part of scikit-learn: 1,797 pictures of 8x8 pixels in 17 shades. 360 of them are held out: they are not
+used to train the model or to choose it, only to score the answers of the running function. They are written as PNG
+files, enlarged eight times so that people can look at them. Their labels go to a file that the function never sees.
 
-The model is a logistic regression on the products of 30 principal components. It and its parameters were
-chosen by five-fold cross-validation within the 1,437 pictures for training: 98.8 % right there, as much as a
-support vector machine, while its probabilities need no calibration; a perceptron of 256 units had 98.0 %.
+The model is a logistic regression on the products of 30 principal components. Model and parameters were chosen by
+five-fold cross-validation on the 1,437 training pictures. There it gets 98.8 % right, as much as a support vector
+machine, and its probabilities need no calibration. A perceptron of 256 units got 98.0 %.
 
     python examples/digits/train.py
 """
@@ -40,13 +39,13 @@ LABELS = HELD_OUT / "labels.json"
 HELD_OUT_COUNT = 360
 SEED = 0
 ENLARGE = 8
-# Old enough for every ONNX Runtime since 1.6, and with it for Python 3.9.
+# Old enough for every ONNX Runtime since 1.6, and so for Python 3.9.
 OPSETS = {"": 13, "ai.onnx.ml": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Pictures and what they show.
+    """Pictures and their labels.
 
     Attributes:
         images: (n, 8, 8), uint8, 0 is black paper and 255 white ink.
@@ -58,7 +57,7 @@ class Digits:
 
 
 def load() -> tuple[Digits, Digits]:
-    """The pictures for training and those held out, always the same, each digit equally frequent in both."""
+    """Return the training pictures and the held-out ones: always the same, each digit equally frequent in both."""
     data = load_digits()
     images = np.rint(data.images * (255 / 16)).astype(np.uint8)
     split = train_test_split(images, data.target, test_size=HELD_OUT_COUNT, stratify=data.target, random_state=SEED)
@@ -66,12 +65,12 @@ def load() -> tuple[Digits, Digits]:
 
 
 def pixels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """What the model takes: (n, 64), float32, 0 to 1. The function does the same to each picture."""
+    """Return the model's input: (n, 64), float32, 0 to 1. The function does the same to each picture."""
     return images.reshape(-1, 64).astype(np.float32) / np.float32(255)
 
 
 def fit(digits: Digits) -> bytes:
-    """The trained model as ONNX: input ``pixels`` (n, 64), outputs ``label``, ``probabilities`` (n, 10)."""
+    """Return the trained model as ONNX: input ``pixels`` (n, 64), outputs ``label``, ``probabilities`` (n, 10)."""
     model = make_pipeline(PCA(30, svd_solver="full"), PolynomialFeatures(2), LogisticRegression(C=3, max_iter=300))
     model.fit(pixels(digits.images), digits.labels)
     pixels_type = FloatTensorType([None, 64])
@@ -82,13 +81,13 @@ def fit(digits: Digits) -> bytes:
         target_opset=OPSETS,
         name="digits",
     )
-    # The converter takes them from a set, whose order is not the same in each process.
+    # The converter takes the imports from a set, which has a different order in each process.
     onnx.opset_import.sort(key=lambda opset: opset.domain)
     return bytes(onnx.SerializeToString())
 
 
 def write_held_out(digits: Digits) -> None:
-    """``held-out/digit-0001.png`` and so on, and ``held-out/labels.json``: file name to digit."""
+    """Write ``held-out/digit-0001.png`` and so on, and ``held-out/labels.json``, which maps file names to digits."""
     HELD_OUT.mkdir(exist_ok=True)
     labels = {}
     for number, (image, label) in enumerate(zip(digits.images, digits.labels, strict=True), start=1):
@@ -104,7 +103,7 @@ def main() -> int:
     training, held_out = load()
     write_held_out(held_out)
     model = fit(training)
-    # The model comes last, whole or not at all: it tells the demo that everything is there.
+    # The model is written last and by a rename: if it exists, the demo knows that everything else exists too.
     unfinished = MODEL.with_suffix(".unfinished")
     unfinished.write_bytes(model)
     unfinished.replace(MODEL)

@@ -1,6 +1,7 @@
-"""One route, many models: loaded in the handler, and thawed from a snapshot for each; measured side by side.
+"""Many models behind one route: loaded in the handler, or thawed from one snapshot per model. The demo measures both.
 
-Run by ``make example-multi-model``. Makes the models that are missing, starts thawd with an emulated S3, and stops it.
+Run it with ``make example-multi-model``. It makes the models that are missing, starts thawd with an emulated S3, and
+stops it.
 
     python examples/multi_model/demo.py --models 100 --requests 400
 """
@@ -39,7 +40,7 @@ SINGLE = "single"
 LATEST = "$LATEST"
 RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}"
 STOP_S = 60.0
-# Of ResNet-18; its optimised copy is as large. A snapshot has neither.
+# Size of ResNet-18; its optimised copy is as large. A snapshot contains neither.
 MODEL_BYTES = 45e6
 SNAPSHOT_BYTES = 30e6
 FOLLOWED_WITHIN_S = 30.0
@@ -47,12 +48,13 @@ SHOWN_S3 = 5
 
 
 class DemoError(Exception):
-    """A step did not do what it should; the message says which and what is known."""
+    """A step did not do what it should. The message says which step and what is known."""
 
 
 @dataclass
 class Times:
-    """Milliseconds from sending a request to having its answer, by whether the model was there."""
+    """Milliseconds from sending a request to receiving its answer, by whether the model was in memory (hit) or not
+    (miss)."""
 
     hit: list[float] = field(default_factory=list)
     miss: list[float] = field(default_factory=list)
@@ -60,14 +62,14 @@ class Times:
 
 
 class Server:
-    """The running thawd, asked over one connection."""
+    """The running thawd, called over one connection."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=300)
 
     def post(self, path: str, event: object) -> dict[str, Any]:
-        """The answer to an event; it must be one."""
+        """Post an event to `path` and return the answer, which must be a success."""
         self._connection.request("POST", path, json.dumps(event), {"Content-Type": "application/json"})
         response = self._connection.getresponse()
         body = response.read()
@@ -77,29 +79,30 @@ class Server:
         return answer
 
     def invoke(self, function: str, event: object) -> dict[str, Any]:
-        """The answer of a function, or of a version of it: ``name:alias``."""
+        """Invoke a function, or a version of it (``name:alias``), and return its answer."""
         return self.post(f"/2015-03-31/functions/{function}/invocations", event)
 
     def client(self, service: str) -> Any:
-        """boto3's client of it."""
+        """Return a boto3 client of the server."""
         keys = {"aws_access_key_id": "demo", "aws_secret_access_key": "demo"}
         return boto3.client(service, endpoint_url=self.url, region_name="us-east-1", **keys)
 
 
 def main() -> int:
-    """Run all steps; the exit status."""
+    """Run all steps and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=int, default=100)
     parser.add_argument("--requests", type=int, default=400)
-    parser.add_argument("--width", type=int, default=64, help="channels of the first layer: 64 is ResNet-18")
+    parser.add_argument("--width", type=int, default=64, help="channels of the first layer; 64 gives ResNet-18")
     parser.add_argument("--side", type=int, default=224)
-    parser.add_argument("what", nargs="?", choices=["all", "prepare"], default="all", help="prepare: only the models")
+    choices = ["all", "prepare"]
+    parser.add_argument("what", nargs="?", choices=choices, default="all", help="prepare: make only the models")
     parser.add_argument(
-        "--at-most", type=float, help="fail when a miss by a snapshot takes longer than so many hits, p50"
+        "--at-most", type=float, help="fail if a miss served from a snapshot takes longer than this many hits (p50)"
     )
     parser.add_argument("--keep", action="store_true", help="keep the versions of `single` and their snapshots")
     given = parser.parse_args()
-    # As Ctrl-C: the server is stopped, and what is not to be kept is removed.
+    # SIGTERM acts like Ctrl-C: the server is stopped, and the versions of `single` are removed unless --keep is given.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     say("thawd: many models behind one route\n")
     try:
@@ -114,17 +117,17 @@ def main() -> int:
 
 
 def say(text: str) -> None:
-    """One line."""
+    """Print one line."""
     print(text, flush=True)
 
 
 def step(title: str, text: str) -> None:
-    """What a step came to."""
+    """Print the result of a step."""
     say(f"  {title:<10} {text}")
 
 
 def run(given: argparse.Namespace) -> None:
-    """All steps."""
+    """Run all steps."""
     names = [f"model-{number:03}" for number in range(given.models)]
     store = HERE / "store"
     make_models(store, given)
@@ -144,14 +147,14 @@ def run(given: argparse.Namespace) -> None:
     if given.at_most is not None:
         step("bound", f"a miss by a snapshot took {ratio:.2f} times a hit; at most {given.at_most:g}")
         if ratio > given.at_most:
-            raise DemoError("that is more")
+            raise DemoError(f"a miss took {ratio:.2f} times a hit, more than {given.at_most:g}")
 
 
 def make_models(store: Path, given: argparse.Namespace) -> None:
-    """Have the models in the store, of which each is a file.
+    """Make sure the store has the models, one file each.
 
     Raises:
-        DemoError: they would not fit the disk.
+        DemoError: the disk has too little free space for them.
     """
     begun_s = time.monotonic()
     needed = int(given.models * (2 * MODEL_BYTES * (given.width / 64) ** 2 + SNAPSHOT_BYTES))
@@ -160,7 +163,7 @@ def make_models(store: Path, given: argparse.Namespace) -> None:
     if (free := shutil.disk_usage(store).free) < needed - 2 * there:
         raise DemoError(
             f"{given.models} models, their optimised copies and snapshots take {needed / 1e9:.1f} GB, and "
-            f"{free / 1e9:.1f} GB are free in {store}: fewer by --models, or smaller by --width 32"
+            f"{free / 1e9:.1f} GB are free in {store}; make fewer with --models, or smaller ones with --width 32"
         )
     options = ["--count", str(given.models), "--width", str(given.width), "--side", str(given.side)]
     subprocess.run([sys.executable, HERE / "make_models.py", store, *options], check=True)
@@ -170,17 +173,17 @@ def make_models(store: Path, given: argparse.Namespace) -> None:
 
 
 def picture(seed: int) -> npt.NDArray[np.uint8]:
-    """A picture as the requests have it."""
+    """Make a picture in the form that the requests use."""
     return np.random.default_rng(seed).integers(0, 255, (1, 64, 64, 3), np.uint8)
 
 
 def event_of(name: str, image: npt.NDArray[np.uint8]) -> dict[str, str]:
-    """A request for a model."""
+    """Make the event of a request for a model."""
     return {"model": name, "image": base64.b64encode(image.tobytes()).decode()}
 
 
 def direct(store: Path, names: list[str]) -> dict[str, npt.NDArray[np.float32]]:
-    """What each model says of the picture, run here by plain ONNX Runtime; makes the optimised copies, too."""
+    """Run each model here with plain ONNX Runtime and return its scores. This makes the optimised copies, too."""
     import onnxruntime
 
     from thawd import models
@@ -191,18 +194,18 @@ def direct(store: Path, names: list[str]) -> dict[str, npt.NDArray[np.float32]]:
         path = store / f"{name}.onnx"
         scores[name] = onnxruntime.InferenceSession(path).run(["scores"], {"image": picture(0)})[0]
         made += any(s.note == "made now" for s in models.load_onnx(models.open(f"file:{path}")).steps)
-    step("optimise", f"{made} models optimised for this CPU, {len(names) - made} found so, after {taken(begun_s)}")
+    step("optimise", f"{made} models optimised for this CPU, {len(names) - made} were already, after {taken(begun_s)}")
     return scores
 
 
 def taken(begun_s: float) -> str:
-    """Seconds since, in words."""
+    """Return the seconds since `begun_s`, as text."""
     return f"{time.monotonic() - begun_s:.1f} s"
 
 
 @contextlib.contextmanager
 def running() -> Iterator[Server]:
-    """`thawd up --aws`, with nothing of an earlier run but its snapshots."""
+    """Run `thawd up --aws` with nothing left of an earlier run but its snapshots."""
     begun_s = time.monotonic()
     data = HERE / ".thawd"
     for path in data.glob("*") if data.exists() else []:
@@ -212,7 +215,8 @@ def running() -> Iterator[Server]:
         ready, log = Path(name) / "ready.json", Path(name) / "thawd.log"
         command = [sys.executable, "-m", "thawd", "up", "--aws", "--port", "0", "--ready-file", str(ready)]
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("THAWD_", "AWS_"))}
-        # `single` is made through the API and so has a runtime of Lambda's: this interpreter, which has the packages.
+        # `single` is created through the API, so its runtime has one of Lambda's names. That name stands for this
+        # interpreter, which has the packages.
         configuration = HERE / ".served.toml"
         runtime = f'\n[runtimes]\n"{RUNTIME}" = {json.dumps(sys.executable)}\n'
         text = (HERE / "thawd.toml").read_text()
@@ -230,7 +234,7 @@ def running() -> Iterator[Server]:
         try:
             while not ready.exists():
                 if process.poll() is not None:
-                    raise DemoError(f"thawd up ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+                    raise DemoError(f"thawd up ended with status {process.returncode}:\n{log.read_text()[-2000:]}")
                 time.sleep(0.05)
             url = json.loads(ready.read_text())["url"]
             step("server", f"{url} after {taken(begun_s)}")
@@ -244,7 +248,10 @@ def running() -> Iterator[Server]:
 
 
 def publish(server: Server, names: list[str]) -> None:
-    """A version of `single` for each model, with an alias of the model's name: Lambda's own way to have several."""
+    """Publish a version of `single` for each model, with an alias of the model's name.
+
+    This is Lambda's own way to serve several models from one function.
+    """
     begun_s = time.monotonic()
     client = server.client("lambda")
     with contextlib.suppress(client.exceptions.ResourceNotFoundException):
@@ -278,10 +285,10 @@ def publish(server: Server, names: list[str]) -> None:
 
 
 def tidy(server: Server) -> None:
-    """Delete `single`, and wait until its snapshots have gone with it.
+    """Delete `single` and wait until its snapshots are deleted, too.
 
     Raises:
-        DemoError: they have not.
+        DemoError: snapshots are left after `STOP_S` seconds.
     """
     client = server.client("lambda")
     with contextlib.suppress(client.exceptions.ResourceNotFoundException):
@@ -295,7 +302,7 @@ def tidy(server: Server) -> None:
 
 
 def is_of_single(image: Path) -> bool:
-    """Whether an image, which may go at any moment, is of a version of `single`."""
+    """Return whether the image belongs to a version of `single`. The image may disappear at any moment."""
     try:
         about = json.loads(image.with_suffix(".json").read_text())
     except FileNotFoundError:
@@ -304,15 +311,15 @@ def is_of_single(image: Path) -> bool:
 
 
 def snapshots() -> list[Path]:
-    """The images there are."""
+    """Return the existing images."""
     return list((HERE / ".thawd" / "snapshots").glob("*.img"))
 
 
 def settled(client: Any, **qualifier: str) -> None:
-    """Wait until a version of `single` can be used, or ``$LATEST`` be changed.
+    """Wait until a version of `single` can be used, or until ``$LATEST`` can be changed.
 
     Raises:
-        DemoError: it never can.
+        DemoError: the version, or its update, has failed.
     """
     while True:
         found = client.get_function_configuration(FunctionName=SINGLE, **qualifier)
@@ -325,7 +332,7 @@ def settled(client: Any, **qualifier: str) -> None:
 
 
 def zipped(folder: Path) -> bytes:
-    """A deployment package."""
+    """Return a deployment package."""
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.write(folder / "predict.py", "predict.py")
@@ -333,13 +340,13 @@ def zipped(folder: Path) -> bytes:
 
 
 def compare(server: Server, names: list[str], expected: dict[str, npt.NDArray[np.float32]], requests: int) -> float:
-    """The three ways, the same requests in the same order; each answer is compared with that of the model run here.
+    """Measure the three ways with the same requests in the same order, and compare each answer with the model run here.
 
     Returns:
-        How many times a hit a miss took by the last way, a snapshot for each.
+        How many times as long a miss took as a hit with the last way, a snapshot for each model.
 
     Raises:
-        DemoError: an answer is another one.
+        DemoError: an answer differs.
     """
     publish(server, names)
     ways: dict[str, Callable[[str], str]] = {
@@ -365,7 +372,7 @@ def measure(
     expected: dict[str, npt.NDArray[np.float32]],
     requests: int,
 ) -> Times:
-    """Ask for one model after another, after ten whose times do not count."""
+    """Request randomly chosen models one after another. The first ten requests are not counted."""
     chosen, times = random.Random(0), Times()
     events = {name: event_of(name, picture(0)) for name in names}
     for number in range(requests + 10):
@@ -380,17 +387,18 @@ def measure(
 
 
 def check(name: str, answer: dict[str, Any], expected: npt.NDArray[np.float32]) -> None:
-    """An answer is that of the model run here, but for the order in which an optimised graph adds up.
+    """Check that an answer is that of the model run here, except for rounding: an optimised graph adds in another
+    order.
 
     Raises:
-        DemoError: it is another one.
+        DemoError: it differs.
     """
     if not np.allclose(answer["scores"], expected[0], rtol=1e-3, atol=1e-5):
-        raise DemoError(f"{name} was answered {answer}; run directly it says {expected[0].tolist()}")
+        raise DemoError(f"{name} answered {answer}; run directly, the model answers {expected[0].tolist()}")
 
 
 def row(title: str, times: Times) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     hit, miss = (statistics.median(found) if found else float("nan") for found in (times.hit, times.miss))
     p99 = sorted(times.miss)[int(len(times.miss) * 0.99)] if times.miss else float("nan")
     return (
@@ -400,7 +408,8 @@ def row(title: str, times: Times) -> str:
 
 
 def replace(server: Server, store: Path, given: argparse.Namespace) -> None:
-    """Put another model in the place of one that is in memory, and ask until it answers; then put the old one back.
+    """Replace a model that is in memory in the store, and send requests until the new one answers; then restore the old
+    one.
 
     Raises:
         DemoError: the old one still answers.
@@ -418,7 +427,7 @@ def replace(server: Server, store: Path, given: argparse.Namespace) -> None:
         expected = onnxruntime.InferenceSession(path).run(["scores"], {"image": picture(0)})[0]
         while not np.allclose(server.post("/predict", event)["scores"], expected[0], rtol=1e-3, atol=1e-5):
             if time.monotonic() - begun_s > FOLLOWED_WITHIN_S:
-                raise DemoError(f"a model that was replaced is not served after {FOLLOWED_WITHIN_S:.0f} s")
+                raise DemoError(f"the new model-000 is not served after {FOLLOWED_WITHIN_S:.0f} s")
             time.sleep(0.05)
         step("replace", f"model-000 replaced in the store; served after {taken(begun_s)}, by the same version")
     finally:
@@ -428,7 +437,8 @@ def replace(server: Server, store: Path, given: argparse.Namespace) -> None:
 
 
 def from_s3(server: Server, names: list[str], expected: dict[str, npt.NDArray[np.float32]]) -> None:
-    """The same models by S3, which is thawd's own here: downloaded into the cache unless they are there."""
+    """Load the same models from S3, here thawd's emulated S3: downloaded into the cache unless they are cached
+    already."""
     took = []
     for name in names:
         answer = server.invoke("resident-s3", event_of(name, picture(0)))

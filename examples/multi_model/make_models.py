@@ -1,8 +1,8 @@
-"""Makes models for this example: ResNet-18, each with weights of its own, as ONNX.
+"""Makes models for this example: ResNet-18 as ONNX, each with its own weights.
 
-Real in architecture and size (11.2 million weights, 43 MB, 1.8 billion multiplications), drawn at random: what is to be
-seen here is how models get into memory, which does not depend on what they have learned. Half the width is a quarter of
-the weights and of the work.
+Architecture and size are real (11.2 million weights, 43 MB, 1.8 billion multiplications); the weights are random. The
+example shows how models get into memory, which does not depend on what they have learned. Half the width needs a
+quarter of the weights and of the work.
 
     python examples/multi_model/make_models.py FOLDER --count 100
 """
@@ -24,7 +24,7 @@ OPSET = 13
 
 
 class Network:
-    """A graph under construction, its weights drawn as they are needed."""
+    """A graph under construction. Its weights are drawn as they are needed."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
@@ -32,19 +32,19 @@ class Network:
         self.weights: list[onnx.TensorProto] = []
 
     def constant(self, array: npt.NDArray[np.generic]) -> str:
-        """The name of a new weight."""
+        """Add a weight and return its name."""
         name = f"w{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(array, name))
         return name
 
     def add(self, kind: str, *inputs: str, **attributes: object) -> str:
-        """The name of what a new node puts out."""
+        """Add a node and return the name of its output."""
         name = f"n{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
         return name
 
     def conv(self, value: str, channels: tuple[int, int], *, kernel: int, stride: int = 1) -> str:
-        """A convolution with what batch normalisation would have been folded into it."""
+        """Add a convolution with a bias, as it is after batch normalisation is folded into it."""
         before, after = channels
         scale = np.sqrt(2 / (before * kernel * kernel))
         weight = self.random.standard_normal((after, before, kernel, kernel), np.float32) * np.float32(scale)
@@ -54,7 +54,7 @@ class Network:
         return self.add("Conv", value, *names, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=pads)
 
     def block(self, value: str, channels: tuple[int, int], stride: int) -> str:
-        """Two convolutions and the way around them."""
+        """Add two convolutions and the shortcut around them."""
         before, after = channels
         inner = self.add("Relu", self.conv(value, (before, after), kernel=3, stride=stride))
         inner = self.conv(inner, (after, after), kernel=3)
@@ -64,7 +64,7 @@ class Network:
 
 
 def resnet(seed: int, *, width: int = 64, side: int = 224) -> onnx.ModelProto:
-    """Input ``image`` (1, 64, 64, 3), uint8; output ``scores`` (1, 10), float32, their sum 1."""
+    """Make the model: input ``image`` (1, 64, 64, 3), uint8; output ``scores`` (1, 10), float32, with sum 1."""
     net = Network(seed)
     value = net.add("Transpose", net.add("Cast", "image", to=TensorProto.FLOAT), perm=[0, 3, 1, 2])
     value = net.add("Mul", value, net.constant(np.float32([1 / 255])))
@@ -93,14 +93,15 @@ def resnet(seed: int, *, width: int = 64, side: int = 224) -> onnx.ModelProto:
 
 
 def write(path: Path, seed: int, *, width: int, side: int) -> None:
-    """Put a model into the store, whole or not at all: files that begin with a dot are no objects."""
+    """Put a model into the store completely or not at all: a file with a name that begins with a dot is not an
+    object."""
     staged = path.with_name(f".{path.name}")
     staged.write_bytes(resnet(seed, width=width, side=side).SerializeToString())
     staged.replace(path)
 
 
 def main() -> int:
-    """Make those that are missing, or are of another size."""
+    """Make the models that are missing or have another size."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=100)

@@ -1,4 +1,5 @@
-"""Inception V3 as ONNX behind ``POST /predict``: from zero by a thaw and by a cold start, warm, and checked.
+"""Inception V3 as ONNX behind ``POST /predict``: first answers of a thaw and of a cold start, warm answers, and a
+check.
 
 make example-onnx-http
 """
@@ -26,7 +27,7 @@ CLOSE = 1e-4
 
 
 def run() -> None:
-    """All steps."""
+    """Run all steps."""
     print("onnx-http: Inception V3 as ONNX behind POST /predict\n", flush=True)
     make()
     with serving(HERE / "thawd.toml") as served:
@@ -48,7 +49,7 @@ def run() -> None:
 
 
 def make(**variant: float) -> None:
-    """The model, unless it is there, a picture to send by hand, and the priming request."""
+    """Make the model unless it exists, a picture to send by hand, and the priming request."""
     if not MODEL.exists():
         parameters = networks.inception_v3(MODEL, **variant)
         say("model", f"Inception V3 made: {parameters:,} parameters, {MODEL.stat().st_size / 2**20:.0f} MiB")
@@ -58,13 +59,13 @@ def make(**variant: float) -> None:
 
 
 def start_of(served: Served, function: str) -> str:
-    """How the function's only environment was started."""
+    """Return how the function's only environment was started."""
     [kind] = served.starts(function)
     return kind
 
 
 def check(sent: list[bytes], answers: list[list[list[dict[str, float]]]]) -> None:
-    """Hold the answers of each route against the model run here, without thawd.
+    """Compare the answers of each route with the model run here, without thawd.
 
     Raises:
         ExampleError: a prediction differs.

@@ -8,7 +8,7 @@ from thawd import snapshot
 
 
 def load() -> "list[list[float]]":
-    """Stands for a model: takes a second or two."""
+    """Represents loading a model: takes a second or two."""
     generator = random.Random(7)
     return [[generator.random() for _ in range(1000)] for _ in range(3000)]
 

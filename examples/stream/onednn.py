@@ -1,9 +1,9 @@
-"""The network of an ONNX file by torch, with oneDNN's convolutions or without, and how long each step took.
+"""Runs the network of an ONNX file with torch, with oneDNN's convolutions or without, and prints the time of each step.
 
     python onednn.py MODEL on|off
 
-Prints JSON: milliseconds for import, load, first run, and the median of warm runs. Fails when the scores are not those
-of ONNX Runtime.
+Prints JSON: milliseconds for import, load, first run, and the median of warm runs. Fails if the scores differ from ONNX
+Runtime's.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def main(path: str, setting: str) -> None:
 
 
 def attributes(node):
-    """Of a node, by name."""
+    """Return the attributes of a node, by name."""
     import onnx
 
     return {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
 
 
 def forward(steps, weights, pixels):
-    """The last value of the graph."""
+    """Compute the graph and return its last value."""
     import torch.nn.functional as f
 
     held = {**weights, "pixels": pixels}
@@ -85,7 +85,7 @@ def forward(steps, weights, pixels):
 
 
 def check(path, pixels, scores):
-    """Hold the scores against those of ONNX Runtime."""
+    """Compare the scores with those of ONNX Runtime."""
     import numpy
     import onnxruntime
 

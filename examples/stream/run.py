@@ -46,7 +46,7 @@ CLOSE = 1e-2
 
 
 def run() -> None:
-    """All steps."""
+    """Run all steps."""
     print("stream: product images through ResNet-50 v2\n", flush=True)
     make()
     empty()
@@ -65,13 +65,16 @@ def run() -> None:
 
 
 def make(**variant: float) -> None:
-    """What is in the bucket `models`, unless it is there; labels always, as replacing them is a step."""
+    """Make the objects of the bucket `models` unless they exist.
+
+    The labels are always written, because a step replaces them.
+    """
     MODELS.mkdir(exist_ok=True)
     if not MODEL.exists():
         parameters = networks.resnet50_v2(MODEL, **variant)
         say("model", f"ResNet-50 v2 made: {parameters:,} parameters, {MODEL.stat().st_size / 2**20:.0f} MiB")
     write_labels("kind")
-    # Of the event that runs before a snapshot is taken; the name's end invokes nothing.
+    # The image of the event that runs before a snapshot is taken. Its name has an ending that invokes no function.
     IMAGES.mkdir(exist_ok=True)
     (IMAGES / PRIMING).write_bytes(pictures.picture(1))
     PRIME.write_text(json.dumps(object_created("images", PRIMING)))
@@ -82,14 +85,14 @@ def make(**variant: float) -> None:
 
 
 def write_labels(word: str) -> None:
-    """A label for each class; the file appears whole."""
+    """Write a label for each class, with a rename."""
     staged = MODELS / ".labels"
     staged.write_text("".join(f"{word} {number}\n" for number in range(networks.CLASSES)))
     staged.replace(LABELS)
 
 
 def pack_libraries(path: Path) -> None:
-    """The installed `LIBRARIES` as one archive, those that are there."""
+    """Pack those of `LIBRARIES` that are installed into one archive."""
     partial = path.with_suffix(".partial")
     with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name in LIBRARIES:
@@ -112,7 +115,7 @@ def empty() -> None:
 
 
 def put(folder: Path, sent: dict[str, bytes]) -> None:
-    """Store objects; a bucket is a folder, names with a dot in front are none."""
+    """Store objects. A bucket is a folder; a file with a name that begins with a dot is not an object."""
     for name, data in sent.items():
         staged = folder / f".{name}"
         staged.write_bytes(data)
@@ -120,7 +123,7 @@ def put(folder: Path, sent: dict[str, bytes]) -> None:
 
 
 def bucket_to_bucket(served: Served, sent: dict[str, bytes]) -> None:
-    """A JSON object for each picture."""
+    """Check that each picture gets a JSON object."""
     begun_s = time.perf_counter()
     put(IMAGES, sent)
     served.wait_for(lambda: all((RESULTS / f"{name}.json").exists() for name in sent), "results", ["stream"])
@@ -137,7 +140,7 @@ def bucket_to_bucket(served: Served, sent: dict[str, bytes]) -> None:
 
 
 def bucket_to_table(served: Served, sent: dict[str, bytes]) -> None:
-    """A row for each picture."""
+    """Check that each picture gets a row."""
     begun_s = time.perf_counter()
     put(PRODUCTS, sent)
     served.wait_for(lambda: len(served.rows("products")) == len(sent), "rows", ["catalogue"])
@@ -152,7 +155,7 @@ def bucket_to_table(served: Served, sent: dict[str, bytes]) -> None:
 
 
 def replace_labels(served: Served, sent: dict[str, bytes]) -> None:
-    """Other labels in the bucket, no other code: the next image has one of them."""
+    """Replace the labels in the bucket without changing code: the next image gets one of the new labels."""
     write_labels("sort")
     try:
         name, data = next(iter(sent.items()))
@@ -162,14 +165,14 @@ def replace_labels(served: Served, sent: dict[str, bytes]) -> None:
         served.wait_for((RESULTS / f"{name}.json").exists, "the result", ["stream"])
         found = json.loads((RESULTS / f"{name}.json").read_text())["ObjectClass"]
         if not found.startswith("sort "):
-            raise ExampleError(f"labels were replaced, and the next image was called {found!r}")
+            raise ExampleError(f"labels were replaced, but the next image got the old label {found!r}")
         say("replaced", f"labels.txt; the next image is a {found!r} after {time.perf_counter() - begun_s:.2f} s")
     finally:
         write_labels("kind")
 
 
 def replace_model(served: Served, sent: dict[str, bytes]) -> None:
-    """Another model in the bucket, whose classes are in the opposite order: the next image is classified by it."""
+    """Replace the model in the bucket with one that has the classes in opposite order: it classifies the next image."""
     first, staged = MODELS / ".first", MODELS / ".other"
     model = onnx.load(MODEL)
     _, weights, biases = next(node for node in model.graph.node if node.op_type == "Gemm").input
@@ -195,7 +198,7 @@ def replace_model(served: Served, sent: dict[str, bytes]) -> None:
 
 
 def compare(served: Served) -> None:
-    """First and warm answers of the variants."""
+    """Show first and warm answers of the variants."""
     event = object_created("images", f"product-{PICTURES[0]}.jpg")
     told = {
         "accelerated": "ONNX Runtime as it comes",
@@ -217,17 +220,17 @@ def compare(served: Served) -> None:
 
 
 def directly(sent: dict[str, bytes]) -> dict[str, Any]:
-    """The scores of the pictures by the model run here, without thawd."""
+    """Return the scores of the pictures by the model run here, without thawd."""
     session = onnxruntime.InferenceSession(str(MODEL), providers=["CPUExecutionProvider"])
     size = session.get_inputs()[0].shape[2]
     return {name: session.run(None, {"pixels": pictures.pixels(data, size)})[0][0] for name, data in sent.items()}
 
 
 def agree(name: str, answer: dict[str, Any], scores: Any) -> None:
-    """Hold an answer against the model's own.
+    """Compare an answer with the model run directly.
 
     Raises:
-        ExampleError: it is another.
+        ExampleError: it differs.
     """
     number = LABELS.read_text().splitlines().index(answer["ObjectClass"])
     if scores.max() - scores[number] > CLOSE or abs(scores[number] - answer["Score"]) > CLOSE:
@@ -235,10 +238,10 @@ def agree(name: str, answer: dict[str, Any], scores: Any) -> None:
 
 
 def side_by_side_of_onednn() -> None:
-    """The same network by torch, with oneDNN and without, where torch is installed."""
+    """Show the times of the same network with torch, with oneDNN and without, if torch is installed."""
     python = libraries_python()
     if not python.exists():
-        say("oneDNN", f"left out: {python} is missing; `make example-captions` makes it")
+        say("oneDNN", f"left out: {python} is missing; make it with `make example-captions`")
         return
     if subprocess.run(
         [python, "-c", "import torch, onnx, onnxruntime, PIL"], capture_output=True, check=False
@@ -251,7 +254,7 @@ def side_by_side_of_onednn() -> None:
         environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         if done.returncode:
-            raise ExampleError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-2000:]}")
+            raise ExampleError(f"{' '.join(command)} ended with status {done.returncode}: {done.stderr[-2000:]}")
         told = json.loads(done.stdout)
         rows.append((words, *(f"{told[name]:.0f} ms" for name in ("import_ms", "load_ms", "first_ms", "warm_ms"))))
     table(("variant", "import", "load", "first run", "warm, p50"), rows)

@@ -171,22 +171,6 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""
     suffix: str = ""
 
-    def wants(self, event_name: str, key: bytes) -> bool:
-        """Whether the notification covers an event, such as ``ObjectCreated:Put``, of the object `key`.
-
-        Prefix and suffix are compared with the raw key, not with its URL-encoded form.
-        """
-        return (
-            any(_covers(pattern.removeprefix("s3:"), event_name) for pattern in self.events)
-            and key.startswith(self.prefix.encode())
-            and key.endswith(self.suffix.encode())
-        )
-
-
-def _covers(pattern: str, event_name: str) -> bool:
-    """Whether an S3 event type, which may end with a star, covers the event."""
-    return event_name.startswith(pattern[:-1]) if pattern.endswith("*") else event_name == pattern
-
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     """A bucket: a folder whose files are objects.

@@ -1,7 +1,7 @@
-"""A small parser of ``native/image.h``: constants, enums and structs, with the offsets that C gives their fields.
+"""A small parser for ``native/image.h``: constants, enums and structs, with the fields' offsets in C.
 
-For tests that hold the page, the decoder and the test images to the header. It reads the C this header is written in,
-not C at large; the compiler checks it in ``test_snapshot_format.py``.
+Tests use it to compare the documentation page, the decoder and the test images with the header. It understands only the
+subset of C that this header uses. ``test_snapshot_format.py`` compares its result with the compiler's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUMBERS = {"UINT32_MAX": 0xFFFFFFFF}
 
 @dataclass(frozen=True)
 class CField:
-    """A field of a struct: where it lies, and what it is in C, "uint32_t[6]"."""
+    """A field of a struct: its offset, and its type in C, such as "uint32_t[6]"."""
 
     name: str
     type: str
@@ -32,7 +32,8 @@ class CField:
 
     @property
     def code(self) -> str:
-        """Its code in Python's module `struct`; for a struct its name, with "*9" for nine."""
+        """Return the field's code for Python's module `struct`; for a struct, its name, with "*9" for an array of
+        nine."""
         times = "" if self.length is None else str(self.length)
         if self.type.startswith("struct "):
             return self.type[len("struct ") :] + (times and "*" + times)
@@ -41,13 +42,13 @@ class CField:
 
 @dataclass(frozen=True)
 class Header:
-    """What the header declares.
+    """The declarations of the header.
 
     Attributes:
-        constants: of `#define`.
-        enums: their enumerators and values, in order.
-        structs: their fields, in order.
-        records: for each section, the struct that its records are; None for bytes.
+        constants: values of each `#define`, by name.
+        enums: enumerators and values of each enum, in order.
+        structs: fields of each struct, in order.
+        records: for each section, the struct of its records; None if the section is bytes.
     """
 
     constants: dict[str, int | str]
@@ -119,7 +120,7 @@ def _fields(body: str, header: Header) -> tuple[CField, ...]:
 
 
 def _records(source: str) -> dict[str, str | None]:
-    """What the comments of `enum section` say each section holds."""
+    """Return what each section holds, according to the comments of `enum section`."""
     body = re.search(r"^enum section \{(.*?)\};", source, re.DOTALL | re.MULTILINE)
     assert body
     found = re.findall(r"^ *(SECTION_\w+), *// *(?:struct (\w+)|bytes)\b", body[1], re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What users meet is documented, and the pages speak of things that exist."""
+"""Everything that users meet is documented, and the pages mention only things that exist."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_error_of_the_api_has_a_docstring_and_a_status() -> None:
 def test_tests_named_on_the_pages_exist() -> None:
     files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
     code = "\n".join(files.values())
-    # Tutorials have their readers write tests of their own.
+    # Tutorials are left out: they tell readers to write tests of their own.
     for page in (*(page for page in PAGES if page.parent.name != "tutorials"), ROOT / "SPECIFICATION.md"):
         for name in re.findall(r"\btest_\w+(?:\.py)?", page.read_text()):
             assert name in files or f"def {name}(" in code, f"{name}, named in {page.name}, does not exist"
@@ -105,7 +105,7 @@ def test_every_module_and_folder_stands_on_the_map(name: str) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """What the headings of a page are linked by, as GitHub and the site make it from their text."""
+    """Return the anchors of a page's headings, as GitHub and the site make them from the text."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     plain = (re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title) for title in titles)
@@ -140,7 +140,7 @@ def test_every_page_is_listed_on_the_index_of_its_kind(kind: str) -> None:
 
 
 def command_lines(page: Path) -> list[list[str]]:
-    """Words after ``thawd`` of the command lines on a page, those that begin with a verb there is."""
+    """Return the words after ``thawd`` of the command lines on a page that begin with an existing command."""
     text = page.read_text().replace("\\\n", " ")
     lines = re.findall(r"(?:`|\$ |^ {4}|; |&& |\.venv/bin/)thawd ([a-z][^`\n#|;]*)", text, re.MULTILINE)
     return [words for line in lines if (words := line.split())[0] in main.commands]

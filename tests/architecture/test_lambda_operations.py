@@ -1,4 +1,4 @@
-"""The facts of the Lambda API that thawd ships are those of the service model that AWS publishes."""
+"""The facts about the Lambda API that thawd ships match the service model that AWS publishes."""
 
 from __future__ import annotations
 

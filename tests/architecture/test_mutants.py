@@ -1,4 +1,4 @@
-"""Claims about `tools/mutants.py`: its table names what exists, and what it does to a source changes nothing."""
+"""Checks `tools/mutants.py`: its table names existing things, and its edit of a source does not change behaviour."""
 
 from __future__ import annotations
 

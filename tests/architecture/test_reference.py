@@ -1,4 +1,4 @@
-"""The pages that are made from the code are those that the code makes now."""
+"""The pages generated from the code are up to date."""
 
 from __future__ import annotations
 

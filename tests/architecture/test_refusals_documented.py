@@ -1,4 +1,4 @@
-"""Every refusal of freeze and thaw is in docs/reference/refusals.md, under the words it is printed with."""
+"""Every refusal of freeze and thaw is in docs/reference/refusals.md, with the words that thawd prints."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 _LITERAL = r'"((?:[^"\\]|\\.)*)"'
-# A refusal ends the statement: refuse(f, "stage", "text…", …), a row of the table of descriptors, or a text that is
-# returned or thrown.
+# A refusal ends its statement: refuse(f, "stage", "text…", …), a row of the table of descriptors, or a text that is
+# returned or thrown. This pattern matches the rest of the statement.
 _REST = r'(?:[^;{}"]|"(?:[^"\\]|\\.)*")*'
 _STATEMENT = re.compile(
     r'(?:\b(?:refuse|refuse_descriptor|thaw_refuse)\(|\breturn (?=")|\bstatic const char \w+\[\] =|\{(?="anon))' + _REST
@@ -23,7 +23,7 @@ _THAW = ("thaw_image", "thaw_survivors", "thaw_process", "thaw_descriptors", "th
 
 
 def _refusals(name: str) -> list[str]:
-    """The texts of refusals in one file, each up to where the cause is named or the way out begins."""
+    """Return the texts of refusals in one file, each up to the place where the cause is named or the advice begins."""
     source = (ROOT / "native" / f"{name}.c").read_text().replace('? "', '"').replace('" : "', '"; return "')
     found = []
     for statement in _STATEMENT.findall(source):

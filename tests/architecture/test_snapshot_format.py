@@ -1,4 +1,5 @@
-"""One layout, three times: ``image.h``, the decoder and ``docs/reference/snapshot-format.md`` agree to the byte."""
+"""The layout exists three times: ``image.h``, the decoder and ``docs/reference/snapshot-format.md`` agree on every
+byte."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from tests.architecture.image_header import Header, parse
 from tests.unit import snapshot_images
 from thawd.snapshot.inspect import layout, reader
 
-# Spaces are one: a change of alignment is none.
+# Collapse runs of spaces, so that a change of alignment has no effect.
 SOURCE = re.sub(r"(?<=\S) +", " ", image_header.HEADER.read_text())
 PAGE = (image_header.HEADER.parents[1] / "docs" / "reference" / "snapshot-format.md").read_text()
 
-# Constants of the header and what the decoder calls them.
+# Constants of the header, and their names in the decoder.
 CONSTANTS = {
     "IMAGE_MAGIC": layout.MAGIC.decode(),
     "IMAGE_LAYOUT": layout.LAYOUT,
@@ -36,7 +37,8 @@ CONSTANTS = {
     "SOCKET_OPTION_BYTES": layout.SOCKET_OPTION_BYTES,
 }
 
-# Enums: the prefix of their names, how many there are (the last enumerator) or None, and what the decoder has.
+# For each enum: the prefix of its names, the name of the last enumerator if that counts the others (else None), and the
+# decoder's table.
 ENUMS: dict[str, tuple[str, str | None, dict[int, str]]] = {
     "section": ("SECTION_", "SECTION_COUNT", dict(enumerate(layout.SECTIONS))),
     "image_flag": ("IMAGE_", None, layout.IMAGE_FLAGS),
@@ -49,14 +51,14 @@ ENUMS: dict[str, tuple[str, str | None, dict[int, str]]] = {
 
 
 def enumerators(header: Header, enum: str) -> dict[str, int]:
-    """The enumerators of an enum without the one that counts them."""
+    """Return the enumerators of an enum without the one that counts them."""
     return {
         name: value for name, value in header.enums[enum].items() if name not in [end for _, end, _ in ENUMS.values()]
     }
 
 
 def decoder_mismatches(header: Header) -> list[str]:
-    """What the decoder has otherwise than the header."""
+    """Return the differences between the decoder and the header."""
     found = [f"constant {name}" for name in header.constants.keys() ^ CONSTANTS.keys()]
     found += [f"constant {name}" for name, value in CONSTANTS.items() if header.constants.get(name) != value]
     found += [f"enum {name}" for name in header.enums.keys() ^ ENUMS.keys()]
@@ -80,7 +82,7 @@ def decoder_mismatches(header: Header) -> list[str]:
 
 
 def page_mismatches(header: Header, page: str) -> list[str]:
-    """What the page has otherwise than the header."""
+    """Return the differences between the page and the header."""
     found = [f"struct {name}" for name in set(re.findall(r"^### `struct (\w+)`", page, re.M)) ^ header.structs.keys()]
     found += [f"enum {name}" for name in set(re.findall(r"^### `enum (\w+)`", page, re.M)) ^ header.enums.keys()]
     for struct, fields in header.structs.items():
@@ -102,7 +104,7 @@ def page_mismatches(header: Header, page: str) -> list[str]:
 
 
 def table(page: str, heading: str) -> list[list[str]]:
-    """Rows of the table that follows a line, or is headed by it; none where the line is missing."""
+    """Return the rows of the table below a line or a heading; none if the line is missing."""
     _, there, after = page.partition(heading + "\n")
     lines = after.lstrip("\n").splitlines() if there else []
     rows: list[list[str]] = []
@@ -122,7 +124,7 @@ def test_the_page_has_the_layout_of_the_header() -> None:
     assert page_mismatches(parse(SOURCE), PAGE) == []
 
 
-# Changes of the header, each with what no longer fits.
+# Changes of the header, and for each the differences that must be found.
 CHANGES = {
     "a field is renamed": ("int32_t tid; ", "int32_t id; ", "struct thread_state"),
     "two fields change places": ("fs_base, gs_base;", "gs_base, fs_base;", "struct thread_state"),
@@ -174,13 +176,13 @@ def test_no_change_of_the_page_goes_unnoticed(change: Callable[[str], str]) -> N
 def test_bits_that_the_system_defines_are_the_systems() -> None:
     assert layout.PROTECTION == {PROT_READ: "read", PROT_WRITE: "write", PROT_EXEC: "exec"}
     seals = {F_SEAL_SEAL: "seal", F_SEAL_SHRINK: "shrink", F_SEAL_GROW: "grow", F_SEAL_WRITE: "write"}
-    # Source: include/uapi/linux/fcntl.h; Python names these two from 3.13 on and not at all.
+    # Source: include/uapi/linux/fcntl.h. Python has names for these two seals only from 3.13 on, or not at all.
     assert {**seals, 0x10: "future_write", 0x20: "exec"} == layout.SEALS
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that says what the compiler makes of the header, and the checksum of its input."""
+    """Compile a program that prints the compiler's layout of the header and the checksum of the program's input."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")

@@ -1,4 +1,4 @@
-"""One thawd for all cases, and clients of it that check nothing themselves, so that the server has to."""
+"""One thawd for all cases, and clients that validate no parameters, so that the server has to."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _numbers = itertools.count(1)
 
 
 def zipped(**files: str | bytes) -> bytes:
-    """A zip file; names have ``__`` for a dot and ``___`` for a slash."""
+    """Return a zip file. In the keyword names, ``__`` stands for a dot and ``___`` for a slash."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
-            # Of one date: the same files make the same bytes, in each worker.
+            # All entries have the same date, so that the same files give the same bytes in each worker.
             entry = zipfile.ZipInfo(name.replace("___", "/").replace("__", "."))
             entry.external_attr = 0o600 << 16
             archive.writestr(entry, content)
@@ -62,15 +62,15 @@ class Lambda:
         self.client = self.make_client("lambda")
 
     def make_client(self, service: str, **config: Any) -> Any:
-        """A client that validates no parameters and retries nothing."""
+        """Return a client that validates no parameters and retries nothing."""
         return client_of(self.running.url, service, parameter_validation=False, **config)
 
     def name(self) -> str:
-        """A name that no function has."""
+        """Return a name that no function has."""
         return f"f{next(_numbers)}"
 
     def create(self, name: str | None = None, **parameters: Any) -> str:
-        """Make a function and wait until it is active; its name."""
+        """Create a function, wait until it is active, and return its name."""
         name = name or self.name()
         given = {"Runtime": RUNTIME, "Role": ROLE, "Handler": "app.handler", "Code": {"ZipFile": CODE}, **parameters}
         self.client.create_function(FunctionName=name, **given)
@@ -78,24 +78,24 @@ class Lambda:
         return name
 
     def update(self, name: str, **parameters: Any) -> dict[str, Any]:
-        """Change its configuration and wait until that has happened."""
+        """Update the function's configuration and wait until the update is complete."""
         self.client.update_function_configuration(FunctionName=name, **parameters)
         return self.updated(name)
 
     def updated(self, name: str) -> dict[str, Any]:
-        """Wait until an update has happened; the configuration then."""
+        """Wait until an update is complete and return the configuration."""
         self.client.get_waiter("function_updated_v2").wait(FunctionName=name, WaiterConfig={"Delay": 0.05})
         return dict(self.client.get_function_configuration(FunctionName=name))
 
     def publish(self, name: str, **parameters: Any) -> str:
-        """Publish a version; its number."""
+        """Publish a version and return its number."""
         number: str = self.client.publish_version(FunctionName=name, **parameters)["Version"]
         waiter = self.client.get_waiter("published_version_active")
         waiter.wait(FunctionName=name, Qualifier=number, WaiterConfig={"Delay": 0.05})
         return number
 
     def invoke(self, name: str, event: Any = None, **parameters: Any) -> Any:
-        """The answer of an invocation that succeeds."""
+        """Invoke the function, which must succeed, and return its answer."""
         answer = self.client.invoke(FunctionName=name, Payload=json.dumps(event or {}), **parameters)
         document = json.loads(answer["Payload"].read())
         assert "FunctionError" not in answer, document
@@ -104,7 +104,7 @@ class Lambda:
 
 @pytest.fixture(scope="session")
 def aws() -> Iterator[Lambda]:
-    """The server, with a function of thawd.toml, a bucket and a table."""
+    """A server with a function in thawd.toml, a bucket and a table."""
     with tempfile.TemporaryDirectory() as folder:
         project = Project(Path(folder))
         project.code("def handler(event, context):\n    return 'configured'\n", name="own.py")
@@ -113,7 +113,7 @@ def aws() -> Iterator[Lambda]:
             '[functions.configured]\nhandler = "own.handler"\n'
             '[buckets.code]\npath = "bucket"\n[tables.results]\n'
         )
-        # Queues are looked for where nothing answers, and not at AWS.
+        # Queues are looked up at an address where nothing listens, and not at AWS.
         nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
         with project.up(environ=nowhere) as running:
             yield Lambda(running)
@@ -121,7 +121,7 @@ def aws() -> Iterator[Lambda]:
 
 @pytest.fixture(scope="session")
 def shared(aws: Lambda) -> str:
-    """A function with a version 1, an alias `live` of it, tags and a policy; cases do not change it."""
+    """A function with version 1, an alias `live` for it, tags and a policy. Cases must not change it."""
     name = aws.create("shared", Tags={"team": "vision"}, Environment={"Variables": {"COLOUR": "red"}})
     aws.publish(name, Description="first")
     aws.client.create_alias(FunctionName=name, Name="live", FunctionVersion="1")

@@ -1,4 +1,4 @@
-"""Functions, versions and aliases: what AWS documents of the operations that succeed."""
+"""Functions, versions and aliases: what AWS documents about operations that succeed."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def test_an_alias_of_two_versions_shares_invocations_by_weight(aws: Lambda) -> N
     assert made["RoutingConfig"] == weights
     with ThreadPoolExecutor(4) as threads:
         versions = list(threads.map(lambda _: aws.invoke(name, Qualifier="canary")["version"], range(120)))
-    # 120 throws of a coin: fewer than 25 of one side once in 10^10 runs.
+    # This is like 120 coin tosses: fewer than 25 of one side happen once in 10^10 runs.
     assert min(versions.count("1"), versions.count("2")) >= 25
     whole = aws.client.update_alias(FunctionName=name, Name="canary", RoutingConfig={"AdditionalVersionWeights": {}})
     assert "RoutingConfig" not in whole

@@ -1,8 +1,8 @@
-"""Event source mappings as boto3 sees them.
+"""Event source mappings through boto3.
 
-The queues are nowhere: what a mapping is does not depend on whether its queue can be read.
+The queues do not exist: operations on a mapping do not depend on whether its queue can be read.
 
-Source: AWS Lambda API reference, CreateEventSourceMapping and its like.
+Source: AWS Lambda API reference, CreateEventSourceMapping and the related operations.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _numbers = itertools.count(1)
 
 
 def queue(suffix: str = "") -> str:
-    """The ARN of a queue that nothing else speaks of."""
+    """Return the ARN of a queue that no other test uses."""
     return f"arn:aws:sqs:us-east-1:000000000000:queue{next(_numbers)}{suffix}"
 
 
 def settled(aws: Lambda, uuid: str) -> dict[str, Any]:
-    """The mapping once nothing is changing it."""
+    """Wait until no update of the mapping is in progress, and return the mapping."""
 
     def found() -> dict[str, Any] | None:
         mapping = dict(aws.client.get_event_source_mapping(UUID=uuid))

@@ -1,4 +1,4 @@
-"""What the Lambda API refuses: error code and status as AWS documents them, by boto3 without its own validation."""
+"""Requests that the Lambda API refuses: error code and status as AWS documents them. boto3's own validation is off."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Case(NamedTuple):
     """A call that is refused.
 
     Attributes:
-        operation: of the API; the AWS page is API_ and this.
-        parameters: `SHARED` stands for the shared function.
-        code: the error's.
+        operation: name of the API operation; the AWS page is named API_ and this name.
+        parameters: the operation's parameters; `SHARED` stands for the shared function.
+        code: error code.
         status: HTTP status.
-        words: part of the message.
+        words: text that the message contains.
     """
 
     operation: str
@@ -33,7 +33,7 @@ class Case(NamedTuple):
 
     @property
     def page(self) -> str:
-        """The AWS page that the case comes from."""
+        """Return the AWS page that documents the case."""
         return f"{API}{self.operation}.html"
 
 

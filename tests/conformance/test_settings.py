@@ -1,4 +1,4 @@
-"""Concurrency, asynchronous invocation, permissions, tags, layers: what AWS documents of operations that succeed."""
+"""Concurrency, asynchronous invocation, permissions, tags, layers: what AWS documents about operations that succeed."""
 
 from __future__ import annotations
 
@@ -377,11 +377,11 @@ def test_recursion_and_runtime_management_are_kept(aws: Lambda) -> None:
     assert (changed["UpdateRuntimeOn"], changed["FunctionArn"]) == ("FunctionUpdate", f"{ARN}{name}:$LATEST")
 
 
-# Zip files that somebody else made
+# Zip files from other tools
 
 
 def archive(*entries: tuple[str, bytes, int]) -> bytes:
-    """A zip file of entries: name, content, mode."""
+    """Make a zip file of entries: name, content, mode."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as made:
         for name, content, mode in entries:

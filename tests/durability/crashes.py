@@ -1,4 +1,5 @@
-"""The run that all crash tests share: clients send while the server is killed, then everything must be there."""
+"""The run that all crash tests share: clients send while the server is killed repeatedly, then nothing may be
+missing."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.durability.server import Ended, Server, until
 from tests.durability.traffic import Traffic
 
 MOMENTS = {"after an acknowledgement": 4, "during a request": 4, "during the start": 3, "while events run": 2}
-"""When the server is killed, and how often compared with the others."""
+"""Moments at which the server is killed, with their relative frequencies."""
 _AT_A_SYNC = {"at a sync": 6}
 _LONGEST_REQUEST_S = 0.02
 _LONGEST_START_S = 0.8
@@ -29,13 +30,13 @@ _LONGEST_RUN_S = 0.3
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is sent, and how often the server dies.
+    """How much is sent, and how often the server is killed.
 
     Attributes:
-        uploads: objects.
-        invocations: asynchronous invocations.
-        kills: of the server.
-        seed: of everything that is drawn.
+        uploads: number of objects.
+        invocations: number of asynchronous invocations.
+        kills: number of times the server is killed.
+        seed: seed of all random choices.
     """
 
     uploads: int
@@ -45,35 +46,36 @@ class Plan:
 
 
 def chosen_seed() -> int:
-    """THAWD_SEED, or a new one; pytest shows it with the failure."""
+    """Return THAWD_SEED, or a new seed; pytest prints it with a failure."""
     seed = int(os.environ.get("THAWD_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
     print(f"seed {seed}: repeat with THAWD_SEED={seed}")
     return seed
 
 
 def working_server(root: Path, *, environ: dict[str, str] | None = None) -> Server:
-    """A server of the function and the tables that `Ledger` knows."""
+    """Return a server with the function and the tables that `Ledger` expects."""
     attempts = root.parent / "attempts"
     attempts.mkdir(exist_ok=True)
     return Server(root, code=CODE, config=CONFIG.format(attempts=attempts), environ=environ)
 
 
 class Crashes:
-    """Kills a server as a plan says.
+    """Kills a server according to a plan.
 
     Args:
-        server: the victim.
-        plan: how often.
+        server: the server to kill.
+        plan: how often to kill it.
         dead: called after each kill, before the next start.
-        machine: whether all processes die at once, as of a power cut, and not the server alone.
-        insist: start the server again when it refuses to start, as its disk is not well.
-        arm: makes the server die at one of its next syncs, or (False) not; None: that cannot be had.
+        machine: kill all processes together, as a power cut does, and not only the server.
+        insist: start the server again if it refuses to start because of disk faults.
+        arm: called with True to make the server die at one of its next syncs, with False to cancel that. None if this
+            is not possible.
 
     Attributes:
-        ledger: what clients noted.
-        moments: when the server was killed.
-        sent: set when everything was accepted.
-        refusals: starts that were refused.
+        ledger: what the clients recorded.
+        moments: how often the server was killed at each kind of moment.
+        sent: set after all clients have finished.
+        refusals: number of starts that the server refused.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class Crashes:
         )
 
     def run(self) -> None:
-        """All of it: traffic and kills, then rest, then the reckoning."""
+        """Run traffic and kills, then wait until all events have ended."""
         self.server.start()
         pool, clients = self._traffic.run()
         try:
@@ -126,7 +128,7 @@ class Crashes:
         until_at_rest(self.server, self.ledger)
 
     def _until_serving(self) -> bool:
-        """Raises when it has ended without being told to, and not because of its disk."""
+        """Wait until the server serves. Raise `Ended` if it ends first, unless disk faults are expected."""
         while True:
             try:
                 self.server.until_serving()
@@ -140,7 +142,7 @@ class Crashes:
                 return True
 
     def _one_life(self, number: int) -> None:
-        """Let the server live until its moment has come."""
+        """Let the server run until the chosen moment, then kill it."""
         moments = MOMENTS if self._arm is None else MOMENTS | _AT_A_SYNC
         (moment,) = self._chance.choices(list(moments), list(moments.values()))
         self.moments[moment] += 1
@@ -176,7 +178,7 @@ class Crashes:
                 self.ledger.environments_killed += 1
 
     def verify(self) -> None:
-        """Stop the server; what was promised must be there."""
+        """Stop the server and check that everything it accepted is stored."""
         self.server.stop()
         ledger = self.ledger
         assert "Traceback" not in self.server.said(), self.server.said()[-8000:]
@@ -187,7 +189,7 @@ class Crashes:
                 assert content == body_of(token), f"seed {ledger.seed}: {key} is not what was uploaded"
 
     def told(self) -> str:
-        """One line on what happened."""
+        """Return one line about what happened."""
         ledger = self.ledger
         return (
             f"seed {ledger.seed}: {len(ledger.accepted)} accepted, {len(ledger.unsure)} unsure "
@@ -197,18 +199,18 @@ class Crashes:
 
 
 def until_at_rest(server: Server, ledger: Ledger) -> None:
-    """Wait until every accepted object is known to the server, and no event waits or runs."""
+    """Wait until the server has recorded every accepted object, and no event waits or runs."""
     folder = server.root / BUCKET
-    # One that is not there any more is lost; `Ledger.verify` says so.
+    # A file that is missing is lost. `Ledger.verify` reports it.
     wanted = {key for key in ledger.accepted if key.endswith(".json") and (folder / key).exists()}
     s3 = client_of(server.url, "s3", retries=None)
-    # An object is listed once it is recorded, and its event was queued in the same transaction.
+    # An object is listed once it is recorded. Its event was queued in the same transaction.
     until(lambda: wanted <= listed(s3))
     until(lambda: server.unfinished() == 0)
     s3.close()
 
 
 def listed(s3: Any) -> set[str]:
-    """The keys of the objects that the server knows of."""
+    """Return the keys of the objects that the server has recorded."""
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
     return {entry["Key"] for page in pages for entry in page.get("Contents", [])}

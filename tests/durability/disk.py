@@ -1,10 +1,10 @@
-"""A disk that a test can break: the switches of `faulty_disk.h`, and what a power cut leaves of what was not synced.
+"""A disk that a test can break: the switches of `faulty_disk.h`, and what remains of unsynced data after a power cut.
 
-The model is that of a disk of 512-byte sectors under a journaling file system. What fsync or fdatasync has confirmed
-stays. Of the rest, each sector holds any of the versions that were written since, the size is any that the file had
-since, and of the changes to a folder (names made, moved, removed) a beginning is there: they are kept by a sync of the
-folder only. After a sync that failed, its pages count as clean (as Linux has it): no later sync brings
-them to the disk, unless they are written again.
+The model is a disk with 512-byte sectors under a journaling file system. What fsync or fdatasync has confirmed stays.
+Each other sector holds any of the versions written since then, and a file's size is any that it had since then. Of the
+changes to a folder (names created, renamed, removed) the first few remain; only a sync of the folder makes them
+permanent. After a failed sync, its pages count as clean (as on Linux): no later sync writes them to the disk, unless
+they are written again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _WRITE, _TRUNCATE, _SYNC, _SYNC_FAILED, _SYNC_FOLDER, _CREATE, _RENAME, _UNLINK,
 
 @cache
 def library() -> Path:
-    """`faulty_disk.c` and `faulty_disk_calls.c`, compiled."""
+    """Compile `faulty_disk.c` and `faulty_disk_calls.c`."""
     sources = [Path(__file__).with_name(name) for name in ("faulty_disk.c", "faulty_disk_calls.c")]
     target = Path(tempfile.mkdtemp(prefix="faulty-disk-")) / "faulty_disk.so"
     own = (sysconfig.get_config_var("CC") or "cc").split()[0]
@@ -64,15 +64,15 @@ def library() -> Path:
 
 
 class FaultyDisk:
-    """The disk on which `folder` lies, for a process that is started with `environ`.
+    """The disk with the folder `folder`, for a process that is started with `environ`.
 
-    Its switches are attributes, named as in `faulty_disk.h`: reading and setting them reads and sets those of the
-    running process.
+    Its switches are attributes, named as in `faulty_disk.h`. Reading or setting an attribute reads or sets the switch
+    of the running process.
 
     Args:
-        folder: everything in it.
-        aside: a folder of the same file system for what the disk needs itself, made when missing.
-        seed: of the faults that are drawn.
+        folder: all files in it are on the disk.
+        aside: a folder on the same file system for the disk's own files; created if missing.
+        seed: seed of the random faults.
     """
 
     fail_sync: int
@@ -117,7 +117,7 @@ class FaultyDisk:
         struct.pack_into("<q", self._map, 8 * _FIELDS.index(name), value)
 
     def heal(self) -> None:
-        """A disk that works."""
+        """Make the disk work without faults."""
         for name in (
             "fail_sync",
             "sync_failures",
@@ -130,24 +130,24 @@ class FaultyDisk:
         self.free_bytes = UNLIMITED
 
     def cut(self, chance: random.Random) -> Counter[str]:
-        """The power fails: call it when every process that used the disk is dead.
+        """Simulate a power cut. Call this when every process that used the disk is dead.
 
         Returns:
-            How many sectors, sizes and names were lost.
+            Numbers of lost sectors, sizes and names.
         """
         lost = PowerCut(self._folder, self._undo).apply(chance)
         self.forget()
         return lost
 
     def forget(self) -> None:
-        """From now on all that is there counts as synced."""
+        """Count everything on the disk as synced from now on."""
         for path in self._undo.iterdir():
             path.unlink()
 
 
 @dataclass
 class _Change:
-    """A write or a truncation that no sync has confirmed; `pages` are those that a failed sync has left behind."""
+    """A write or a truncation that no sync has confirmed. `pages` are those that a failed sync did not write."""
 
     kind: int
     sequence: int
@@ -163,7 +163,7 @@ class _Change:
 
 @dataclass
 class _Entry:
-    """A change to a folder that no sync of it has confirmed."""
+    """A change to a folder that no sync of the folder has confirmed."""
 
     kind: int
     sequence: int
@@ -178,11 +178,11 @@ class _Entry:
 
 @dataclass
 class PowerCut:
-    """Takes back what was not synced.
+    """Undoes changes that were not synced.
 
     Args:
-        folder: what lies on the disk.
-        undo: the log and what it keeps.
+        folder: the folder on the disk.
+        undo: folder with the log of changes and the data needed to undo them.
     """
 
     folder: Path
@@ -192,14 +192,14 @@ class PowerCut:
     _lost: Counter[str] = field(default_factory=Counter)
 
     def apply(self, chance: random.Random) -> Counter[str]:
-        """Choose what is lost, and lose it."""
+        """Choose what is lost, and undo it."""
         self._read()
         paths = self._paths()
         for inode, changes in self._changes.items():
             if changes and inode in paths:
                 self._damage(paths[inode], changes, chance)
         self._rename_back(chance)
-        # The index of SQLite's log is shared memory: nothing of it is meant to outlive its processes.
+        # The index of SQLite's log is shared memory, which is not meant to outlive its processes.
         for path in self.folder.rglob("*-shm"):
             path.unlink()
         return self._lost
@@ -234,10 +234,10 @@ class PowerCut:
         }
 
     def _damage(self, path: Path, changes: list[_Change], chance: random.Random) -> None:
-        """Bring each sector, and the size, back to one of their versions."""
+        """Set each sector, and the size, back to one of its versions."""
         kept_sizes = _how_many_stay(len(changes), chance)
         share = chance.choice((0.0, 0.1, 0.5, 0.9, 1.0))
-        left: dict[int, int] = {}  # versions of a sector that are still to be taken back
+        left: dict[int, int] = {}  # versions of a sector that are still to be undone
         with path.open("r+b") as file:
             for index in reversed(range(len(changes))):
                 change = changes[index]
@@ -276,7 +276,7 @@ class PowerCut:
             by_folder[entry.folder].append(entry)
         lost = [entry for own in by_folder.values() for entry in own[_how_many_stay(len(own), chance) :]]
         for entry in sorted(lost, key=lambda entry: entry.sequence, reverse=True):
-            # What was put into a folder that is lost keeps it: file systems sync a folder together with its name.
+            # A lost folder stays if something was put into it: file systems sync a folder together with its name.
             with contextlib.suppress(OSError):
                 self._take_back(entry)
                 self._lost["names"] += 1
@@ -299,7 +299,7 @@ class PowerCut:
 
 
 def _records(content: bytes) -> Iterator[tuple[int, tuple[int, ...], tuple[Path, Path | None], bytes]]:
-    """What the log holds; the last record may be in pieces, and what it was about was not done then."""
+    """Yield the log's records. The last may be incomplete; then the change it describes was not made."""
     at = 0
     while at + _RECORD.size <= len(content):
         magic, kind, *fields, path_bytes, other_bytes, data_bytes = _RECORD.unpack_from(content, at)
@@ -317,7 +317,7 @@ def _records(content: bytes) -> Iterator[tuple[int, tuple[int, ...], tuple[Path,
 
 
 def _after_sync(changes: list[_Change], sequence: int) -> list[_Change]:
-    """What is still not on the disk after a sync that covers the changes up to `sequence`."""
+    """Return the changes that are still not on the disk after a sync that covers changes up to `sequence`."""
     synced: set[int] = set()
     left = []
     for change in reversed(changes):
@@ -337,7 +337,7 @@ def _sectors(change: _Change) -> range:
 
 
 def _how_many_stay(count: int, chance: random.Random) -> int:
-    """All, none, or any number of them."""
+    """Choose all, none, or any number of them."""
     return chance.choice((0, count, chance.randint(0, count)))
 
 

@@ -1,4 +1,4 @@
-"""What clients were promised, and whether it was kept."""
+"""What the server has accepted from clients, and the check that it kept all of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 KINDS = ("plain", "plain", "plain", "plain", "flaky", "exits", "slow", "poison")
-"""What a handler does with an event; the last part of its token, in the order in which clients send them."""
+"""What a handler does with an event: the last part of the event's token. Clients send the kinds in this order."""
 
 FUNCTION = "work"
 BUCKET = "uploads"
@@ -56,20 +56,21 @@ CONFIG = """
 
 
 def value_of(token: str) -> str:
-    """The answer that the handler of `CODE` gives."""
+    """Return the answer that the handler of `CODE` gives."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 @dataclass
 class Ledger:
-    """What clients noted. Safe for threads.
+    """What the clients recorded. Thread-safe.
 
     Attributes:
-        seed: of the run, for messages.
-        accepted: tokens by request id (202) or object key (200, or the rename was done).
-        unsure: tokens by request id, object key or (for invocations that nobody answered) the token itself: they may
-            be there, at most once.
-        environments_killed: by the test.
+        seed: the run's seed, for messages.
+        accepted: tokens of accepted events, by request id (answer 202) or object key (answer 200, or a completed
+            rename).
+        unsure: tokens of events that may have been accepted, by request id, object key or (for invocations without an
+            answer) the token itself. Each may be stored at most once.
+        environments_killed: number of environments that the test killed.
     """
 
     seed: int
@@ -80,7 +81,7 @@ class Ledger:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def accept(self, key: str, token: str) -> None:
-        """The server said yes."""
+        """Record that the server accepted the event."""
         with self._changed:
             assert key not in self.accepted, f"{key} was given to two"
             self.accepted[key] = token
@@ -88,29 +89,30 @@ class Ledger:
             self._changed.notify_all()
 
     def doubt(self, key: str, token: str, why: str) -> None:
-        """The server said no, or nothing."""
+        """Record that the server refused the event or did not answer."""
         with self._changed:
             self.refused[why] += 1
             if key not in self.accepted:
                 self.unsure[key] = token
 
     def until_accepted(self, count: int) -> None:
-        """Return in the moment in which so many have been accepted."""
+        """Return as soon as `count` events have been accepted."""
         with self._changed:
             self._changed.wait_for(lambda: len(self.accepted) >= count)
 
     def verify(self, results: dict[str, dict[str, Any]], failures: dict[str, dict[str, Any]]) -> None:
-        """Every accepted event is one row of the right value, or one dead letter; nothing else is there, or twice.
+        """Check that every accepted event became one row with the right value or one dead letter, and that nothing else
+        exists.
 
         Raises:
-            AssertionError: it is not so; the seed repeats the run.
+            AssertionError: the check fails; the message has the seed to repeat the run.
         """
         wrong = [*self._lost(results, failures), *self._foreign(results, failures), *self._values(results)]
         dead = [token_of(record) for record in failures.values()]
         unlucky = sorted(token for token in dead if not token.endswith("-poison"))
-        # An environment that was killed is a failed attempt, as on Lambda; three of them use an event up.
+        # A killed environment is a failed attempt, as on Lambda. An event becomes a dead letter after three of them.
         if len(unlucky) > self.environments_killed:
-            wrong.append(f"given up though they do not fail: {unlucky}")
+            wrong.append(f"dead letters, though their handlers do not fail: {unlucky}")
         assert not wrong, f"seed {self.seed}: {len(wrong)} wrong:\n" + "\n".join(wrong[:20])
 
     def _lost(self, results: dict[str, Any], failures: dict[str, Any]) -> list[str]:
@@ -120,7 +122,7 @@ class Ledger:
             if len(where) != 1:
                 wrong.append(f"{token} ({key}) was accepted and is in {' and '.join(where) or 'no table'}")
             elif (where == ["failures"]) < token.endswith("-poison"):
-                wrong.append(f"{token} ({key}) is poison and has a result")
+                wrong.append(f"{token} ({key}) always fails, but has a result")
         return wrong
 
     def _foreign(self, results: dict[str, Any], failures: dict[str, Any]) -> list[str]:
@@ -130,9 +132,9 @@ class Ledger:
         tokens |= {key: token_of(record) for key, record in failures.items()}
         for key, token in tokens.items():
             if self.accepted.get(key) != token and (token not in unsure or key in self.accepted):
-                wrong.append(f"{token} ({key}) was sent by nobody")
+                wrong.append(f"{token} ({key}) was not sent by any client")
         both = [*(item["token"] for item in results.values()), *(token_of(record) for record in failures.values())]
-        wrong += [f"{token} is there {count} times" for token, count in Counter(both).items() if count > 1]
+        wrong += [f"{token} is stored {count} times" for token, count in Counter(both).items() if count > 1]
         return wrong
 
     def _values(self, results: dict[str, Any]) -> list[str]:
@@ -144,12 +146,12 @@ def _row(token: str) -> dict[str, str]:
 
 
 def token_of(record: dict[str, Any]) -> str:
-    """Whose failure a record is of: a bucket's objects carry their token as key, too."""
+    """Return the token of the event that failed. An object in the bucket has the token as its key."""
     request = record["requestPayload"]
     token: str = request["Records"][0]["s3"]["object"]["key"] if "Records" in request else request["token"]
     return token.removesuffix(".json")
 
 
 def body_of(token: str) -> bytes:
-    """The event, or the content of the object."""
+    """Return the event's payload, or the content of the object."""
     return json.dumps({"token": token}).encode()

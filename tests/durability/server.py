@@ -1,4 +1,4 @@
-"""A real ``thawd up`` on one port and one data folder, to be killed and started again and again."""
+"""A real ``thawd up`` on one port and one data folder, which tests kill and start repeatedly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.waiting import pause
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """Wait until `condition()` is true and return its value; pytest's timeout is the only limit."""
+    """Wait until `condition()` is true and return its value. There is no limit but pytest's timeout."""
     begun_s = time.monotonic()
     while not (value := condition()):
         pause(begun_s)
@@ -32,7 +32,7 @@ def until(condition: Callable[[], Any]) -> Any:
 
 
 class Ended(Exception):
-    """The server ended while something was expected of it."""
+    """The server ended although the test expected it to run."""
 
 
 class Server:
@@ -40,22 +40,22 @@ class Server:
 
     Args:
         root: the project's folder, made when missing.
-        code: of ``app.py``.
-        config: of ``thawd.toml``, but for the part ``[server]``.
-        environ: further variables of the server's process.
+        code: text of ``app.py``.
+        config: text of ``thawd.toml`` without the section ``[server]``.
+        environ: additional environment variables of the server's process.
 
     Attributes:
-        serving: whether the present process has said that it serves.
+        serving: whether the current process has reported that it serves.
     """
 
     def __init__(self, root: Path, *, code: str, config: str, environ: dict[str, str] | None = None) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
         self.data = root / ".thawd"
-        # Servers of one test all listen on it, as clients do not look for another.
+        # Every server of a test listens on the same port, because the clients keep using it.
         self.url = f"http://127.0.0.1:{(port := quiet_port())}"
         self.environ = environ or {}
-        # Beside the project: they do not lie on the disk that the server uses.
+        # The log is beside the project, so that it is not on the disk that the server uses.
         self.log = root.parent / "server.log"
         self._ready = root.parent / "ready.json"
         self._process: subprocess.Popen[bytes] | None = None
@@ -69,25 +69,25 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether its process has not ended."""
+        """Return whether the process is still running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The process that was started last."""
+        """Return the id of the process that was started last."""
         assert self._process is not None
         return self._process.pid
 
     def client(self, service: str) -> Any:
-        """A boto3 client that asks once."""
+        """Return a boto3 client that does not retry."""
         return client_of(self.url, service)
 
     def said(self) -> str:
-        """All that the servers of this project have written so far."""
+        """Return everything that the servers of this project have written so far."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def start(self) -> None:
-        """Start it; returns at once."""
+        """Start the server without waiting until it serves."""
         assert not self.alive
         self._ready.unlink(missing_ok=True)
         with self.log.open("ab") as log:
@@ -104,25 +104,25 @@ class Server:
         """Wait until it serves.
 
         Raises:
-            Ended: it ended instead.
+            Ended: the server ended first.
         """
         until(lambda: self._ready.exists() or not self.alive)
         if not self.alive:
             raise Ended(f"the server did not start:\n{self.said()[-4000:]}")
 
     def up(self) -> None:
-        """Start it and wait until it serves."""
+        """Start the server and wait until it serves."""
         self.start()
         self.until_serving()
 
     def kill(self) -> None:
-        """kill -9, and nothing else."""
+        """Send SIGKILL to the server process only."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def kill_all(self) -> None:
-        """The machine stops: the server and every process of its functions at once."""
+        """Kill the server and every process of its functions together, as if the machine stopped."""
         if self._process is not None:
             self.kill()
         while pids := processes_of(self.data):
@@ -131,27 +131,27 @@ class Server:
                     os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM; it must end well."""
+        """Send SIGTERM. The server must exit with status 0."""
         assert self._process is not None
         self._process.terminate()
         status = self._process.wait()
         assert status == 0, f"it ended with {status}:\n{self.said()[-4000:]}"
 
     def environments(self) -> list[int]:
-        """Processes of its functions."""
+        """Return the processes of its functions."""
         return processes_of(self.data)
 
     def status(self) -> dict[str, Any]:
-        """The document of ``/_thawd/status``."""
+        """Return the document of ``/_thawd/status``."""
         with urllib.request.urlopen(f"{self.url}/_thawd/status") as answer:
             document: dict[str, Any] = json.loads(answer.read())
         return document
 
     def unfinished(self) -> int:
-        """How many accepted events have not come to their end."""
+        """Return how many accepted events have not ended."""
         functions = self.status()["functions"].values()
         return sum(one.get(state, 0) for one in functions for state in ("queued", "leased", "delivering"))
 
     def rows(self, table: str) -> dict[str, dict[str, Any]]:
-        """A table's items by key."""
+        """Return a table's items by key."""
         return rows_of(self.root, table)

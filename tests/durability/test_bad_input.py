@@ -1,4 +1,5 @@
-"""Bad handlers, damaged and foreign state files, a clock that is set, a second server: told clearly, nothing lost."""
+"""Bad handlers, damaged or foreign state files, a changed system clock, a second server: clear reports and no lost
+data."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ def server_in(folder: Path, code: str, *, environ: dict[str, str] | None = None,
 
 @pytest.fixture
 def ending() -> Iterator[list[Server]]:
-    """Servers that are ended with the test."""
+    """A list for servers that are to be killed when the test ends."""
     servers: list[Server] = []
     yield servers
     for server in servers:
@@ -80,7 +81,7 @@ def ending() -> Iterator[list[Server]]:
 
 
 def send(server: Server, events: list[Any]) -> dict[str, Any]:
-    """Invoke asynchronously; the accepted events by request id."""
+    """Invoke asynchronously and return the accepted events by request id."""
     client = server.client("lambda")
     accepted = {}
     for event in events:
@@ -122,7 +123,7 @@ def test_whatever_a_handler_does_each_event_ends_and_is_told(tmp_path: Path, end
             continue
         assert request_id not in results
         assert f"event {request_id} is a dead letter" in server.said()
-        if do == "more than an item":  # the record is, too: the event is among the dead letters only
+        if do == "more than an item":  # its record is too large as well, so the event is only among the dead letters
             assert f"key '{request_id}': the item has 500013 bytes; allowed are 409600" in server.said()
             continue
         record = failures[request_id]
@@ -152,7 +153,8 @@ WORKING = """
 
 
 def queued(folder: Path, count: int = 400) -> tuple[Server, dict[str, Any]]:
-    """A server that was killed with that many events in its queue, and nothing in the log of its state file."""
+    """Return a server that was killed with `count` events in its queue and an empty write-ahead log of its state
+    file."""
     server = server_in(folder, WAITING)
     try:
         server.up()
@@ -166,7 +168,7 @@ def queued(folder: Path, count: int = 400) -> tuple[Server, dict[str, Any]]:
 
 
 def page_of(file: Path, name: str) -> tuple[int, int]:
-    """Offset and size of a leaf page in the middle of a table or an index.
+    """Return offset and size of a leaf page in the middle of a table or an index.
 
     Source: SQLite file format, "B-tree Pages".
     """
@@ -190,7 +192,7 @@ def test_a_damaged_page_is_told_and_once_it_is_mended_nothing_is_lost(
     file = server.data / "thawd.db"
     start, size = {"header": (0, 100), "schema": (100, 3000)}.get(name) or page_of(file, name)
     flip(file, start, size)
-    # Either it refuses to start, or it does what it can and says what it cannot.
+    # The server either refuses to start, or does what it can and reports what it cannot do.
     server.start()
     until(lambda: not server.alive or "thawd.db is damaged" in server.said())
     if not server.alive:
@@ -207,7 +209,7 @@ def test_a_damaged_page_is_told_and_once_it_is_mended_nothing_is_lost(
 
 
 def flip(file: Path, start: int, size: int) -> None:
-    """Turn all bits of a part of a file over; twice makes it what it was."""
+    """Invert all bits in a part of a file. Doing it twice restores the file."""
     with file.open("r+b") as open_file:
         open_file.seek(start)
         content = open_file.read(size)
@@ -252,7 +254,7 @@ def test_a_second_server_is_refused_and_the_first_is_unharmed(tmp_path: Path, en
     server.stop()
 
 
-# The clock
+# The system clock
 
 FAILING_ONCE = """
     import os, time
@@ -274,7 +276,7 @@ def test_events_that_wait_are_retried_in_time_when_the_clock_is_set(
     tmp_path: Path, ending: list[Server], offset_ns: int, restart: bool
 ) -> None:
     disk = FaultyDisk(tmp_path / "project", tmp_path / "aside", seed=1)
-    # They may not grow older than half an hour, either: an hour that did not pass must not count.
+    # Without a restart the events' age limit is half an hour: the hour by which the clock is set must not count as age.
     age_s = 7200 if restart else 1800
     server = server_in(tmp_path, FAILING_ONCE, environ=disk.environ, age_s=age_s)
     config = server.root / "thawd.toml"

@@ -1,7 +1,7 @@
-"""Whatever was accepted ends as one row or one dead letter, however often the server is killed.
+"""Every accepted event ends as one row or one dead letter, however often the server is killed.
 
-THAWD_CRASHES is the number of times that the server is killed, 5 unless it is set, and THAWD_CRASH_EVENTS the number of
-uploads, and of asynchronous invocations, 150 unless it is set. ``make endurance`` sets 50 and 5,000.
+THAWD_CRASHES is the number of times that the server is killed (default 5). THAWD_CRASH_EVENTS is the number of uploads,
+and also of asynchronous invocations (default 150). ``make endurance`` sets 50 and 5,000.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KILLS = int(os.environ.get("THAWD_CRASHES", "5"))
 EACH = int(os.environ.get("THAWD_CRASH_EVENTS", "150"))
 pytestmark = [
     pytest.mark.timeout(600 + EACH),
-    # botocore drops the connections that a kill has cut without closing them.
+    # botocore drops connections that a kill has cut, without closing them.
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

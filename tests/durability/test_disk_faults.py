@@ -1,4 +1,4 @@
-"""The crash test on a disk that breaks: power cuts, failing fsync, a disk that fills up. What was accepted is there."""
+"""The crash test on a faulty disk: power cuts, failing fsync, a full disk. Nothing that was accepted is lost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [
 
 
 class Machine:
-    """A server on a disk that breaks, and its clients; all that is drawn comes of one seed."""
+    """A server on a faulty disk, and its clients. One seed determines all random choices."""
 
     def __init__(self, folder: Path, *, kills: int) -> None:
         seed = chosen_seed()
@@ -56,7 +56,7 @@ class Machine:
         self.disk.die_after_sync = self.chance.randint(1, 6) if armed and not before else 0
 
     def run(self) -> None:
-        """Send everything, let the disk be well again, count."""
+        """Send everything, wait until all events have ended, and check what is stored."""
         try:
             self.crashes.run()
             self.crashes.verify()
@@ -131,7 +131,7 @@ def test_while_the_disk_is_not_well_nothing_is_accepted_and_then_all_goes_on(tmp
         else:
             disk.free_bytes = 0
         with pytest.raises(ClientError, match=fault) as refused:
-            for _ in range(100):  # there may be room in the log for some of them
+            for _ in range(100):  # some may still fit into the log
                 accepted |= send(server, [event])
         assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] in (500, 503)
         (server.root / "uploads" / "2-plain.json").write_bytes(body_of("2-plain"))
@@ -144,7 +144,7 @@ def test_while_the_disk_is_not_well_nothing_is_accepted_and_then_all_goes_on(tmp
         server.up()
         until_idle(server)
         there = server.rows("results")
-        # Who was told no may find it done nevertheless, once.
+        # An event that the server refused may run nevertheless, but only once.
         assert set(there) >= {*accepted, "2-plain.json"}
         assert len(there) <= len(accepted) + 2
         server.stop()
@@ -180,7 +180,7 @@ def test_records_in_a_bucket_survive_power_cuts(tmp_path: Path) -> None:
 
 
 def make_function(client: Any, name: str, *, answer: int) -> None:
-    """By the Lambda API, from a zip file; it answers with that number."""
+    """Make a function through the Lambda API, from a zip file. The function answers with that number."""
     package = io.BytesIO()
     with zipfile.ZipFile(package, "w") as archive:
         archive.writestr("deep/er/app.py", f"def handler(event, context):\n    return {answer}\n")

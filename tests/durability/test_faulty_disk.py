@@ -1,4 +1,4 @@
-"""The disk that the other tests rely on does break what was not synced, and nothing else."""
+"""The simulated disk of the other tests loses what was not synced, and nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITER = """
 
 
 def run(disk: FaultyDisk, code: str, *arguments: str, lines: int | None = None) -> list[str]:
-    """Run Python code on the disk, until it has printed so many lines, or to its end; then it is killed."""
+    """Run Python code on the disk until it has printed `lines` lines, or to its end; then kill it."""
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *arguments],
         env={**os.environ, **disk.environ},
@@ -50,10 +50,10 @@ def run(disk: FaultyDisk, code: str, *arguments: str, lines: int | None = None) 
 
 
 def rows_after_power_cuts(folder: Path, journal: str, synchronous: str) -> tuple[int, int]:
-    """How many rows were acknowledged, and how many of them are there, over several power cuts of one database.
+    """Return how many rows were acknowledged and how many of them are found, for several power cuts of one database.
 
     Returns:
-        -1 for those that are there when the database can no longer be read.
+        The number of found rows is -1 if the database can no longer be read.
     """
     disk = FaultyDisk(folder / "disk", folder / "aside", seed=1)
     chance = random.Random(5)

@@ -1,4 +1,4 @@
-"""The crash test with tables in a PostgreSQL that crashes and starts again, while the server is killed, too."""
+"""The crash test with tables in a PostgreSQL server that is itself killed and restarted while thawd is killed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_everything_accepted_is_one_row_though_the_database_crashes_under_it(
             goal = len(crashes.ledger.accepted) + chance.randint(1, EACH // 3)
             crashes.ledger.until_accepted(min(goal, 2 * EACH))
             postgresql.stop()
-            enough.wait(chance.uniform(0.0, 0.5))  # it is away for a while
+            enough.wait(chance.uniform(0.0, 0.5))  # PostgreSQL is down for a while
             postgresql.start()
             restarts += 1
 

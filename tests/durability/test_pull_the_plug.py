@@ -1,4 +1,4 @@
-"""The walk-through of ``pull-the-plug.md``, run as it stands against a server that it starts and kills itself."""
+"""Runs the walk-through of ``pull-the-plug.md`` unchanged, with a server that it starts and kills itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def block(language: str) -> str:
-    """The only block of the page in that language."""
+    """Return the only block of the page in that language."""
     (found,) = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
     return str(found)
 
@@ -37,7 +37,7 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path) -> None:
 
 
 def servers_in(folder: Path) -> list[int]:
-    """Processes of thawd whose working directory is `folder`."""
+    """Return the thawd processes with `folder` as working directory."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""The queue of events against a plain model of it: whatever is done in whatever order, and whenever the process dies.
+"""Compares the queue of events with a simple model, for operations in any order and crashes at any time.
 
-Leases are gone after a crash, everything else is as it was when the last call returned. THAWD_QUEUE_EXAMPLES is the
-number of histories that are tried, 80 unless it is set; ``make endurance`` sets 2,000.
+After a crash the leases are gone, and everything else is as it was when the last call returned. THAWD_QUEUE_EXAMPLES is
+the number of operation sequences that are tried (default 80). ``make endurance`` sets 2,000.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from thawd.stores.schema import open_state
 FUNCTIONS = ("classify", "resize")
 START_S = 1_000_000.0
 LONGEST_WAIT_S = 300.0
-# Syncs are not what is tried here; in memory they cost nothing.
+# These tests do not examine syncs. The database is in memory, where syncs cost nothing.
 EXAMPLES = int(os.environ.get("THAWD_QUEUE_EXAMPLES", "80"))
 
 ENDS = ("done", "retried", "given back", "buried", "delivered later", "runs on")
@@ -49,7 +49,7 @@ waits = st.sampled_from([0.0, 1.0, 60.0, 250.0])
 
 @dataclass
 class Row:
-    """An event as it should be."""
+    """An event as it should be in the queue."""
 
     id: int
     function: str
@@ -69,7 +69,7 @@ class Row:
 
 @dataclass
 class Model:
-    """The queue as it should be."""
+    """The expected state of the queue."""
 
     rows: dict[int, Row] = field(default_factory=dict)
     returned: dict[str, list[int]] = field(default_factory=lambda: {name: [] for name in FUNCTIONS})
@@ -123,7 +123,7 @@ class Model:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Does to the queue and to the model the same."""
+    """Applies the same operations to the queue and to the model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.marks.close()
 
     def teardown(self) -> None:
-        """Whatever is left comes out, once."""
+        """Take everything that is left out of the queue; each event must come out once."""
         try:
             if hasattr(self, "db"):
                 self.crash()
@@ -179,11 +179,14 @@ class QueueMachine(RuleBasedStateMachine):
             self.loop.close()
             shutil.rmtree(self.root)
 
-    # What happens
+    # Operations
 
     @rule(data=st.data())
     def something_happens(self, data: st.DataObject) -> None:
-        """Of what is possible now. One rule, since of several each run would leave most out."""
+        """Do one of the operations that are possible now.
+
+        This is a single rule because Hypothesis would disable most of several rules in each run.
+        """
         model, draw = self.model, data.draw
         possible = [self.put, self.time_passes, self.the_process_may_die]
         if model.those("queued", leased=False) or any(model.returned.values()):
@@ -222,7 +225,7 @@ class QueueMachine(RuleBasedStateMachine):
                 self.model.rows[number].leased = True
 
     def put_at_once(self, batches: list[list[str]]) -> None:
-        """By clients that do not wait for each other."""
+        """Put events from clients that do not wait for each other."""
 
         async def all_of_them() -> None:
             await asyncio.gather(
@@ -346,13 +349,13 @@ class QueueMachine(RuleBasedStateMachine):
         row.attempts = row.interruptions = row.tries = 0
 
     def the_process_may_die(self, draw: Draw) -> None:
-        # Seldom: most of what can be done takes an event that is leased.
+        # Only sometimes, because most operations need a leased event.
         if draw(st.sampled_from([False] * 3 + [True])):
-            self.now -= draw(st.sampled_from([0.0, 0.0, 3600.0]))  # a clock that is set back between two lives
+            self.now -= draw(st.sampled_from([0.0, 0.0, 3600.0]))  # the clock may be set back while the process is down
             self.crash()
 
     def crash(self) -> None:
-        """The process dies; its files are what the next one finds."""
+        """Kill the process. The next process opens the same files."""
         self.lives += 1
         next_one = self.root / str(self.lives)
         next_one.mkdir()
@@ -365,7 +368,7 @@ class QueueMachine(RuleBasedStateMachine):
         old.close()
         old_marks.close()
 
-    # What is seen of it
+    # What callers see of the queue
 
     @invariant()
     def everything_is_as_it_should_be(self) -> None:

@@ -1,4 +1,4 @@
-"""Clients that upload and invoke, whatever happens to the server, and note what they were promised."""
+"""Clients that upload and invoke while the server is killed, and that record what the server accepted."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ _PAUSE_S = 0.02
 
 
 class Traffic:
-    """`uploads` objects and `invocations` events, each sent until one was accepted.
+    """Sends `uploads` objects and `invocations` events, each until the server accepts it.
 
-    Half of the objects come by PUT, the others are files renamed into the bucket's folder, also while no server runs.
+    Half of the objects are sent by PUT. The others are files renamed into the bucket's folder, also while no server
+    runs.
 
     Args:
-        server: where to; it comes and goes.
-        ledger: takes notes.
-        uploads: how many objects.
-        invocations: how many asynchronous invocations.
-        before_request: called when a request is about to go out.
+        server: the server to send to; it may be down at times.
+        ledger: records what was accepted.
+        uploads: number of objects.
+        invocations: number of asynchronous invocations.
+        before_request: called just before each request.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class Traffic:
         (server.root / BUCKET).mkdir(exist_ok=True)
 
     def run(self, threads: int = THREADS) -> tuple[ThreadPoolExecutor, list[Future[None]]]:
-        """Begin; the futures end when everything was accepted."""
+        """Start the clients. The futures end when everything has been accepted."""
         pool = ThreadPoolExecutor(threads, thread_name_prefix="client")
         return pool, [pool.submit(self._client) for _ in range(threads)]
 
     def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         self._stopped = True
 
     def _client(self) -> None:
@@ -84,7 +85,10 @@ class Traffic:
         return f"{self._ledger.seed}-{number:06}-{KINDS[number % len(KINDS)]}"
 
     def _invoke(self, services: dict[str, Any]) -> None:
-        """A new event, until one is accepted: who gets no answer sends another, as a client would."""
+        """Send an event until one is accepted.
+
+        Each attempt is a new event, as from a client that got no answer and tries again.
+        """
         while not self._stopped:
             token = self._token()
             answer = self._try(
@@ -100,7 +104,7 @@ class Traffic:
                 return
 
     def _put(self, services: dict[str, Any]) -> None:
-        """The same object, until it is accepted."""
+        """Put the same object until it is accepted."""
         token = self._token()
         key = f"{token}.json"
         while not self._stopped:
@@ -120,15 +124,15 @@ class Traffic:
         self._ledger.accept(f"{token}.json", token)
 
     def _try(self, key: str, token: str, request: Callable[[], Any]) -> Any:
-        """The answer; None when there was none, or a refusal."""
+        """Return the answer; None if there was none or it was a refusal."""
         until(lambda: self._server.serving or self._stopped)
         self._before_request()
         try:
             return request()
         except EndpointConnectionError:
-            return None  # nobody heard it
+            return None  # no server received it
         except (BotoCoreError, ClientError) as error:
             why = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
             self._ledger.doubt(key, token, why)
-            time.sleep(_PAUSE_S)  # as clients do, so that a refusing server has time for something else
+            time.sleep(_PAUSE_S)  # as clients do, so that a refusing server has time for other work
             return None

@@ -1,1 +1,1 @@
-"""Data made by earlier versions, and the claim that this version takes it over."""
+"""Data made by earlier versions of thawd, and the test that this version takes it over."""

@@ -1,10 +1,10 @@
-"""Makes the data of `test_taken_over.py`: run it by the interpreter of the version whose data is wanted.
+"""Makes the data of `test_taken_over.py`. Run it with the interpreter of the thawd version that is to make the data.
 
     /where/that/version/is/.venv/bin/python tests/earlier/make.py tests/earlier/NAME.tar.xz
 
 The archive holds a project folder as a killed server left it: `thawd.toml`, code, a bucket with objects, and the data
-folder with a catalog, rows of a table, events that wait, a dead letter, and a function that the API made. Images are
-left out: they are tied to the kernel they were made on.
+folder. That has a catalog, rows of a table, waiting events, a dead letter, and a function made through the API. Images
+are left out, because they work only on the kernel that they were made on.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ MADE = (
 
 
 def client(url: str, service: str) -> Any:
-    """A boto3 client of the server."""
+    """Return a boto3 client of the server."""
     return boto3.client(
         service, endpoint_url=url, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test",
         config=Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, read_timeout=60),
@@ -104,7 +104,7 @@ def client(url: str, service: str) -> Any:
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    """Wait until the condition holds, at most two minutes."""
+    """Wait until the condition holds, for at most two minutes."""
     end = time.monotonic() + 120
     while time.monotonic() < end:
         if value := condition():
@@ -114,7 +114,7 @@ def until(condition: Callable[[], Any]) -> Any:
 
 
 def packed(code: str) -> bytes:
-    """A deployment package of one module."""
+    """Return a deployment package of one module."""
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         archive.writestr("made.py", code)
@@ -122,7 +122,7 @@ def packed(code: str) -> bytes:
 
 
 def fill(url: str) -> None:
-    """Bring the server into the state that the archive keeps."""
+    """Bring the server into the state that the archive is to hold."""
     functions, objects = client(url, "lambda"), client(url, "s3")
     for number in range(3):
         objects.put_object(Bucket="uploads", Key=f"before-{number}", Body=b"x" * (number + 1))
@@ -169,7 +169,7 @@ def main() -> None:
             return rows.count("before-") == 3 and "failing" in letters
 
         until(settled)
-        server.kill()  # so that events are left that wait, and one that had begun
+        server.kill()  # killed so that waiting events are left, and one that has started
         server.wait()
         ready.unlink(missing_ok=True)
         for name in ("snapshots", "tmp", "ready.json"):

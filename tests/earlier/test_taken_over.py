@@ -1,4 +1,4 @@
-"""Claims about data of earlier versions: what they accepted, stored and published is there under this one."""
+"""This version takes over the data of earlier versions: everything they accepted, stored and published."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def test_everything_an_earlier_version_held_is_taken_over(tmp_path: Path, archiv
         lines = project.command("table", "rows", "--format", "jsonl").stdout.splitlines()
         return {item["_key"]: item for item in map(json.loads, lines)}
 
-    # When this version serves it
+    # When this version serves the project
     with project.up() as running:
-        # Then functions that the API made answer as they did, by version, alias and newest code
+        # Then functions made through the API answer as before, by version, by alias and with the newest code
         functions = running.client()
         assert running.invoke("made", 1) == (["blue", "$LATEST", 1], None)
         assert running.invoke("made", 2, Qualifier="live") == (["green", "1", 2], None)
         arn = functions.get_function(FunctionName="made")["Configuration"]["FunctionArn"]
         assert functions.list_tags(Resource=arn)["Tags"] == {"team": "vision"}
-        # and events that were accepted run, also the one that had begun
+        # and accepted events run, including the one that had started
         assert running.invoke("recorder", {"open": True}) == ({"open": True}, None)
         eventually(lambda: {f"event-{number}" for number in range(5)} <= set(rows()), what="the events that waited")
-        # and the dead letter is there, and can be redriven
+        # and the dead letter is listed and can be redriven
         (letter,) = [json.loads(line) for line in project.command("dead", "list", "--json").stdout.splitlines()]
         assert letter["function"] == "failing"
-        # and buckets are watched (unpacked files count as new ones: they have other inodes)
+        # and buckets are watched (unpacked files count as new ones, because they have other inodes)
         running.s3().put_object(Bucket="uploads", Key="after", Body=b"xxxx")
         eventually(lambda: "after" in rows(), what="the row of a new object")
         sizes = {key: item["size"] for key, item in rows().items() if "size" in item}
         assert sizes == {"before-0": 1, "before-1": 2, "before-2": 3, "after": 4}
-        # and the file's routes and function URLs are served.
+        # and the routes and function URLs of thawd.toml are served.
         with urllib.request.urlopen(f"{running.url}/rows/1", timeout=60) as answer:
             assert answer.status == 200

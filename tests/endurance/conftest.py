@@ -1,4 +1,4 @@
-"""The engine and its trials, as tests/native has them."""
+"""The fixtures for the engine and its trials, from tests/native."""
 
 from tests.native.conftest import engine, keeper, open_folder, own_folder, trial
 

@@ -1,7 +1,7 @@
-"""Thousands of copies, one at a time and many at once: each answers exactly as the original did, none fails or hangs.
+"""Thousands of copies, one at a time and many together: each answers exactly as the original did; none fails or hangs.
 
-THAWD_ENDURANCE is the number of copies that a test thaws in each of three ways, 20 unless it is set: one at a time,
-4 at once, 16 at once. ``make endurance`` sets 2,000.
+THAWD_ENDURANCE is the number of copies that a test thaws in each of three ways: one at a time, 4 together, 16 together.
+The default is 20; ``make endurance`` sets 2,000.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Circumstances:
 
     Attributes:
         mode: whether it is ``busy`` at the freeze, with five threads, or ``waiting``.
-        identity: as whom.
-        share: this part of the copies is thawed.
+        identity: the user, and the restrictions, that it runs with.
+        share: the fraction of THAWD_ENDURANCE copies to thaw.
     """
 
     mode: str
@@ -55,7 +55,7 @@ CIRCUMSTANCES = {
 
 
 def frozen(keeper: Keeper, command: Sequence[object], identity: Identity, environment: dict[str, str]) -> str:
-    """Run a program until it is frozen, and kill it; what a copy is to say."""
+    """Run a program until it is frozen, and kill it. Return what a copy must print."""
     give(keeper.folder, identity)
     program = keeper.start(command, identity=identity, environment=environment)
     said = read_until(program, "frozen\n")
@@ -65,7 +65,7 @@ def frozen(keeper: Keeper, command: Sequence[object], identity: Identity, enviro
 
 
 def thaw(start: Callable[[], subprocess.Popen[str]], *, count: int, at_once: int) -> list[Outcome]:
-    """The outcomes of `count` copies, of which `at_once` live at a time."""
+    """Thaw `count` copies, with `at_once` alive at a time, and return their outcomes."""
     outcomes: list[Outcome] = []
     alive: deque[subprocess.Popen[str]] = deque()
     for _ in range(count):
@@ -76,7 +76,7 @@ def thaw(start: Callable[[], subprocess.Popen[str]], *, count: int, at_once: int
 
 
 def check(keeper: Keeper, command: Sequence[object], expected: str, circumstances: Circumstances) -> None:
-    """Thaw copies, and demand that each says what is expected and ends well."""
+    """Thaw copies and check that each prints what is expected and exits with status 0."""
 
     def start() -> subprocess.Popen[str]:
         return keeper.start(command, identity=circumstances.identity)
@@ -91,7 +91,10 @@ def check(keeper: Keeper, command: Sequence[object], expected: str, circumstance
 
 
 def interpreter(keeper: Keeper, identity: Identity, environment: dict[str, str]) -> str:
-    """This interpreter, or another of its version where others may not use this one; the packages are this one's."""
+    """Return this interpreter, or another of the same version if other users may not run this one.
+
+    Both use this interpreter's packages.
+    """
     name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     elsewhere = [str(Path(folder) / name) for folder in ("/usr/bin", "/usr/local/bin")]
     for candidate in (sys.executable, *elsewhere):
@@ -103,7 +106,7 @@ def interpreter(keeper: Keeper, identity: Identity, environment: dict[str, str])
 
 @pytest.fixture(scope="session")
 def model(open_folder: Path) -> Path:
-    """What digits.py loads."""
+    """The model that digits.py loads."""
     path = open_folder / "model.onnx"
     subprocess.run([sys.executable, PROGRAMS / "make_model.py", path], check=True)
     return path

@@ -1,4 +1,4 @@
-"""A real thawd in a process of its own, and a project for it to serve."""
+"""A real thawd in a separate process, and a project for it to serve."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def handler(event, context):
 
 
 def eventually(condition: Callable[[], Any], *, what: str = "the condition") -> Any:
-    """Wait until `condition()` is true and return its value; a failure names `what`."""
+    """Wait until `condition()` is true and return its value. A failure message names `what`."""
     begun_s = time.monotonic()
     while time.monotonic() < begun_s + DEADLINE_S:
         value = condition()
@@ -56,7 +56,7 @@ def eventually(condition: Callable[[], Any], *, what: str = "the condition") -> 
 
 
 def processes_of(data: Path) -> list[int]:
-    """Runtime processes whose code lies in the data folder."""
+    """Return the runtime processes that run code from the data folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -72,7 +72,7 @@ def processes_of(data: Path) -> list[int]:
 
 @dataclass
 class Running:
-    """A server that serves."""
+    """A running server."""
 
     process: subprocess.Popen[str]
     url: str
@@ -80,7 +80,7 @@ class Running:
     output: list[str] = field(default_factory=list)
 
     def client(self, **config: Any) -> Any:
-        """A boto3 Lambda client that does not retry; safe to ask for in any thread."""
+        """Return a boto3 Lambda client that does not retry. May be called from any thread."""
         return client_of(self.url, "lambda", read_timeout=120, max_pool_connections=64, **config)
 
     def s3(self) -> Any:
@@ -88,31 +88,31 @@ class Running:
         return client_of(self.url, "s3")
 
     def invoke(self, function: str, event: Any = None, **kwargs: Any) -> tuple[Any, str | None]:
-        """Answer and FunctionError of one invocation."""
+        """Invoke a function and return its answer and FunctionError."""
         answer = self.client().invoke(FunctionName=function, Payload=json.dumps(event), **kwargs)
         return json.loads(answer["Payload"].read()), answer.get("FunctionError")
 
     def status(self) -> dict[str, Any]:
-        """The status document."""
+        """Return the status document."""
         import urllib.request
 
         with urllib.request.urlopen(f"{self.url}/_thawd/status", timeout=30) as answer:
             return json.loads(answer.read())
 
     def function(self, name: str) -> dict[str, Any]:
-        """One function's part of it."""
+        """Return one function's part of the status document."""
         return self.status()["functions"][name]
 
     def invoke_at_once(
         self, function: str, count: int, event: dict[str, Any], *, gate: Path
     ) -> list[tuple[Any, str | None]]:
-        """Answers and FunctionErrors of `count` invocations, of which none ends before all are under way.
+        """Run `count` invocations, none of which ends before all have started. Return their answers and FunctionErrors.
 
         Args:
-            function: its handler goes on when the file that its event names as ``gate`` is there.
-            count: how many.
-            event: of each.
-            gate: the file; made anew here.
+            function: a function with a handler that waits until the file exists that its event names as ``gate``.
+            count: number of invocations.
+            event: the event of each invocation.
+            gate: the file; deleted first if it exists.
         """
         gate.unlink(missing_ok=True)
         client, payload = self.client(), json.dumps({**event, "gate": str(gate)})
@@ -135,11 +135,11 @@ class Running:
             return [each.result() for each in asked]
 
     def until_said(self, text: str) -> None:
-        """Wait until a line of its output has `text`: what it has written is read a moment later."""
+        """Wait until a line of the server's output contains `text`. The output is read a moment after it is written."""
         eventually(lambda: any(text in line for line in self.output), what=f"the word {text!r}")
 
     def stop(self, *, number: int = signal.SIGTERM) -> int:
-        """Signal it and wait for its end; its exit status."""
+        """Send a signal, wait until the server ends, and return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(DEADLINE_S)
 
@@ -152,7 +152,7 @@ class Project:
 
     @property
     def data(self) -> Path:
-        """The data folder."""
+        """Return the data folder."""
         return self.root / ".thawd"
 
     def code(self, text: str, name: str = "app.py") -> None:
@@ -162,15 +162,15 @@ class Project:
         path.write_text(textwrap.dedent(text))
 
     def config(self, text: str) -> None:
-        """Write thawd.toml; the server listens on a free port."""
+        """Write thawd.toml. The server listens on a free port."""
         (self.root / "thawd.toml").write_text("[server]\nport = 0\nretry_wait_s = 0.05\n" + textwrap.dedent(text))
 
     def rows(self, table: str) -> dict[str, dict[str, Any]]:
-        """A table's items by key; none where none was put yet."""
+        """Return a table's items by key; none if nothing was stored yet."""
         return rows_of(self.root, table)
 
     def command(self, *arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
-        """Run the command thawd here."""
+        """Run the `thawd` command in the project's folder."""
         return prestarted.run(
             [sys.executable, "-m", "thawd", *arguments],
             cwd=self.root,
@@ -184,7 +184,7 @@ class Project:
     def up(
         self, *arguments: str, environ: dict[str, str] | None = None, python: str = sys.executable, **kwargs: Any
     ) -> Iterator[Running]:
-        """A server for this project; at the end it is stopped and nothing of it is left."""
+        """Run a server for this project. At the end, stop it and check that it leaves no process behind."""
         ready = self.root / "ready.json"
         ready.unlink(missing_ok=True)
         process = prestarted.Popen(
@@ -216,7 +216,7 @@ class Project:
             yield running
             if process.poll() is None:
                 process.terminate()
-                # One that a test has killed, last thing, may not have been dead a moment ago.
+                # A server that a test killed just before may take a moment to end.
                 assert process.wait(DEADLINE_S) in (0, -signal.SIGKILL), "\n".join(running.output)
             eventually(lambda: not processes_of(self.data), what="the end of all processes")
         finally:
@@ -236,7 +236,7 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture
 def echo(project: Project) -> Project:
-    """A project with one function, ``app``, that waits as its event says and answers its version."""
+    """A project with one function, ``app``, that waits if its event says so and answers its version."""
     project.code(ECHO)
     project.config('[functions.app]\nhandler = "app.handler"\n')
     return project
@@ -244,40 +244,40 @@ def echo(project: Project) -> Project:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    """The object API alone, on a port of its own."""
+    """The object API alone, on a free port."""
     with tempfile.TemporaryDirectory() as folder, Served(Path(folder)) as running:
         yield running
 
 
 @pytest.fixture
 def s3(served: Served) -> Iterator[Any]:
-    """A boto3 S3 client of it, with its bucket empty."""
+    """A boto3 S3 client of the object API, with an empty bucket."""
     with served.empty_client() as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def aws() -> Iterator[EmulatedAws]:
-    """AWS, emulated for the tests of one module."""
+    """Emulated AWS services for the tests of one module."""
     with EmulatedAws() as running:
         yield running
 
 
 @pytest.fixture
 def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the usual AWS settings would have."""
+    """Set made-up values where boto3 looks for AWS settings."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
 
 
 @pytest.fixture
 def there(aws: EmulatedAws, request: pytest.FixtureRequest) -> There:
-    """A bucket of the test's own."""
+    """A bucket for this test only."""
     return There(aws, f"b{abs(hash(request.node.name)) % 10**12}-there")
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """An HTTP server that takes records and answers as it is told."""
+    """An HTTP server that receives records and answers as a test demands."""
     with receiving() as running:
         yield running

@@ -1,4 +1,5 @@
-"""A data folder and processes with temporary folders, really frozen and thawed: as this user, and unprivileged."""
+"""A data folder, and processes with temporary folders that are really frozen and thawed, as the tests' user and as
+others."""
 
 from __future__ import annotations
 
@@ -36,14 +37,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def without_mounting() -> None:
-    """As root in a container: all but the right to mount. Source: capabilities(7)."""
+    """Drop the right to mount, as for root in a container. Source: capabilities(7)."""
     if _libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_ADMIN, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl PR_CAPBSET_DROP")
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """As whom processes run: `uid` None as the tests do."""
+    """The user that processes run as. `uid` None means the user of the tests."""
 
     uid: int | None
     python: str
@@ -51,7 +52,7 @@ class User:
 
     @contextlib.contextmanager
     def acting(self) -> Iterator[None]:
-        """The platform's part is done by the same user."""
+        """Act as the same user for the platform's part of the work."""
         if self.uid is None:
             yield
             return
@@ -67,7 +68,7 @@ class User:
             os.setgroups(groups)
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments for subprocess.Popen."""
+        """Return keyword arguments for subprocess.Popen."""
         options: dict[str, Any] = {} if self.prepare is None else {"preexec_fn": self.prepare}
         if self.uid is not None:
             options.update(user=self.uid, group=self.uid, extra_groups=[])
@@ -75,7 +76,10 @@ class User:
 
 
 def python_of_nobody() -> str | None:
-    """An interpreter that another user may run; pyenv's may lie in a home folder."""
+    """Return an interpreter that another user may run: one from pyenv may lie in a home folder.
+
+    None if there is none.
+    """
     for python in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")):
         command = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 9))"]
         with contextlib.suppress(OSError):
@@ -88,7 +92,11 @@ USERS = ("self", "nobody", "container")
 
 
 def user_named(name: str) -> User:
-    """The user who runs the tests; and where that is root, nobody, and root without the right to mount."""
+    """Return the user with this name.
+
+    "self" is the user of the tests. The others need root: "nobody", and "container", which is root without the right to
+    mount.
+    """
     if name == "self":
         return User(None, sys.executable)
     if os.geteuid() != 0:
@@ -112,20 +120,20 @@ class Process:
         return self.popen.pid
 
     def do(self, text: str) -> Any:
-        """Have it carry out Python; the value of an expression."""
+        """Have it execute Python; return the value if the text is an expression."""
         answer = self.ask(text)
         assert not answer.startswith("error: "), answer
         return ast.literal_eval(answer)
 
     def ask(self, text: str) -> str:
-        """As `do`; the value's representation, or ``error: …``."""
+        """Like `do`, but return the value's representation, or ``error: …``."""
         assert self.popen.stdin is not None
         self.popen.stdin.write(json.dumps(text).encode() + b"\n")
         self.popen.stdin.flush()
         return self.answer()
 
     def answer(self) -> str:
-        """The next line it says."""
+        """Return the next line that it prints."""
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         assert line, f"it ended with {self.popen.wait(DEADLINE_S)}"
@@ -133,7 +141,7 @@ class Process:
         return answer
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the process."""
         self.popen.kill()
         self.popen.wait(DEADLINE_S)
         for pipe in (self.popen.stdin, self.popen.stdout):
@@ -173,7 +181,7 @@ class Bench:
         return process
 
     def template(self, *steps: str) -> Process:
-        """A process that has carried out `steps`."""
+        """Start a process and have it execute `steps`."""
         with self.user.acting():
             folder = self.disks.make("template")
         process = self.start([self.user.python, "-B", PROGRAM], folder)
@@ -182,7 +190,7 @@ class Bench:
         return process
 
     def freeze(self, *steps: str) -> DiskSnapshot | None:
-        """Freeze a process that has carried out `steps`, kill it, and take what it left."""
+        """Freeze a process that has executed `steps`, kill it, and keep the files it left."""
         process = self.template(*steps)
         assert process.do(f"freeze({str(self.image)!r})") == "frozen"
         with self.user.acting():
@@ -191,7 +199,7 @@ class Bench:
             return found and self.disks.take(found, self.data / "image.disk")
 
     def thaw(self, snapshot: DiskSnapshot | None, name: str | None = None) -> Process:
-        """Thaw a copy with a folder of its own, and wait until it is there."""
+        """Thaw a copy with a separate folder, and wait until it runs."""
         self.count += 1
         with self.user.acting():
             prepared = self.disks.prepare(snapshot, name or f"copy-{self.count}")
@@ -200,7 +208,7 @@ class Bench:
         return process
 
     def refused(self, options: list[str]) -> subprocess.CompletedProcess[str]:
-        """Thaw what does not come to life."""
+        """Try to thaw a copy that must be refused."""
         return subprocess.run(
             [NATIVE / "thawd-thaw", *options, self.image],
             stdin=subprocess.DEVNULL,
@@ -213,8 +221,8 @@ class Bench:
 
 @contextlib.contextmanager
 def bench_of(user: User) -> Iterator[Bench]:
-    """A bench for one test; its processes and folders go with it."""
-    data = Path(tempfile.mkdtemp(prefix="thawd-disk,:="))  # as separators of mount options
+    """A bench for one test. Its processes and folders are removed at the end."""
+    data = Path(tempfile.mkdtemp(prefix="thawd-disk,:="))  # the name contains the separators of mount options
     processes: list[Process] = []
     try:
         if user.uid is not None:
@@ -222,7 +230,8 @@ def bench_of(user: User) -> Iterator[Bench]:
         with user.acting():
             disks = Disks(data / "tmp", program=NATIVE / "thawd-thaw")
             if user.prepare is not None:
-                disks._mount_kind = (MountKind.OVERLAY, "")  # the test's own process may mount; its children may not
+                # the test process itself may mount, but its children may not
+                disks._mount_kind = (MountKind.OVERLAY, "")
             elif disks.mount_kind()[0] is MountKind.NONE:
                 pytest.skip(f"mount namespaces cannot be had here: {disks.mount_kind()[1]}")
         yield Bench(data, user, disks, data / "image", processes)

@@ -1,7 +1,8 @@
-"""Frozen by test_snapshot_disk: carries out what it is told, line by line, in the original and in each copy.
+"""Frozen by test_snapshot_disk: executes commands, line by line, in the original and in each copy.
 
-Each line on standard input is a JSON text of Python; it is evaluated, or executed where it is no expression, with what
-was defined before it. The answer is one line: the representation of the value, or the error. Standard library only.
+Each line on standard input is a JSON string of Python. It is evaluated, or executed if it is not an expression, in the
+namespace of the lines before it. The answer is one line: the representation of the value, or the error. Uses only the
+standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ names: dict[str, Any] = {"os": os, "sys": sys, "FOLDER": os.environ["TMPDIR"]}
 
 
 def read_line() -> bytes:
-    """Unbuffered: what a copy has not read must be in its own pipe, not in memory."""
+    """Read a line unbuffered: what a copy has not read must be in its own pipe, not in memory."""
     line = b""
     while not line.endswith(b"\n"):
         more = os.read(0, 1)
@@ -27,7 +28,7 @@ def read_line() -> bytes:
 
 
 def freeze(image: str) -> str:
-    """Write the image; says who it is."""
+    """Write the image. Return whether this process is the original or a thawed copy."""
     from thawd.snapshot import engine
 
     outcome = engine.freeze(image, disk=names["FOLDER"])
@@ -35,14 +36,14 @@ def freeze(image: str) -> str:
 
 
 def enter_disk(at: str, own: str, lower: str | None) -> None:
-    """Have a folder of this fork's own."""
+    """Give this fork its own folder."""
     from thawd.snapshot import engine
 
     engine.enter_disk(at, own, lower)
 
 
 def carry_out(text: str) -> str:
-    """Evaluate or execute."""
+    """Evaluate or execute Python text."""
     try:
         try:
             code = compile(text, "<told>", "eval")
@@ -55,7 +56,7 @@ def carry_out(text: str) -> str:
 
 
 def main() -> None:
-    """Until standard input ends."""
+    """Execute commands until standard input ends."""
     names.update(freeze=freeze, enter_disk=enter_disk)
     while True:
         answer = carry_out(json.loads(read_line()))

@@ -1,4 +1,4 @@
-"""AWS, emulated in a process of its own for tests."""
+"""AWS services, emulated in a separate process for tests."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.clients import client_of
 from thawd.resources import ACCOUNT_ID
 
 MOTO_ACCOUNT = "123456789012"
-"""Whose everything is unless it is told another account."""
+"""The account that owns moto's resources unless another is set."""
 
 
 class AwsAt:
-    """AWS at a URL: clients of it, and what tests make there.
+    """AWS at a URL: its clients, and methods that create resources for tests.
 
     Args:
-        url: where it is.
-        account: whose queues are made there.
+        url: address of the service.
+        account: id of the account that owns the queues made here.
     """
 
     def __init__(self, url: str, account: str = ACCOUNT_ID) -> None:
@@ -31,16 +31,16 @@ class AwsAt:
         self.account = account
 
     def client(self, service: str) -> Any:
-        """A boto3 client of it."""
+        """Return a boto3 client for this address."""
         return client_of(self.url, service, retries=None)
 
     def queue(self, name: str) -> str:
-        """Make a queue; its ARN."""
+        """Make a queue and return its ARN."""
         self.client("sqs").create_queue(QueueName=name)
         return f"arn:aws:sqs:us-east-1:{self.account}:{name}"
 
     def messages(self, arn: str) -> list[dict[str, Any]]:
-        """What lies in a queue, taken out of it."""
+        """Receive and delete the messages of a queue, and return them."""
         client, found = self.client("sqs"), []
         url = client.get_queue_url(QueueName=arn.split(":")[5])["QueueUrl"]
         while batch := client.receive_message(
@@ -52,14 +52,14 @@ class AwsAt:
         return found
 
     def topic(self, name: str) -> tuple[str, str]:
-        """Make a topic and a queue that gets what is published; their ARNs."""
+        """Make a topic and a queue that gets its messages; return both ARNs."""
         queue, sns = self.queue(f"{name}-subscribed"), self.client("sns")
         topic = sns.create_topic(Name=name)["TopicArn"]
         sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue)
         return topic, queue
 
     def bus(self, name: str) -> tuple[str, str]:
-        """Make an event bus and a queue that gets the events of Lambda; their ARNs."""
+        """Make an event bus and a queue that gets Lambda's events from it; return both ARNs."""
         queue, events = self.queue(f"{name}-ruled"), self.client("events")
         arn = events.create_event_bus(Name=name)["EventBusArn"]
         events.put_rule(Name="all", EventBusName=name, EventPattern='{"source": ["lambda"]}')
@@ -67,7 +67,7 @@ class AwsAt:
         return arn, queue
 
     def make_table(self, name: str, *, key: str = "key", kind: str = "S", sort: str | None = None) -> None:
-        """A table in DynamoDB."""
+        """Make a table in DynamoDB."""
         keys = [(key, kind, "HASH")] + ([(sort, "S", "RANGE")] if sort else [])
         client = self.client("dynamodb")
         client.create_table(
@@ -83,8 +83,8 @@ class EmulatedAws(AwsAt):
     """moto's server, as `thawd up --aws` runs it.
 
     Args:
-        folder: keeps what it holds; None: that ends with it.
-        account: whose everything is.
+        folder: folder to keep its data in; with None the data is lost when it stops.
+        account: id of the account that owns everything.
     """
 
     def __init__(self, folder: Path | None = None, *, account: str = MOTO_ACCOUNT) -> None:
@@ -92,7 +92,7 @@ class EmulatedAws(AwsAt):
         self._folder = folder
 
     def __enter__(self) -> EmulatedAws:
-        # With a folder as thawd starts it: as the account that thawd's own ARNs are of.
+        # With a folder it runs as thawd starts it, with the account id of thawd's own ARNs.
         arguments = [] if self._folder is None else [str(self._folder)]
         self._process = prestarted.Popen(
             [sys.executable, "-m", "thawd.server.emulator.program", *arguments],
@@ -113,22 +113,22 @@ class EmulatedAws(AwsAt):
         self.stop()
 
     def stop(self) -> None:
-        """End it; what it held is gone, unless a folder keeps it."""
+        """Stop it. Its data is lost, unless it keeps it in a folder."""
         self._process.communicate()
 
     def empty(self) -> None:
-        """Forget all that it holds."""
+        """Delete all its data."""
         with urllib.request.urlopen(urllib.request.Request(f"{self.url}/moto-api/reset", b"", method="POST")):
             pass
 
     def kill(self) -> None:
-        """Kill it with -9."""
+        """Kill it with SIGKILL."""
         self._process.kill()
         self._process.wait()
 
 
 class There:
-    """A bucket in the emulated S3, as people and other programs use it."""
+    """A bucket in the emulated S3, as other programs see it."""
 
     def __init__(self, aws: EmulatedAws, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""A function that is thawed from snapshots, for the tests of it."""
+"""A function that is thawed from snapshots, for the tests of snapshots."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ APP = '[functions.app]\nhandler = "app.handler"\n'
 
 
 def make(project: Project) -> Project:
-    """The project with one function, whose environments end as soon as they are idle."""
+    """Make the project with one function. Its environments end as soon as they are idle."""
     project.code(CODE)
     project.config(APP + "idle_timeout_s = 0\n")
     return project
 
 
 def log(project: Project) -> list[list[str]]:
-    """The function's log: stream and message of each line."""
+    """Return the function's log: stream and message of each line."""
     lines = (project.data / "logs" / "app.log").read_text().splitlines()
     return [line.split("\t", 2)[1:] for line in lines]
 
 
 def inits(project: Project) -> int:
-    """How often init has run, ever."""
+    """Return how often init has run so far."""
     return [message for _, message in log(project)].count("init runs")
 
 
@@ -44,7 +44,10 @@ def none_alive(running: Running) -> None:
 
 
 def refused(project: Project, *, options: str = "") -> tuple[dict[str, Any], list[str]]:
-    """Publish a function that cannot be frozen: its status after an invocation that succeeds, and what is reported."""
+    """Publish a function that cannot be frozen.
+
+    Return its status after a successful invocation, and the server's output.
+    """
     project.config(APP + options)
     with project.up() as running:
         document, error = running.invoke("app", {})

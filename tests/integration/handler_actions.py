@@ -1,4 +1,5 @@
-"""A handler that does what its event says, for tests of environments; several invocations of it at once."""
+"""A handler that does what its event says, for tests of environments, and helpers to invoke it several times in
+parallel."""
 
 from __future__ import annotations
 
@@ -56,5 +57,5 @@ FORKED = {"THAWD_SNAPSHOTS": "off"}
 
 
 def together(running: Running, count: int) -> list[tuple[Any, str | None]]:
-    """`count` invocations that are all under way before the first one ends."""
+    """Run `count` invocations that have all started before the first one ends."""
     return running.invoke_at_once("app", count, {}, gate=running.project.root / "gate")

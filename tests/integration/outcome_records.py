@@ -1,4 +1,4 @@
-"""An outcome, its delivery to destinations, and the record that must arrive, for tests of destinations."""
+"""An outcome, its delivery to destinations, and the expected record, for tests of destinations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EVENT = Event(
     trace_id="Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1",
 )
 OBJECT = f"aws/lambda/async/f/2019/11/14/2019-11-14T18.16.05-{REQUEST_ID}"
-"""AWS's name of the object with the record."""
+"""Name of the object that holds the record, in AWS's format."""
 
 
 def arn_of(service: str, name: str) -> Destination:
@@ -44,7 +44,7 @@ def arn_of(service: str, name: str) -> Destination:
 
 
 def run(work: Callable[[Destinations], Awaitable[Any]], folder: Path, context: DestinationContext | None = None) -> Any:
-    """Do something with destinations over a table and a bucket, ``out`` both."""
+    """Run `work` with destinations that include a table and a bucket, both named ``out``."""
 
     async def main() -> Any:
         tables = Tables({"out": Table(name="out", path=folder / "out.table")})
@@ -83,7 +83,7 @@ def deliver(
 
 
 def check_record(record: dict[str, Any], *, fails: bool) -> None:
-    """Field by field what the developer guide's example has.
+    """Check each field against the example in the developer guide.
 
     Source: AWS Lambda developer guide, "Capturing records of Lambda asynchronous invocations".
     """
@@ -113,5 +113,5 @@ both = pytest.mark.parametrize("fails", [False, True], ids=["success", "failure"
 
 
 def within(limit_s: float) -> dict[str, float]:
-    """The limits of all kinds, as if they were this one."""
+    """Return the same time limit for all kinds of destination."""
     return dict.fromkeys(LIMIT_S, limit_s)

@@ -1,4 +1,4 @@
-"""A private PostgreSQL for tests: made in a folder of its own, on a socket there, ended with the tests."""
+"""A private PostgreSQL server for tests: in its own folder, with a socket there, stopped when the tests end."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from urllib.parse import quote
 import pytest
 
 PASSWORD = "p@ss/w:rd%"
-DEFAULT_PORT = 5432  # of which only the name of the Unix socket is made, unless it is to listen
-# Commits answer before the disk has them, and it gets them late: what is acknowledged is there after a crash only where
-# the client has asked for more.
+DEFAULT_PORT = 5432  # only part of the Unix socket's name, unless the server listens on TCP
+# Commits are acknowledged before they are on disk, and are written late. So acknowledged data survives a crash only if
+# the client has requested more.
 _SETTINGS = """
 fsync = off
 synchronous_commit = off
@@ -29,17 +29,17 @@ max_connections = 60
 
 
 class Postgresql:
-    """A server that can be stopped at once and started again.
+    """A server that can be stopped abruptly and started again.
 
     Args:
-        port: on loopback; None: it listens on its Unix socket alone.
+        port: TCP port on loopback; with None it listens only on its Unix socket.
     """
 
     def __init__(self, port: int | None = None) -> None:
         self._bin = binaries()
         self._port = port
         self.folder = Path(tempfile.mkdtemp(prefix="thawd-pg-"))
-        # It refuses to be run by root.
+        # PostgreSQL refuses to run as root.
         self._user = pwd.getpwnam("nobody").pw_uid if os.getuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -73,7 +73,7 @@ class Postgresql:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(self) -> None:
-        """Start it and wait until it takes connections."""
+        """Start the server and wait until it accepts connections."""
         with open(self.folder / "log", "ab") as log:
             self._process = subprocess.Popen(
                 [self._bin / "postgres", "-D", self.folder / "data", "-k", self.folder],
@@ -88,7 +88,7 @@ class Postgresql:
             assert self._process.poll() is None, (self.folder / "log").read_text()
 
     def stop(self) -> None:
-        """End it as a crash would: connections break, nothing is written."""
+        """Stop the server as a crash would: connections break, nothing is written."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait()
@@ -96,7 +96,7 @@ class Postgresql:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """It answers nothing meanwhile, though its connections stand."""
+        """Suspend the server: it answers nothing meanwhile, but its connections stay open."""
         assert self._process is not None
         children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text()
         pids = [self._process.pid, *map(int, children.split())]
@@ -109,12 +109,12 @@ class Postgresql:
                 os.kill(pid, signal.SIGCONT)
 
     def restart(self) -> None:
-        """A crash, and the start after it."""
+        """Crash the server and start it again."""
         self.stop()
         self.start()
 
     def url(self, *, password: str = PASSWORD, host: str | None = None, **parameters: str) -> str:
-        """A URL of it: by its Unix socket, or by the address `host`."""
+        """Return a URL of the server: through its Unix socket, or through the address `host`."""
         query = "".join(f"&{name}={quote(value, safe='')}" for name, value in parameters.items())
         where = quote(host or str(self.folder), safe="")
         port = "" if self._port is None else f"&port={self._port}"
@@ -122,7 +122,7 @@ class Postgresql:
 
 
 def binaries() -> Path:
-    """The folder of PostgreSQL's programs, or the test is skipped."""
+    """Return the folder of PostgreSQL's programs, or skip the test if it is not installed."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
     on_path = shutil.which("initdb")
     if not found and on_path is None:

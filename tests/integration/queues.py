@@ -1,4 +1,5 @@
-"""SQS for tests: moto's server in a process of its own, which outlives the thawd under test, and its client."""
+"""SQS for tests: moto's server in a separate process, which keeps running when the tested thawd stops, and its
+client."""
 
 from __future__ import annotations
 
@@ -12,17 +13,17 @@ from tests.clients import client_of
 from .emulated import MOTO_ACCOUNT, EmulatedAws
 
 ENVIRON = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
-"""What a thawd that reads these queues finds in its environment."""
+"""Environment variables for a thawd that reads these queues."""
 ACCOUNT = MOTO_ACCOUNT
-"""Whose they are."""
+"""The account that owns the queues."""
 
 
 class Sqs:
     """The emulated service.
 
     Attributes:
-        url: of it.
-        client: a boto3 client of it.
+        url: its address.
+        client: a boto3 client for it.
     """
 
     def __init__(self, url: str) -> None:
@@ -30,17 +31,17 @@ class Sqs:
         self.client = client_of(url, "sqs", retries=None)
 
     def queue(self, name: str, **attributes: str) -> str:
-        """Make a queue; its URL."""
+        """Make a queue and return its URL."""
         return str(self.client.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"])
 
     def arn(self, url: str) -> str:
-        """The ARN of a queue."""
+        """Return the ARN of a queue."""
         return str(
             self.client.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
         )
 
     def send(self, url: str, bodies: Iterable[Any]) -> list[str]:
-        """Send messages, JSON of each; their ids, in order."""
+        """Send messages, each as JSON, and return their ids in order."""
         entries = [{"Id": str(n), "MessageBody": json.dumps(body)} for n, body in enumerate(bodies)]
         ids = []
         for start in range(0, len(entries), 10):
@@ -50,7 +51,7 @@ class Sqs:
         return ids
 
     def depth(self, url: str) -> tuple[int, int]:
-        """How many messages wait, and how many are in flight."""
+        """Return how many messages wait, and how many are in flight."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = self.client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
         return int(found[names[0]]), int(found[names[1]])
@@ -58,6 +59,6 @@ class Sqs:
 
 @contextlib.contextmanager
 def emulated() -> Iterator[Sqs]:
-    """The service while it lasts."""
+    """Run the emulated SQS."""
     with EmulatedAws() as aws:
         yield Sqs(aws.url)

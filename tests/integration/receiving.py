@@ -1,4 +1,4 @@
-"""Receivers of records for tests: an HTTP server that answers as it is told, and the emulated AWS."""
+"""Receivers of records for tests: an HTTP server that answers as the test sets it, and the emulated AWS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ACCOUNT = "000000000000"
 
 @dataclass
 class Received:
-    """One request."""
+    """One received request."""
 
     path: str
     headers: dict[str, str]
@@ -25,11 +25,11 @@ class Receiver:
     """An HTTP server on loopback.
 
     Attributes:
-        statuses: of the answers to come, the last one again and again.
-        headers: of the answers.
-        answer: their body.
-        got: requests so far.
-        gate: cleared: requests are taken and not answered.
+        statuses: status codes of the next answers; the last one is repeated.
+        headers: headers of the answers.
+        answer: body of the answers.
+        got: requests received so far.
+        gate: while it is cleared, requests are accepted but not answered.
     """
 
     port: int = 0
@@ -46,7 +46,7 @@ class Receiver:
 
 @contextlib.contextmanager
 def receiving(port: int = 0) -> Iterator[Receiver]:
-    """A receiver that serves; 0 takes any free port."""
+    """Run a receiver. Port 0 means any free port."""
     receiver = Receiver()
     receiver.gate.set()
 
@@ -59,7 +59,7 @@ def receiving(port: int = 0) -> Iterator[Receiver]:
             receiver.got.append(Received(self.path, headers, body))
             receiver.gate.wait()
             status = receiver.statuses.pop(0) if len(receiver.statuses) > 1 else receiver.statuses[0]
-            with contextlib.suppress(OSError):  # who asked may have gone
+            with contextlib.suppress(OSError):  # the client may have disconnected
                 self.send_response(status)
                 for name, value in receiver.headers.items():
                     self.send_header(name, value)
@@ -68,17 +68,17 @@ def receiving(port: int = 0) -> Iterator[Receiver]:
                 self.wfile.write(receiver.answer)
 
         def do_GET(self) -> None:
-            self.do_POST()  # for who follows a redirect
+            self.do_POST()  # for clients that follow a redirect
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 64
 
         def handle_error(self, *_: object) -> None:
-            """A client that goes away is no error."""
+            """Ignore errors: a client that disconnects is not an error."""
 
     with Server(("127.0.0.1", port), Handler) as server:
         receiver.port = server.server_port

@@ -1,4 +1,4 @@
-"""Buckets elsewhere, for tests: as thawd is told of one, a watcher of it, and the rows that come of its events."""
+"""Remote buckets for tests: their configuration, a watcher of one, and the rows that its events cause."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bucket_of(there: There, *, prefix: str = "in/", **fields: Any) -> RemoteBuck
 
 
 class Watched:
-    """A watcher of a bucket with a state file, in the test's hands: it looks when told."""
+    """A watcher of a bucket with a state file. It lists the bucket only when the test calls it."""
 
     def __init__(self, folder: Path, bucket: RemoteBucket, store: BucketStore | None = None) -> None:
         self.db = open_state(folder / "thawd.db")
@@ -51,7 +51,7 @@ class Watched:
         )
 
     async def records(self) -> list[dict[str, Any]]:
-        """The records of the events since the last time."""
+        """Return the records of the events since the last call."""
         found = []
         while events := await self.queue.lease("f", limit=500):
             await self.queue.done([event.id for event in events])
@@ -59,7 +59,7 @@ class Watched:
         return found
 
     async def look(self) -> list[str]:
-        """One listing; the events that came of it."""
+        """List the bucket once and return the resulting events."""
         await self.watcher.look()
         return sorted(f"{r['eventName']} {r['s3']['object']['key']}" for r in await self.records())
 
@@ -69,5 +69,5 @@ class Watched:
 
 
 def rows(project: Project) -> dict[str, dict[str, Any]]:
-    """The table of sizes, by key."""
+    """Return the rows of the table of sizes, by key."""
     return project.rows("sizes")

@@ -1,4 +1,4 @@
-"""Buckets served over HTTP as in the server, for tests."""
+"""Buckets served over HTTP as by the server, for tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL = (Notification(function="f", events=("s3:ObjectCreated:*", "s3:ObjectRemove
 
 
 class Served:
-    """Buckets served by a real uvicorn in a thread of this process, watched as in the server."""
+    """Buckets served by a real uvicorn in a thread of this process, and watched as by the server."""
 
     def __init__(self, folder: Path, *, limits: ConnectionLimits | None = None) -> None:
         self.folder = folder
@@ -100,7 +100,7 @@ class Served:
 
     @contextlib.contextmanager
     def empty_client(self) -> Iterator[Any]:
-        """A client, and the bucket ``uploads`` without objects and events."""
+        """A client, and the bucket ``uploads`` without objects or events."""
         client = self.client()
         for entry in client.list_objects_v2(Bucket="uploads").get("Contents", []):
             client.delete_object(Bucket="uploads", Key=entry["Key"])
@@ -109,7 +109,7 @@ class Served:
         client.close()
 
     def events(self) -> Counter[str]:
-        """All events so far, by event name and key as sent."""
+        """Return all events so far, by event name and by the key as it was sent."""
 
         async def take() -> Counter[str]:
             queue = EventQueue(self.db)

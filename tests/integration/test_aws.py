@@ -1,4 +1,4 @@
-"""`thawd up --aws`: handlers written for AWS run unchanged, set up by boto3 calls alone."""
+"""`thawd up --aws`: handlers written for AWS run unchanged, set up only by boto3 calls."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def client(running: Running, service: str, **config: Any) -> Any:
-    """A client with nothing but the endpoint."""
+    """Return a client that knows only the endpoint."""
     return client_of(running.url, service, **config)
 
 
 def deploy(running: Running, name: str, code: str, **parameters: Any) -> str:
-    """Make a function; its ARN."""
+    """Make a function and return its ARN."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("app.py", code)

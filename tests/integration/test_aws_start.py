@@ -1,4 +1,5 @@
-"""`thawd up --aws`: what functions read while they are published is there, and what was missing is tried again."""
+"""`thawd up --aws`: functions can read emulated resources while they are published, and failed publications are
+retried."""
 
 from __future__ import annotations
 

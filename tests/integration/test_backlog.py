@@ -1,4 +1,5 @@
-"""A backlog: what happens when it is full, when one function floods the others, when the file of the queue is old."""
+"""A backlog of events: when it is full, when one function floods the others, when the state file is from an older
+version."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def test_a_full_backlog_is_told_and_takes_more_once_there_is_room(project: Proje
         assert refused.value.response["Error"]["Code"] == "TooManyRequestsException"
         assert "server.max_queued is 3" in refused.value.response["Error"]["Message"]
         assert refused.value.response["ResponseMetadata"]["HTTPHeaders"]["retry-after"]
-        # An object is kept as an object, and recorded when there is room.
+        # The bucket keeps the object. Its event is recorded when the queue has room.
         (project.root / "uploads" / "one.txt").write_text("1")
         eventually(lambda: any("too many events wait" in line for line in running.output))
         assert running.invoke("work", {"n": 1}) == ({"n": 1}, None)

@@ -1,9 +1,8 @@
-"""`thawd backup` beside a running server, and `thawd restore`: everything is back, nothing is touched by a bad one."""
+"""`thawd backup` beside a running server, and `thawd restore`: all data is restored; a bad restore changes nothing."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import prestarted
 from thawd import config
 from thawd.server import backup as backups
 
@@ -49,7 +49,7 @@ notify = [{ function = "keep" }]
 
 
 def declare(project: Project) -> Project:
-    """Its function `later` keeps its events waiting: its retries are an hour away."""
+    """The function `later` keeps its events waiting, because its retries are an hour away."""
     project.code(CODE)
     project.config(CONFIGURATION)
     file = project.root / "thawd.toml"
@@ -73,7 +73,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def backup(lively: Project, filled: Project) -> Path:
-    """The backup of `lively`, which has been filled."""
+    """The backup of `lively`, which has data by then."""
     shutil.copytree(filled.root, lively.root, dirs_exist_ok=True)
     return lively.root / "the-backup"
 
@@ -82,12 +82,17 @@ def rows(project: Project) -> dict[str, dict[str, object]]:
     return project.rows("kept")
 
 
-def depth(running: Running, function: str, what: str) -> int:
-    return int(running.status()["functions"][function][what])
+def depth(running: Running, function: str, *states: str) -> int:
+    """Return the number of events in these states, all read at one moment."""
+    counts = running.status()["functions"][function]
+    return sum(counts[state] for state in states)
 
 
 def fill(project: Project) -> Path:
-    """A server with a row, an object, a dead letter, an uploaded function and a queued event; its backup."""
+    """Fill a server with a row, an object, a dead letter, an uploaded function and a queued event.
+
+    Return its backup.
+    """
     backup = project.root / "the-backup"
     with project.up() as running:
         create(running, "uploaded", "from the zip file")
@@ -96,7 +101,8 @@ def fill(project: Project) -> Path:
         (project.root / "uploads" / "one.txt").write_text("1")
         eventually(lambda: len(rows(project)) == 1, what="the row")
         eventually(lambda: depth(running, "fails", "dead") == 1, what="the dead letter")
-        # Its row is there before it is known to be through, and it would run again.
+        # The row exists before the queue records the end of its event. In between, a backup would make the event run
+        # again.
         eventually(lambda: depth(running, "keep", "leased") == 0, what="the end of the object's event")
         made = project.command("backup", str(backup), "--buckets")
         assert made.returncode == 0, made.stderr
@@ -114,10 +120,10 @@ def test_everything_is_back_after_the_data_folder_was_lost(lively: Project, back
     with lively.up() as running:
         assert rows(lively) == before
         assert depth(running, "fails", "dead") == 1
-        assert depth(running, "later", "queued") + depth(running, "later", "leased") == 1
+        assert depth(running, "later", "queued", "leased") == 1
         assert running.invoke("uploaded", {}) == ("from the zip file", None)
         assert (lively.root / "uploads" / "one.txt").read_text() == "1"
-        # The object was there when the backup was made: it is no new one. The next is.
+        # The first object was there when the backup was made, so it does not count as new. The second one does.
         (lively.root / "uploads" / "two.txt").write_text("2")
         eventually(lambda: len(rows(lively)) == 2, what="the second row")
         runs = running.status()["functions"]["keep"]["invocations"]
@@ -161,13 +167,13 @@ def test_a_restore_does_not_take_the_log_of_another_file_for_its_own(lively: Pro
         running.process.wait()
     state = lively.data / "thawd.db"
     assert state.with_name("thawd.db-wal").stat().st_size
-    state.rename(state.with_name("aside"))  # as a restore does, which was interrupted then
+    state.rename(state.with_name("aside"))  # the state that a restore leaves when it is interrupted at this point
     refused = lively.command("restore", str(backup))
     assert refused.returncode != 0
     assert "exists already" in refused.stderr
     assert lively.command("restore", str(backup), "--replace").returncode == 0
     with lively.up() as running:
-        assert depth(running, "later", "queued") + depth(running, "later", "leased") == 1
+        assert depth(running, "later", "queued", "leased") == 1
 
 
 def test_a_restore_is_refused_beside_a_running_server(lively: Project, backup: Path) -> None:
@@ -204,7 +210,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_touched(lively: Project,
 
 
 def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
-    """Rows of the queue and of its payloads belong together in each; nothing accepted before it began is missing."""
+    """The queue and its payloads match in every backup. Nothing accepted before a backup began is missing from it."""
     with lively.up() as running:
         accepted = 0
         stop = threading.Event()
@@ -232,7 +238,7 @@ def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
             lost.rename(lively.root / f"lost-{number}")
         assert lively.command("restore", str(lively.root / f"backup-{number}")).returncode == 0
         with lively.up() as running:
-            waiting = depth(running, "later", "queued") + depth(running, "later", "leased")
+            waiting = depth(running, "later", "queued", "leased")
             assert waiting >= count
 
 
@@ -255,7 +261,7 @@ def test_a_backup_may_be_made_into_the_folder_one_is_in(lively: Project) -> None
     folder = lively.root / "empty"
     folder.mkdir()
     configuration = str(lively.root / "thawd.toml")
-    made = subprocess.run(
+    made = prestarted.run(
         [sys.executable, "-m", "thawd", "backup", ".", "-c", configuration], cwd=folder, capture_output=True, text=True
     )
     assert made.returncode == 0, made.stderr
@@ -312,7 +318,7 @@ def test_a_backup_leaves_nothing_behind_when_it_cannot_be_made(lively: Project) 
 
 def test_no_server_starts_on_what_a_restore_left_half_done(lively: Project, backup: Path) -> None:
     before = rows(lively)
-    # Given a restore that ended when its tables were there and its state file was not
+    # Given a restore that was interrupted after its tables were restored and before its state file was
     (lively.root / ".thawd" / "restore-unfinished").write_text(str(backup))
     (lively.root / ".thawd" / "thawd.db").unlink()
     refused = lively.command("up")

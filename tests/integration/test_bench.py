@@ -1,4 +1,7 @@
-"""``thawd bench`` against real servers: its own under each condition, and one that runs; nothing of it is left."""
+"""``thawd bench`` against real servers: private ones for each kind of start, and a running one.
+
+It leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests import prestarted
 from tests.integration.conftest import Project, eventually
 from tests.unit.answering import OK, answering
 from thawd.cli import bench as bench_commands
@@ -51,7 +55,7 @@ CONFIG = """
 
 @pytest.fixture
 def work(project: Project) -> Project:
-    """A project with a function, a route and a bucket that holds an object nobody has seen."""
+    """A project with a function, a route and a bucket with an object that no server has recorded yet."""
     project.code(CODE)
     project.config(CONFIG)
     (project.root / "uploads").mkdir()
@@ -60,9 +64,10 @@ def work(project: Project) -> Project:
 
 
 def bench(project: Project, *arguments: str, exits: int = 0) -> tuple[dict[str, Any], str]:
-    """The document and the text of one `thawd bench`."""
-    # Not `Project.command`: several servers are started, and that may take a slow machine its time.
-    done = subprocess.run(
+    """Run `thawd bench` and return its document and its text."""
+    # This does not use `Project.command`, which has a time limit: several servers are started, which takes long on a
+    # slow machine.
+    done = prestarted.run(
         [sys.executable, "-m", "thawd", "bench", *arguments, "--json", "out.json"],
         cwd=project.root, capture_output=True, text=True,
     )  # fmt: skip
@@ -71,7 +76,7 @@ def bench(project: Project, *arguments: str, exits: int = 0) -> tuple[dict[str, 
 
 
 def starts(run: dict[str, Any]) -> dict[str, int]:
-    """Answers by start kind."""
+    """Return the number of answers by kind of start."""
     return {start["kind"]: start["count"] for start in run["summary"]["starts"]}
 
 
@@ -85,8 +90,8 @@ def test_each_engine_starts_environments_its_way_and_nothing_is_left(work: Proje
     assert tuple(runs) == engines
     for engine in ("cold", "fork"):
         assert starts(runs[engine]).keys() == {engine, "warm"}, engine
-    # Without snapshots (another machine than x86-64 with glibc), a note tells what came in their place.
-    # Where a restore takes long, of three at once one may be forked from a thawed copy.
+    # Without snapshots (on machines other than x86-64 with glibc), a note says what replaced them. When restoring takes
+    # long, one of three concurrent environments may be forked from a thawed copy.
     thawed = starts(runs["thaw"]).keys() - {"fork"}
     assert thawed == {"thaw", "warm"} or any(", not by thaw: " in note for note in runs["thaw"]["notes"])
     assert starts(runs["provisioned"]) == {"warm": 24}
@@ -94,7 +99,7 @@ def test_each_engine_starts_environments_its_way_and_nothing_is_left(work: Proje
     for engine, run in runs.items():
         told = run["summary"]
         assert (told["requests"], told["errors"]) == (24, 0)
-        # One environment for each request at a time, whatever the configuration reserves; never more.
+        # There are at most as many environments as concurrent requests, whatever the configuration reserves.
         assert 1 <= told["most_environments"] <= 3
         assert told["memory_mib"] > 1 and told["server_mib"] > 1
         assert all(value >= 5 for value in run["columns"]["latency_ms"])
@@ -105,7 +110,7 @@ def test_each_engine_starts_environments_its_way_and_nothing_is_left(work: Proje
                 assert 0 < start["prepare_ms"] <= start["ready_ms"]
     assert "<svg" in (work.root / "out.html").read_text()
     assert len((work.root / "out.csv").read_text().splitlines()) == 1 + 4 * 24
-    # Nothing but the load invoked it: the object that nobody had seen did not.
+    # Only the load invoked the function. The object in the bucket did not.
     assert [path.name for path in (work.root / "uploads").iterdir()] == ["object.txt"]
     assert [path.name for path in work.data.iterdir()] == ["environments"]
 
@@ -272,7 +277,7 @@ def test_ctrl_c_ends_the_load_with_its_last_answers_and_what_was_measured_is_wri
     try:
         url = eventually(lambda: _announced(work), what="the private server")["url"]
         eventually(lambda: _served(url) >= 5, what="the load")
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all that the command started, too
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the signal goes to all processes of the command
         text, _ = process.communicate()
     finally:
         process.kill()
@@ -287,7 +292,7 @@ def test_ctrl_c_ends_the_load_with_its_last_answers_and_what_was_measured_is_wri
 
 
 def _announced(project: Project) -> dict[str, Any] | None:
-    """What the private server wrote once it served; None: nothing yet, or not all of it."""
+    """Return what the private server wrote to its ready file, or None if that is missing or incomplete."""
     for ready in project.data.glob("bench-*/ready.json"):
         with contextlib.suppress(ValueError):
             document: dict[str, Any] = json.loads(ready.read_text())

@@ -1,4 +1,4 @@
-"""boto3 in functions that do not bring it, and what leaves a function under `thawd up --aws`."""
+"""boto3 in functions that do not include it, and requests that leave a function under `thawd up --aws`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def handler(event, context):
 
 @pytest.fixture
 def bare(tmp_path: Path) -> str:
-    """An interpreter without packages, as one that is made of a requirements file without boto3."""
+    """An interpreter without packages, like a virtual environment for requirements without boto3."""
     folder = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
     return str(folder)

@@ -1,4 +1,4 @@
-"""Claims about buckets elsewhere that tell of their objects by an SQS queue."""
+"""Remote buckets that report their objects through an SQS queue."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ class Notified:
             self.sqs.send_message(QueueUrl=self.queue_url, MessageBody=json.dumps(body))
 
     def left(self) -> int:
-        """Messages that are still in the queue, received or not."""
+        """Return the number of messages that are still in the queue, received or not."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         found = self.sqs.get_queue_attributes(QueueUrl=self.queue_url, AttributeNames=names)["Attributes"]
         return sum(int(found[name]) for name in names)
 
     def events(self, *, leaving: int = 0) -> list[dict[str, Any]]:
-        """What comes of the messages in the queue, once no more than `leaving` are in it."""
+        """Return the events from the queue's messages, once at most `leaving` messages are left in it."""
 
         async def scenario() -> list[dict[str, Any]]:
             db = open_state(self._folder / "thawd.db")
@@ -97,7 +97,7 @@ def notified(aws: EmulatedAws, tmp_path: Path, request: pytest.FixtureRequest) -
 
 
 def record_of(key: str, sequencer: str, *, name: str = "ObjectCreated:Put", bucket: str = "there") -> dict[str, Any]:
-    """A record as S3 makes it."""
+    """Return a record in S3's format."""
     described: dict[str, Any] = {"key": key, "sequencer": sequencer}
     if name.startswith("ObjectCreated"):
         described |= {"size": 5, "eTag": f"etag-{sequencer}", "versionId": "v1"}
@@ -157,7 +157,7 @@ def test_messages_that_are_no_notifications_are_told_once_and_stay(notified: Not
 
 
 def test_what_cannot_be_read_does_not_hold_up_the_notifications_beside_it(notified: Notified) -> None:
-    # Given messages that look like notifications, each of which would fail somewhere else
+    # Given messages that look like notifications, each of which would cause an error in a different place
     nowhere, huge, late = (record_of("in/x", "01") for _ in range(3))
     del nowhere["s3"]["bucket"]
     huge["s3"]["object"]["size"] = 1 << 70
@@ -166,7 +166,7 @@ def test_what_cannot_be_read_does_not_hold_up_the_notifications_beside_it(notifi
     for body in ("no JSON", "[" * 5000 + "]" * 5000):
         notified.sqs.send_message(QueueUrl=notified.queue_url, MessageBody=body)
     notified.send({"Records": [nowhere]}, {"Records": [huge]}, {"Records": [late]}, {"Records": [good]})
-    # Then the one that is sound gives its event
+    # Then the valid one causes its event
     assert notified.events(leaving=5) == [good]
     assert notified.left() == 5
     assert len(notified.log) == 1
@@ -220,7 +220,7 @@ def test_a_server_killed_again_and_again_makes_one_row_of_each_object(project: P
 def test_s3_tells_a_queue_and_the_source_is_paused_and_resumed(project: Project, aws: EmulatedAws) -> None:
     there = There(aws, "told-there")
     here = Notified(aws, "told", project.root)
-    # What the long poll of a server that stops may still be given comes again soon
+    # A stopping server's long poll may still receive a message. The short timeout makes it visible again soon.
     here.sqs.set_queue_attributes(QueueUrl=here.queue_url, Attributes={"VisibilityTimeout": "1"})
     there.s3.put_bucket_notification_configuration(
         Bucket=there.name,
@@ -235,7 +235,7 @@ def test_s3_tells_a_queue_and_the_source_is_paused_and_resumed(project: Project,
         assert (source["name"], source["kind"], source["function"]) == ("bucket:photos", "bucket", "f")
         assert (source["state"], source["queue"]) == ("Enabled", here.queue_url)
         assert project.command("source", "pause", "bucket:photos").stdout == "bucket:photos: Disabled\n"
-    # And it stays so across a restart
+    # And it stays paused across a restart
     there.put("in/b.png")
     with project.up():
         assert "Disabled" in project.command("source", "list").stdout
@@ -259,7 +259,7 @@ def test_a_listed_bucket_is_paused_and_resumed_and_shows_its_lag(project: Projec
         assert "not listed yet" in project.command("source", "list").stdout
         project.command("source", "resume", "bucket:photos")
         eventually(lambda: "in/a.png" in rows(project), what="the row")
-        # Its event is under way before the listing is through.
+        # The event starts before the listing ends.
         eventually(lambda: "s ago; objects: 1" in project.command("source", "list").stdout, what="the listing's end")
         with urllib.request.urlopen(f"{running.url}/metrics") as answer:
             metrics = answer.read().decode()

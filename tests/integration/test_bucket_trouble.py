@@ -1,6 +1,4 @@
-"""Claims about `thawd.sources.buckets.watcher` when things go wrong: still exactly one event for every complete
-object.
-"""
+"""`thawd.sources.buckets.watcher` when things go wrong: there is still exactly one event for every complete object."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from thawd.stores.schema import open_state
 
 
 def test_a_hard_kill_neither_loses_nor_repeats_an_event(tmp_path: Path) -> None:
-    # Given a process that watches a bucket, killed again and again while files arrive
+    # Given a process that watches a bucket and is killed repeatedly while files arrive
     folder = tmp_path / "bucket"
     folder.mkdir()
     script = (
@@ -89,7 +87,7 @@ def test_a_bucket_whose_folder_goes_away_loses_nothing_and_goes_on_when_it_is_ba
         await watched.expect("b")
         (watched.folder / "c").write_bytes(b"3")
         await watched.expect("c")
-        # Removed and made anew: what was in it is gone now
+        # Removed and created again: the objects in it are gone now
         shutil.rmtree(watched.folder)
         await asyncio.to_thread(lambda: None)
         watched.folder.mkdir()
@@ -109,7 +107,7 @@ def test_a_bucket_whose_parent_goes_away_does_not_count_its_objects_as_removed(
     (parent / "bucket").mkdir(parents=True)
 
     async def scenario(watched: Watched) -> None:
-        # No notice comes for this: the next scan finds it, or the next look
+        # This file causes no notification. The next scan or the next look finds it
         (watched.folder / "a").write_bytes(b"1")
         await watched.expect("a")
         parent.rename(tmp_path / "away")
@@ -161,12 +159,12 @@ def test_notices_the_kernel_had_to_drop_are_made_up_for(tmp_path: Path) -> None:
     limit = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
     if limit > 20_000:
         pytest.skip(f"the kernel queues {limit} notices")
-    # Each file is made and closed: two notices. A folder made and removed again is two more.
+    # Each file is created and closed, which is two notifications. A folder created and removed again is two more.
     count = 2000
     noise = limit // 2 + 100
 
     async def scenario(watched: Watched) -> None:
-        # While this blocks the event loop nobody reads the kernel's queue
+        # While this blocks the event loop, nothing reads the kernel's queue
         for _ in range(noise):
             (watched.folder / "noise").mkdir()
             (watched.folder / "noise").rmdir()
@@ -213,7 +211,7 @@ def test_where_the_kernel_does_not_tell_writers_stillness_does(tmp_path: Path, m
     async def scenario(watched: Watched) -> None:
         assert "thawd cannot tell which files are being written" in watched.log[0]
         process = writer(watched.folder / "slow")
-        # It is never still for long, but for longer in all
+        # The file is never unchanged for long, but it is written for longer than the limit in total
         for _ in range(25):
             write_block(process)
             await asyncio.sleep(0.1)
@@ -301,7 +299,7 @@ def test_a_large_file_does_not_hold_up_small_ones(tmp_path: Path) -> None:
 
 
 def test_files_of_other_users_are_judged_by_stillness_and_unreadable_ones_reported(tmp_path: Path) -> None:
-    # Given files of root's in a bucket, and a watcher that runs as nobody
+    # Given files of root in a bucket, and a watcher that runs as the user nobody
     if os.getuid():
         pytest.skip("acting as another user takes root")
     folder = Path(tempfile.mkdtemp(prefix="thawd-others-"))

@@ -1,7 +1,7 @@
-"""Claims about `thawd.sources.buckets.watcher`: whatever happens to a file, exactly one event for every complete
-object.
+"""`thawd.sources.buckets.watcher`: whatever happens to a file, there is exactly one event for every complete object.
 
-Every test ends with a restart over the same catalog, which must find nothing left to do; so "one" means not two either.
+Every test ends with a restart over the same catalog, which must find nothing left to do. So no event comes twice,
+either.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_a_file_written_slowly_is_one_event_when_its_writer_is_through(tmp_path:
         for _ in range(3):
             write_block(process)
             await watched.expect()
-        # The writer pauses for longer than the first polls, and others come and go meanwhile
+        # The writer pauses for longer than the first polls; meanwhile other files come and go
         (watched.folder / "quick").write_bytes(b"1")
         await watched.expect("quick")
         await asyncio.to_thread(process.communicate)
@@ -235,7 +235,7 @@ def test_copies_with_their_times_are_one_event_each_however_new_the_source(tmp_p
         for i in range(200):
             source = tmp_path / "source"
             source.write_bytes(b"%d" % i)
-            # Sets mtime, after closing the copy, to that of a source written a moment ago
+            # Sets mtime, after closing the copy, to that of a source file written a moment ago
             shutil.copy2(source, watched.folder / f"{i}")
         await watched.expect(*map(str, range(200)))
 
@@ -259,7 +259,7 @@ def test_an_overwritten_object_is_an_event_again(tmp_path: Path) -> None:
         await watched.expect("k")
         path.touch()
         await watched.expect("k")
-        # Other content of the same size with the old times: only ctime tells
+        # Other content of the same size with the old times: only ctime shows the change
         times = path.stat()
         with path.open("r+b") as file:
             file.write(b"TWO")
@@ -302,7 +302,7 @@ def test_a_removed_object_is_an_event_and_forgotten(tmp_path: Path) -> None:
         assert again.sequencer > first.sequencer
         shutil.rmtree(path.parent)
         await watched.expect(removed=("d/k",))
-        # A file that comes and goes before anybody looked never was an object
+        # A file that is deleted before the watcher saw it never was an object
         for _ in range(20):
             path = watched.folder / "flash"
             path.write_bytes(b"1")
@@ -390,7 +390,7 @@ def test_a_folder_that_becomes_a_file_and_back_is_followed(tmp_path: Path) -> No
         path.mkdir()
         (path / "below").write_bytes(b"1")
         await watched.expect("x/below", removed=("x",))
-        # A link in its place leads out of the bucket: its object is no longer to be had
+        # A symbolic link in its place leads out of the bucket, so the object is no longer available
         (tmp_path / "outside").mkdir()
         (tmp_path / "outside/below").write_bytes(b"secret")
         shutil.rmtree(path)

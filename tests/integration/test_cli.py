@@ -1,6 +1,6 @@
-"""Claims about the command line as its users meet it: what its verbs show, and never a traceback.
+"""The command line as its users meet it: the output of its commands, and never a traceback.
 
-Also with odd names, closed pipes, full disks, Ctrl-C.
+This includes odd names, closed pipes, full disks and Ctrl-C.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def served(project: Project) -> Iterator[Running]:
 
 
 def shell(project: Project, command: str) -> tuple[str, str, list[int]]:
-    """Output, errors and the statuses of all parts of a pipe."""
+    """Return output, errors and the exit statuses of all parts of a pipe."""
     script = f'thawd() {{ "{sys.executable}" -m thawd "$@"; }}; {command}; echo "${{PIPESTATUS[*]}}" > statuses'
     done = subprocess.run(["bash", "-c", script], cwd=project.root, capture_output=True, text=True, timeout=DEADLINE_S)
     return done.stdout, done.stderr, [int(number) for number in (project.root / "statuses").read_text().split()]
@@ -83,7 +83,7 @@ def test_logs_follow(echo: Project) -> None:
             [sys.executable, "-m", "thawd", "logs", "app", "-f"], cwd=echo.root, stdout=subprocess.PIPE, text=True
         )
         assert follower.stdout is not None
-        # The follower is known to read once it has shown a line that is already there.
+        # Once it shows an existing line, the follower is known to read.
         assert "INIT_START" in follower.stdout.readline()
         running.invoke("app", {})
         lines = []
@@ -110,7 +110,7 @@ def test_check_finds_every_mistake(project: Project) -> None:
 
 
 def test_following_a_log_shows_every_line_once_across_quick_rotations(served: Running) -> None:
-    count = 30_000  # three rotations: a reader that the machine keeps waiting finds the files that were rotated
+    count = 30_000  # three rotations: a reader that a busy machine delays still finds the rotated files
     command = [*THAWD, "logs", "app", "-f", "--raw"]
     errors = served.project.root / "errors"
     with errors.open("w") as stderr:
@@ -209,7 +209,7 @@ def test_line_breaks_and_control_characters_do_not_break_a_table(served: Running
         ["z", "", 'a "b", c\\n'],
         ["é", "1\r2", ""],
     ]
-    # A terminal of another character set ends nothing, and JSON stays JSON.
+    # A terminal with another character set causes no failure, and JSON stays valid.
     ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
     assert project.command("table", "labels", env=ascii_only).returncode == 0
     lines = project.command("table", "labels", "--json", env=ascii_only).stdout.splitlines()
@@ -231,7 +231,7 @@ def test_a_ready_file_that_cannot_be_written_is_told_before_anything_starts(proj
 def test_a_start_that_fails_on_the_way_is_told_in_a_line(project: Project) -> None:
     project.code(CODE)
     project.config(CONFIG)
-    (project.root / "ready.json.new").mkdir()  # what the ready file is staged in
+    (project.root / "ready.json.new").mkdir()  # occupies the temporary name of the ready file
     done = project.command("up", "--ready-file", "ready.json")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -239,9 +239,9 @@ def test_a_start_that_fails_on_the_way_is_told_in_a_line(project: Project) -> No
 
 
 def until_it_begins(up: subprocess.Popen[str], project: Project) -> None:
-    """Wait until the interpreter runs thawd: before that, an interrupt is the interpreter's own.
+    """Wait until the interpreter runs thawd: before that, the interpreter itself handles an interrupt.
 
-    Python catches the signal when it starts, and thawd lets it end the process while it imports.
+    Python catches SIGINT when it starts. thawd resets it to the default, so that it ends the process, while it imports.
     Source: proc(5), ``SigCgt``.
     """
     was_caught = False
@@ -261,14 +261,14 @@ def until_it_begins(up: subprocess.Popen[str], project: Project) -> None:
 def test_an_interrupt_at_any_moment_of_the_start_ends_it_quietly(project: Project) -> None:
     project.code(CODE)
     project.config(CONFIG)
-    for delay_s in (0.0, 0.1, 0.2, 0.35, 0.55, 0.85):  # not synchronisation: the moment is what is tried
+    for delay_s in (0.0, 0.1, 0.2, 0.35, 0.55, 0.85):  # not for synchronisation: the test tries these moments
         (project.data / "address.json").unlink(missing_ok=True)
         up = subprocess.Popen([*THAWD, "up"], cwd=project.root, stdout=-1, stderr=-1, text=True)
         until_it_begins(up, project)
         time.sleep(delay_s)
         up.send_signal(signal.SIGINT)
         _, errors = up.communicate(timeout=DEADLINE_S)
-        # By the signal itself or by its status: a shell shows 130 either way.
+        # It ends through the signal or with status 130; a shell shows 130 for both.
         assert up.returncode in (0, 130, -signal.SIGINT), (delay_s, errors)
         assert "Traceback" not in errors, delay_s
 

@@ -1,7 +1,7 @@
-"""Functions that connect while they load: every caller gets their own answer, however environments start.
+"""Functions that connect during init: every caller gets their own answer, however environments start.
 
-Real PostgreSQL, Redis and an HTTP server that takes its time, 16 callers. One connection carried into two processes
-would hand one caller's answer to another, as a success.
+The test uses real PostgreSQL, Redis and a slow HTTP server, and 16 callers. A connection shared by two processes would
+give one caller another caller's answer, as a success.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from thawd.snapshot.engine import unavailable
 from .conftest import Project, Running
 
 CALLERS = 16
-# As many answers in all as THAWD_CONNECTION_ANSWERS says; 10,000 once, by hand, fewer each time.
+# Total number of answers, from THAWD_CONNECTION_ANSWERS. It was run once by hand with 10,000; usually there are fewer.
 ANSWERS = int(os.environ.get("THAWD_CONNECTION_ANSWERS", "600"))
 
 CODE = {
@@ -61,7 +61,7 @@ CODE = {
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Answers a path by itself, 10 ms later: long enough for another caller to come in between."""
+    """Answers with the requested path after 10 ms, which is long enough for another caller's request in between."""
 
     protocol_version = "HTTP/1.1"
     timeout = 300
@@ -97,7 +97,7 @@ def echo() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def variables(echo: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The addresses of the three servers, as the functions know them."""
+    """The addresses of the three servers, as environment variables of the functions."""
     with Postgresql(quiet_port()) as database, Redis(tmp_path_factory.mktemp("redis")) as redis:
         yield {"ECHO": echo, "DATABASE": database.url(host="127.0.0.1"), "REDIS": redis.address}
 
@@ -115,7 +115,7 @@ def serve(project: Project, variables: dict[str, str], *, snapshots: str = "auto
 
 
 def wrong_answers(running: Running, function: str, count: int) -> list[tuple[int, object]]:
-    """What was asked and answered otherwise, of `count` invocations by 16 callers at once."""
+    """Make `count` invocations from 16 concurrent callers and return those with a wrong answer."""
     clients = [running.client() for _ in range(CALLERS)]
 
     def ask(caller: int) -> list[tuple[int, object]]:
@@ -144,7 +144,8 @@ def test_thawed_environments_connect_anew_and_nobody_gets_anothers_answer(
             assert function["start"] == "thaw", function["start_reason"]
             [dropped] = function["snapshot"]["dropped"]
             assert "connected to 127.0.0.1:" in dropped
-            library = {"requests": "urllib3", "redis": "redis", "psycopg": None}[name]  # libpq is native code
+            # libpq is native code, so no Python line opened it
+            library = {"requests": "urllib3", "redis": "redis", "psycopg": None}[name]
             assert (f"({library}, opened at app_{name}.py:" in dropped) == (library is not None)
             assert f"closed in each thawed environment: {dropped}" in project.command("status").stdout
 

@@ -1,4 +1,4 @@
-"""What the control plane has answered is there after `kill -9`, and nothing is there by halves."""
+"""What the control plane has confirmed survives `kill -9`, and nothing is stored incompletely."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_everything_is_as_it_was_after_a_kill(bare: Project) -> None:
 
 
 def shown(client: Any) -> list[Any]:
-    """All that is stored of the function `f`."""
+    """Return everything that is stored about the function `f`."""
     documents = [
         client.get_function(FunctionName="f"),
         client.list_versions_by_function(FunctionName="f"),
@@ -96,7 +96,7 @@ def shown(client: Any) -> list[Any]:
         del document["ResponseMetadata"]
     documents[0]["Code"] = None
     for version in documents[1]["Versions"]:
-        version["SnapStart"].pop("OptimizationStatus")  # known once it is first invoked
+        version["SnapStart"].pop("OptimizationStatus")  # known only after its first invocation
     documents[0]["Configuration"]["SnapStart"].pop("OptimizationStatus")
     return documents
 
@@ -115,10 +115,10 @@ def test_an_update_that_was_under_way_is_finished_after_the_next_start(bare: Pro
 
 
 def test_whatever_was_answered_survives_kills_at_any_moment(bare: Project) -> None:
-    """Threads create, publish and delete while the server is killed; then memory and server agree."""
+    """Threads create, publish and delete while the server is killed. Then the threads' records and the server agree."""
     chance = random.Random(7)
     expected: dict[str, int | None] = {}  # versions published; None: deleted
-    unsure: set[str] = set()  # the server was killed while it had not answered
+    unsure: set[str] = set()  # functions whose request the server had not answered when it was killed
     lock = threading.Lock()
     changes: list[str] = []
     for turn in range(1, 5):

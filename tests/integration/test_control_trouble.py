@@ -1,4 +1,4 @@
-"""The control plane in trouble: odd input, races, broken packages, reloads. One function's trouble stays its own."""
+"""The control plane with odd input, races, broken packages, reloads: one function's trouble does not affect others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .test_control_durability import ROLE, RUNTIME, create, zipped
 
 
 def post(running: Running, path: str, body: bytes) -> tuple[int, str]:
-    """Status and error type of a raw request."""
+    """Send a raw request and return status and error type."""
     try:
         with urllib.request.urlopen(
             urllib.request.Request(running.url + path, body, method="POST"), timeout=30

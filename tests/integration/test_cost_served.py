@@ -41,7 +41,8 @@ def test_the_cost_of_a_function_is_worked_out_from_its_log(project: Project) -> 
         (measured,) = document["measured"]
         assert (measured["memory_mb"], measured["count"], measured["start_share"]) == (256, 5, 0.2)
         row = document["rows"][0]
-        # Handlers that do nothing are billed a millisecond or a few: request and duration, of 0.25 GB.
+        # A handler that does nothing is billed a few milliseconds: the price per request, and that of the duration with
+        # 0.25 GB.
         assert row["first_ms"] is None
         expected = 0.2 + row["warm_ms"] * 1e6 / 1000 * 0.25 * 0.0000166667
         assert abs(row["per_million"] - expected) < 1e-4
@@ -154,7 +155,7 @@ def test_a_function_is_tuned_at_two_sizes_and_leaves_nothing(project: Project) -
         assert size["measured"]["cold_ms"] > 20
         assert size["most_memory_mb"] > 0
     if document["limited"]:
-        # 128 MB are 7 % of a CPU: 20 ms of work take 280, however busy the machine is.
+        # 128 MB get 7 % of a CPU: 20 ms of work take 280 ms, however busy the machine is.
         assert small["measured"]["warm_ms"] > 150
     assert document["cheapest"] in (128, 1769)
     assert document["balanced"] in (128, 1769)
@@ -198,7 +199,7 @@ def test_ctrl_c_ends_a_tune_with_the_sizes_that_were_measured_and_leaves_nothing
     try:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("128 MB: ")
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all that the command started, too
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the signal goes to all processes of the command
         text, said = process.communicate()
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""Claims about `server.cpu_limits`: environments get the CPU share that goes with their memory."""
+"""`server.cpu_limits`: environments get the CPU share that belongs to their memory size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def test_an_environment_gets_the_share_that_goes_with_its_memory(limited: Projec
     with limited.up() as server:
         assert any("CPU shares" in line for line in server.output)
         for name in ("small", "cold"):
-            # The group is entered soon after the start. A tenth of a CPU, and what a period more or less makes.
+            # The environment enters its group soon after the start. It gets a tenth of a CPU; the margin is for a
+            # scheduling period more or less.
             eventually(lambda name=name: server.invoke(name)[0] < 0.2, what=f"the share of {name}")
 
 

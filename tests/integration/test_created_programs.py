@@ -1,4 +1,4 @@
-"""Functions with programs of their own, created through the Lambda API: Node, a bootstrap, both in layers."""
+"""Functions with their own programs, created through the Lambda API: Node, a bootstrap, and both in layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ done
 
 
 def zipped(files: dict[str, str]) -> bytes:
-    """A zip of executable files."""
+    """Return a zip file of executable files."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         for name, text in files.items():
@@ -124,7 +124,10 @@ def test_a_function_without_its_bootstrap_fails_to_be_published(running: Running
 
 @pytest.mark.parametrize(
     ("runtime", "told"),
-    [("nodejs18.x", r"\[runtimes\], \"nodejs18.x\" = \"/path/to/node\""), ("ruby3.3", "there are python3.9, ")],
+    [
+        ("nodejs18.x", r"\[runtimes\], \"nodejs18.x\" = \"/path/to/node\""),
+        ("ruby3.3", "the supported runtimes are python3.9, "),
+    ],
 )
 def test_a_runtime_that_is_not_here_is_refused_at_creation(running: Running, runtime: str, told: str) -> None:
     client = running.client()

@@ -1,4 +1,5 @@
-"""The server's key and signatures end at the gateway: no event, log, destination's record or report holds them."""
+"""The server's key and signatures do not pass the gateway: no event, log, destination record or report contains
+them."""
 
 from __future__ import annotations
 

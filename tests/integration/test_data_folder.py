@@ -1,4 +1,4 @@
-"""The data folder in trouble: its files are removed, moved or replaced under a server, or it is open to others."""
+"""A data folder that is removed, moved or replaced while a server uses it, or that other users can read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def handler(event, context):
 
 @pytest.fixture
 def waiting(project: Project) -> Project:
-    """A project whose events wait until the file ``gate`` is there, and are then noted in ``seen``."""
+    """A project with events that wait until the file ``gate`` exists, and then write their number to ``seen``."""
     project.code(CODE, "code/app.py")
     gate, seen = project.root / "gate", project.root / "seen"
     variables = f'{{ GATE = "{gate}", SEEN = "{seen}" }}'
@@ -44,13 +44,16 @@ def waiting(project: Project) -> Project:
 
 
 def accept(running: Running, n: int) -> bool:
-    """Whether an asynchronous invocation is accepted; what is not must be refused with 5xx, or find nobody."""
+    """Send an asynchronous invocation and return whether it was accepted.
+
+    Otherwise it must be refused with 5xx, or the server must be unreachable.
+    """
     try:
         running.client().invoke(FunctionName="app", InvocationType="Event", Payload=json.dumps({"n": n}))
     except ClientError as error:
         assert error.response["ResponseMetadata"]["HTTPStatusCode"] >= 500
         return False
-    except OSError:  # it has stopped
+    except OSError:  # the server has stopped
         return False
     except Exception as error:
         if "onnect" not in type(error).__name__:
@@ -83,12 +86,12 @@ def renamed(project: Project) -> None:
 
 
 def folder_removed(project: Project) -> None:
-    while project.data.exists():  # what is written meanwhile would end the first try
+    while project.data.exists():  # a file written meanwhile makes rmtree stop, so repeat it
         shutil.rmtree(project.data, ignore_errors=True)
 
 
 def put_back(project: Project) -> None:
-    """What the operator does then, as the console says."""
+    """Do what the server's message tells the operator to do."""
     if (project.root / "renamed").exists():
         shutil.rmtree(project.data, ignore_errors=True)
         (project.root / "renamed").rename(project.data)
@@ -120,7 +123,7 @@ def test_a_state_file_that_is_taken_away_is_noticed_before_anything_more_is_acce
         eventually(lambda: len(accepted) >= 20, what="events")
         trouble(waiting)
         try:
-            gone = len(accepted) + 1  # one more may have been accepted the moment before
+            gone = len(accepted) + 1  # one more may have been accepted just before
             assert running.process.wait(DEADLINE_S) == 1
         finally:
             over.set()
@@ -177,7 +180,7 @@ def test_a_table_whose_file_is_removed_takes_nothing_more_and_the_server_lives(w
 
 
 def modes(folder: Path) -> dict[str, int]:
-    """Modes of everything that may be read by others if its folder is, by path."""
+    """Return the modes of all files that others could read if the folder above them allowed it, by path."""
     found = {}
     for place, _, names in os.walk(folder):
         inner = Path(place).relative_to(folder)

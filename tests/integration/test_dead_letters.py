@@ -69,7 +69,7 @@ def letters(project: Project, *arguments: str) -> list[dict[str, Any]]:
 
 
 def give_up(running: Running, **counts: int) -> None:
-    """Send so many events to each function, and wait until they are given up."""
+    """Send so many events to each function that fails, and wait until all are dead letters."""
     for name, count in counts.items():
         for number in range(count):
             send(running, name, {"n": number, "secret": "hidden"})

@@ -1,4 +1,4 @@
-"""Claims about `thawd.destinations.webhook`: what is sent to an address, how it is signed, what is tried again."""
+"""`thawd.destinations.webhook`: what is sent to an address, how it is signed, and what is retried."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Claims about `thawd.destinations.aws`: SQS, SNS, EventBridge and S3 get records and dead letters as AWS writes them.
+"""`thawd.destinations.aws`: SQS, SNS, EventBridge and S3 get records and dead letters in AWS's format.
 
-And about what is refused there, and what is tried again.
+Also which requests these services refuse, and which are retried.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def test_an_aws_that_hangs_takes_its_slots_until_its_threads_end_and_delays_no_o
         await calm.deliver(success(calm, Destination("sqs", arn)))
         await destinations.deliver(success(destinations, Destination("bucket", "out")))
         receiver.gate.set()
-        await destinations.deliver(hanging)  # the slots come back when the threads end
+        await destinations.deliver(hanging)  # the slots are free again when the threads end
 
     run(work, tmp_path, DestinationContext(aws_endpoint=receiver.url))
     assert len(aws.messages(arn)) == 1

@@ -1,4 +1,5 @@
-"""Claims about `thawd.destinations.delivery`: records to own buckets and functions; what holds for every kind."""
+"""`thawd.destinations.delivery`: records to thawd's own buckets and functions, and rules for every kind of
+destination."""
 
 from __future__ import annotations
 
@@ -80,7 +81,7 @@ def test_a_machine_without_threads_to_spare_costs_no_slot(tmp_path: Path, monkey
     async def work(destinations: Destinations) -> None:
         made = success(destinations, Destination("bucket", "out"))
         with monkeypatch.context() as short:
-            refused = RuntimeError("can't start new thread")  # as CPython words it
+            refused = RuntimeError("can't start new thread")  # CPython's words
             short.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(refused))
             for _ in range(SLOTS):
                 with pytest.raises(DestinationUnavailable, match="no thread"):

@@ -1,4 +1,4 @@
-"""Destinations of a running server: from thawd.toml and through the Lambda API, whole."""
+"""Destinations of a running server, set in thawd.toml and through the Lambda API, from event to record."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def again(event, context):
 
 
 def send(running: Running, name: str, event: Any, **parameters: Any) -> str:
-    """Invoke asynchronously; the request id."""
+    """Invoke asynchronously and return the request id."""
     answer = running.client().invoke(FunctionName=name, InvocationType="Event", Payload=json.dumps(event), **parameters)
     return str(answer["ResponseMetadata"]["RequestId"])
 
 
 def count(running: Running, name: str) -> int:
-    """Invocations of a function."""
+    """Return the number of a function's invocations."""
     return sum(kind["count"] for kind in running.function(name)["invocations"].values())
 
 
@@ -104,7 +104,8 @@ def test_an_outcome_is_the_event_of_the_next_function(project: Project) -> None:
 
 
 def test_the_next_function_is_told_exactly_once_though_the_server_is_killed_again_and_again(project: Project) -> None:
-    """Each event for `next` has a request id of its own, and so a row: a second one for the same outcome would show."""
+    """Each event for `next` has its own request id, and so its own row: a second event for the same outcome would
+    show."""
     project.code(CODE)
     project.config(
         """
@@ -133,7 +134,7 @@ def test_the_next_function_is_told_exactly_once_though_the_server_is_killed_agai
     with project.up() as running:
 
         def left() -> int:
-            """Of one moment: an event moves from one count, and from one function, to another."""
+            """Count from a single status document: events move from one count, and from one function, to another."""
             functions = running.status()["functions"]
             return sum(int(functions[name][state]) for name in ("first", "next") for state in ("queued", "leased"))
 
@@ -186,7 +187,7 @@ def test_a_hanging_destination_does_not_hold_up_the_end_of_the_server(project: P
 
 
 class Cloud:
-    """A server with `--aws`, and what is emulated beside it."""
+    """A server with `--aws`, and the emulated services beside it."""
 
     def __init__(self, running: Running) -> None:
         self.running = running
@@ -215,7 +216,7 @@ class Cloud:
         )
 
     def message(self, queue: str) -> dict[str, Any]:
-        """The one message that comes to a queue."""
+        """Return the one message that arrives in a queue."""
         (found,) = eventually(lambda: self.aws.messages(queue), what=f"a message in {queue}")
         return dict(found)
 

@@ -24,7 +24,7 @@ FEWEST_RIGHT = 354
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example, trained."""
+    """The example after training."""
     return digits(tmp_path_factory)
 
 
@@ -50,7 +50,7 @@ def labels_of(trained: Path) -> dict[str, int]:
 
 
 def object_created(bucket: str, *keys: str) -> dict[str, Any]:
-    """An S3 event: the keys are URL-encoded in it, as S3 does."""
+    """Return an S3 event. S3 URL-encodes the keys."""
     return {
         "Records": [
             {
@@ -64,7 +64,7 @@ def object_created(bucket: str, *keys: str) -> dict[str, Any]:
 
 
 def request(body: bytes | None) -> dict[str, Any]:
-    """An HTTP API event, payload format 2.0, with the body in base64."""
+    """Return an HTTP API event, payload format 2.0, with the body in base64."""
     event: dict[str, Any] = {
         "version": "2.0",
         "routeKey": "POST /classify",
@@ -78,7 +78,7 @@ def request(body: bytes | None) -> dict[str, Any]:
 def test_training_twice_makes_the_same_model(trained: Path, tmp_path: Path) -> None:
     # Given the example, trained once
     first = (trained / "function" / "digits.onnx").read_bytes()
-    # When it is trained again
+    # When it is trained again from scratch
     again = Path(shutil.copytree(trained, tmp_path / "again"))
     (again / "function" / "digits.onnx").unlink()
     subprocess.run([sys.executable, again / "train.py"], check=True, capture_output=True, timeout=300)
@@ -89,7 +89,7 @@ def test_training_twice_makes_the_same_model(trained: Path, tmp_path: Path) -> N
 def test_the_held_out_part_has_360_pictures_and_their_names_do_not_tell_the_digit(trained: Path) -> None:
     # Given the labels
     labels = labels_of(trained)
-    # Then there is one picture for each, numbered, and each digit is about as frequent as any other
+    # Then each has one numbered picture, and all digits are about equally frequent
     pictures = sorted(path.name for path in (trained / "held-out").glob("*.png"))
     assert len(pictures) == HELD_OUT
     assert pictures == sorted(labels) == [f"digit-{number:04}.png" for number in range(1, HELD_OUT + 1)]
@@ -109,7 +109,7 @@ def test_no_held_out_picture_is_among_those_trained_on(trained: Path) -> None:
         training, held_out = module.load()
     finally:
         del sys.modules["digits_train"]
-    # Then they have no picture in common, and together they are the data set
+    # Then the parts share no picture, and together they are the data set
     seen = {image.tobytes() for image in training.images}
     assert not seen & {image.tobytes() for image in held_out.images}
     assert (len(training.labels), len(held_out.labels)) == (1797 - HELD_OUT, HELD_OUT)
@@ -125,7 +125,7 @@ def test_at_least_354_of_360_held_out_digits_are_right_through_png_files(
     # When their events arrive
     for name in labels:
         handler(object_created("uploads", name), None)
-    # Then each has a row, and nearly all are right
+    # Then each has a row, and nearly all are classified correctly
     rows = stores.tables["labels"]
     assert set(rows) == set(labels)
     assert sum(rows[name]["digit"] == digit for name, digit in labels.items()) >= FEWEST_RIGHT
@@ -140,9 +140,9 @@ def test_keys_are_decoded_and_every_record_of_an_event_is_labelled(
     pictures = dict(zip(["a b/ü+1.png", "100%/x.png"], list(labels)[:2], strict=True))
     for key, name in pictures.items():
         stores.bucket("uploads").write(key, (trained / "held-out" / name).read_bytes())
-    # When one event tells of both
+    # When one event names both
     answer = handler(object_created("uploads", *pictures), None)
-    # Then both are labelled under the keys as they are in the bucket
+    # Then both are labelled under their keys in the bucket
     assert set(answer) == set(pictures)
     assert stores.tables["labels"].keys() == set(pictures)
 
@@ -152,7 +152,7 @@ def test_a_posted_picture_is_answered_with_its_digit(trained: Path, handler: Cal
     name, digit = next(iter(labels_of(trained).items()))
     # When it is posted
     answer = handler(request((trained / "held-out" / name).read_bytes()), None)
-    # Then the answer is the digit, which is JSON and so the body of a 200
+    # Then the answer is the digit as JSON, which becomes the body of a 200
     assert answer["digit"] == digit
     assert json.loads(json.dumps(answer)) == answer
 
@@ -166,9 +166,9 @@ BROKEN = {
 
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
 def test_a_body_that_is_no_picture_gives_400(handler: Callable[..., Any], body: bytes) -> None:
-    # Given something else than a picture, when it is posted
+    # Given something other than a picture, when it is posted
     answer = handler(request(body), None)
-    # Then the caller is told
+    # Then the answer is 400
     assert answer["statusCode"] == 400
     assert "no picture" in json.loads(answer["body"])["message"]
 
@@ -179,7 +179,7 @@ def test_a_truncated_picture_gives_400(trained: Path, handler: Callable[..., Any
     picture = (trained / "held-out" / "digit-0001.png").read_bytes()
     # When they are posted
     answer = handler(request(picture[:kept_bytes]), None)
-    # Then the caller is told, rather than given a guess
+    # Then the answer is 400, and not a guess
     assert answer["statusCode"] == 400
 
 
@@ -193,9 +193,9 @@ def test_a_body_that_is_missing_or_not_base64_gives_400(handler: Callable[..., A
 def test_an_object_that_is_no_picture_fails_the_invocation_and_writes_no_row(
     handler: Callable[..., Any], stores: testing.Stores
 ) -> None:
-    # Given an object that only calls itself a picture
+    # Given an object that is not a picture in spite of its name
     stores.bucket("uploads").write("fake.png", b"text")
-    # When its event arrives, then the function fails, so that the event is retried and in the end given up
+    # When its event arrives, then the function fails, so that the event is retried and becomes a dead letter
     with pytest.raises(OSError, match="cannot identify"):
         handler(object_created("uploads", "fake.png"), None)
     assert not any(stores.tables.values())

@@ -1,4 +1,5 @@
-"""What `thawd up --aws` emulates lives in the data folder, and is there before functions are published."""
+"""The data of `thawd up --aws`'s emulated services is in the data folder, and is loaded before functions are
+published."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from .test_aws import client
 
 
 def fill(aws: Any) -> dict[str, str]:
-    """Give each service something to hold; what cannot be told by its name."""
+    """Store something in each service. Return the ids that the services chose."""
     s3 = aws("s3")
     s3.create_bucket(Bucket="images")
     s3.put_bucket_versioning(Bucket="images", VersioningConfiguration={"Status": "Enabled"})
@@ -53,7 +54,7 @@ def fill(aws: Any) -> dict[str, str]:
 
 
 def look(aws: Any, known: dict[str, Any]) -> None:
-    """All of it is as it was."""
+    """Check that everything is unchanged."""
     s3 = aws("s3")
     old = s3.get_object(Bucket="images", Key="a", VersionId=known["first"])
     assert (old["Body"].read(), old["Metadata"]) == (b"first", {"colour": "red"})

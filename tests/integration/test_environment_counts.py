@@ -1,4 +1,4 @@
-"""Claims about how many environments a function has: bursts, idle ones, provisioned ones, the machine's limit."""
+"""How many environments a function has: bursts, idle ones, provisioned ones, the machine's limit."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_machines_limit_queues_requests_and_then_throttles(project: Project)
             return str(answer.get("FunctionError"))
 
         asked = [threads.submit(one, number) for number in range(10)]
-        # Those that got an environment keep it until all others have been told.
+        # Invocations with an environment keep it until all others have been throttled.
         try:
             for _ in range(8):
                 assert throttled.acquire(timeout=DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Claims about processes that functions start and leave: they end with their environment or the server."""
+"""Processes that functions start and leave running: they end with their environment or the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_no_process_outlives_a_server_that_is_killed(project: Project) -> None:
 
 
 def test_detached_processes_end_with_their_environment_or_at_the_next_start(project: Project) -> None:
-    seconds = 100_000 + os.getpid()  # no other run on this machine has processes that sleep for as long
+    seconds = 100_000 + os.getpid()  # no other test run on this machine has processes that sleep for this long
     project.code(
         f"""
         import os, subprocess
@@ -53,7 +53,7 @@ def test_detached_processes_end_with_their_environment_or_at_the_next_start(proj
     project.config('[functions.app]\nhandler = "app.handler"\n')
 
     def sleepers() -> list[str]:
-        """Also those that were stopped with their environment before setsid had become sleep."""
+        """Find the detached processes, including those killed before setsid had become sleep."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -62,9 +62,10 @@ def test_detached_processes_end_with_their_environment_or_at_the_next_start(proj
         return found
 
     def detached(running: Running) -> int:
-        """The environment, once what it has detached is there.
+        """Return the environment's process id once the process that it detached runs.
 
-        Whose it is cannot be told: it ends with any environment, such as the one in which the snapshot was tested.
+        thawd cannot tell which environment detached it. So it ends when any environment ends, such as the one in which
+        the snapshot was tested.
         """
         pids = [0]
         eventually(lambda: pids.append(running.invoke("app", {})[0]) or sleepers(), what="the detached process")
@@ -82,7 +83,8 @@ def test_detached_processes_end_with_their_environment_or_at_the_next_start(proj
         assert processes_of(project.data)
         with project.up():
             eventually(lambda: not processes_of(project.data), what="the end of all, there being no template")
-    for pid_text in sleepers():  # without variables of ours and without a cgroup, nobody can tell whose it was
+    # without thawd's variables and without a cgroup, thawd cannot tell whose process it was
+    for pid_text in sleepers():
         os.kill(int(pid_text), signal.SIGKILL)
 
 
@@ -107,7 +109,7 @@ def test_children_of_a_handler_leave_no_zombies(project: Project) -> None:
             children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
             states = []
             for child in children:
-                with contextlib.suppress(OSError):  # reaped between the two looks
+                with contextlib.suppress(OSError):  # it was reaped while the test read the list
                     states.append(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0])
             return states.count("Z")
 
@@ -115,7 +117,7 @@ def test_children_of_a_handler_leave_no_zombies(project: Project) -> None:
 
 
 def test_a_function_that_floods_its_log_slows_nobody_else(project: Project) -> None:
-    """Whether its init left the flooding process behind or its handler."""
+    """It makes no difference whether init or the handler left the flooding process behind."""
     project.code(
         """
         import subprocess
@@ -143,7 +145,7 @@ def test_a_function_that_floods_its_log_slows_nobody_else(project: Project) -> N
         running.invoke("cold", {})
         for _ in range(100):
             assert running.invoke("app", {})[1] is None
-        # A median would be a timing; what must not happen is a server that does nothing but read.
+        # This does not test a timing. It only rules out a server that does nothing but read the log.
         kinds = running.function("app")["invocations"]
         assert kinds["warm"]["p50_ms"] < 50 * max(1.0, kinds["thaw"]["p50_ms"])
         logs = sum(path.stat().st_size for path in (project.data / "logs").iterdir())

@@ -1,4 +1,4 @@
-"""Claims about how environments start: with which interpreter, forked or cold; and about an init that fails."""
+"""How environments start: with which interpreter, forked or cold; and what happens when init fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .handler_actions import FORKED
 
 
 def burst(running: Running, count: int, event: dict[str, Any]) -> list[tuple[Any, str | None]]:
-    """`count` invocations at once."""
+    """Run `count` concurrent invocations."""
     with ThreadPoolExecutor(count) as threads:
         return list(threads.map(lambda _: running.invoke("app", event), range(count)))
 
@@ -50,7 +50,7 @@ def test_an_init_error_is_told_once_and_does_not_loop(project: Project) -> None:
                 assert said in document["errorMessage"]
             assert running.invoke("good", {}) == (1, None)
             log = (project.data / "logs" / f"{name}.log").read_text()
-            assert 1 <= log.count("INIT_START") <= 2  # at publication, and once more with the first invocation
+            assert 1 <= log.count("INIT_START") <= 2  # once when published, and once more with the first invocation
         eventually(
             lambda: sum("init failed" in line for line in running.output) >= len(BROKEN), what="the word of each"
         )
@@ -91,7 +91,7 @@ def test_an_init_phase_over_the_memory_limit_is_ended(project: Project) -> None:
 @pytest.mark.parametrize(
     ("version", "kind"),
     [
-        # Each way to start with one version, and each version with one way; the rest are tests of `running`.
+        # Each way to start with one version, and each version with one way. The tests with `running` cover the rest.
         ("3.9", "thaw"),
         ("3.9", "fork"),
         ("3.9", "cold"),
@@ -163,7 +163,7 @@ def test_a_function_with_native_threads_falls_back_to_cold_and_says_why(project:
 
 
 def test_a_thread_pool_that_handles_forks_does_not_hinder_one(project: Project) -> None:
-    """OpenBLAS takes its threads down for a fork and starts them again; NumPy is in nearly every function."""
+    """OpenBLAS stops its threads for a fork and starts them again. Nearly every function uses NumPy."""
     pytest.importorskip("numpy")
     project.code(
         """

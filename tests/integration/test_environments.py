@@ -1,4 +1,5 @@
-"""Claims about environments under load and kills: what one does never touches another request, however they start."""
+"""Environments under load and kills: an environment's fault never affects another request, however environments
+start."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from .handler_actions import CODE, FORKED, together
 
 @pytest.fixture(scope="module", params=["thaw", "fork", "cold"])
 def kind(request: pytest.FixtureRequest) -> str:
-    """How environments start; every claim that takes `running` holds for each kind."""
+    """How environments start. Every test that takes `running` runs with each kind."""
     return str(request.param)
 
 
@@ -71,7 +72,7 @@ def test_functions_see_lambdas_variables_and_not_the_servers(running: Running, k
 @pytest.mark.parametrize("action", ["memory", "child memory"])
 def test_memory_over_the_limit_is_killed(running: Running, action: str) -> None:
     answer, error = running.invoke("app", {"do": action, "mib": 400, "s": 10})
-    # A child over the limit may be killed alone, as the kernel does on Lambda, and the handler goes on.
+    # The kernel may kill only a child that exceeds the limit, as on Lambda; then the handler continues.
     if action == "memory" or error is not None:
         assert error == "Unhandled"
         assert answer["errorType"] == "Runtime.ExitError"
@@ -106,9 +107,9 @@ def test_what_a_handler_leaves_running_ends_with_its_environment(running: Runnin
         answer, error = running.invoke("app", {"do": action})
         assert error is None, answer
         os.kill(answer["pid"], signal.SIGKILL)
-        # Until then it may be given the next request: nobody has told the platform yet.
+        # Until the process has ended, the platform does not know about the kill and may lease the environment again.
         eventually(lambda pid=answer["pid"]: not Path(f"/proc/{pid}").exists(), what="the end of the environment")
-    # Template, if any, is the only process left that is not an idle environment.
+    # A template, if there is one, is the only process left that is not an idle environment.
     eventually(
         lambda: len(processes_of(running.project.data)) <= 1 + sum(running.function("app")["environments"].values()),
         what="the end of the strays",
@@ -116,7 +117,7 @@ def test_what_a_handler_leaves_running_ends_with_its_environment(running: Runnin
 
 
 def test_killing_environments_and_the_template_under_load_answers_every_request(running: Running) -> None:
-    """When -9 hits environments and the template under load, each answer is right or the right error."""
+    """When SIGKILL ends environments and the template under load, each answer is correct or is the expected error."""
     stop = threading.Event()
     answers: list[tuple[Any, str | None]] = []
 

@@ -1,4 +1,4 @@
-"""Claims about ephemeral_storage_mb: an environment whose temporary folder holds more is ended, and it is said why."""
+"""ephemeral_storage_mb: an environment with more in its temporary folder is ended, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_an_invocation_that_writes_too_much_ends_and_is_told_why(project: Projec
         assert error == "Unhandled"
         assert document["errorType"] == "Runtime.ExitError"
         assert document["errorMessage"].endswith(f"its temporary folder (/tmp) holds 600 MB, {SAID}")
-        assert SAID in project.command("logs", "f", "--raw").stdout
+        eventually(lambda: SAID in project.command("logs", "f", "--raw").stdout, what="the reason in the log")
         assert server.invoke("f", {"mb": 0})[0] != within
         eventually(lambda: not list((project.data / "tmp").glob("*/file")), what="the end of the folder")
 
@@ -45,7 +45,7 @@ def test_one_that_wrote_too_much_and_answered_is_not_used_for_long(project: Proj
     project.code(CODE)
     project.config('[functions.f]\nhandler = "app.handler"\n')
     with project.up() as server:
-        # One that is looked at before it has answered ends with its invocation.
+        # An environment whose folder is measured during the invocation ends with that invocation, so try again.
         answered = eventually(lambda: (found := server.invoke("f", {"mb": 600}))[1] is None and found, what="an answer")
         first = answered[0]
         eventually(lambda: not any(server.function("f")["environments"].values()), what="its end")

@@ -1,4 +1,4 @@
-"""`AWS_LAMBDA_EXEC_WRAPPER`: a program that is given the runtime's command line, and scripts of sh that are bash's."""
+"""`AWS_LAMBDA_EXEC_WRAPPER`: a program that gets the runtime's command line, and sh scripts that need bash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .conftest import Project
 from .test_aws import ROLE
 from .test_web_adapter import ADAPTER, APPLICATION
 
-# Arrays are bash's, which /bin/sh is on Amazon Linux.
+# Only bash has arrays. On Amazon Linux, /bin/sh is bash.
 WRAPPER = """#!/bin/sh
 words=(zero one)
 export WRAPPED="${words[1]} $#"
@@ -131,7 +131,7 @@ def zipped(**files: str) -> bytes:
 
 
 def test_a_web_adapter_of_a_layer_answers_for_a_managed_runtime(project: Project) -> None:
-    """As the adapter's page says: its layer, the variable, and a script as the handler; Python is never started."""
+    """As the adapter's page says: its layer, the variable, and a script as the handler. Python does not start."""
     project.config("")
     port = quiet_port()
     adapter = zipped(extensions__lambda_adapter=ADAPTER, bootstrap='#!/bin/sh\nexec "$LAMBDA_TASK_ROOT/$_HANDLER"\n')

@@ -1,4 +1,4 @@
-"""Pages of other sites in a browser on this machine, at a server without a key: rebinding, cross-site requests."""
+"""Pages of other sites in a browser on this machine, with a server without a key: rebinding and cross-site requests."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ PATHS = [
 def test_a_page_whose_name_was_rebound_to_this_machine_is_told_nothing(
     running: Running, method: str, path: str, host: str
 ) -> None:
-    # Of the same origin as what it calls, so that the browser says nothing that is foreign but the name.
+    # The page has the same origin as the address it calls. Only the host name shows the browser's request as foreign.
     headers = {"Host": host, "Sec_Fetch_Site": "same-origin", "Origin": f"http://{host}"}
     path = url_of(running, "echo") if path == "URL" else path
     status, _, body = ask(running, path, method=method, **headers)
@@ -126,7 +126,7 @@ def test_a_page_in_a_bucket_does_not_run(running: Running) -> None:
         status, headers, _ = ask(running, "/uploads/page.html", method=method)
         assert (status, headers["x-content-type-options"]) == (200, "nosniff")
         assert "sandbox" in headers["content-security-policy"].split("; ")
-    # What runs all the same has an origin that is nobody's.
+    # A script that runs nevertheless has the origin "null".
     assert ask(running, INVOKE, method="POST", Origin="null")[0] == 403
 
 

@@ -1,4 +1,4 @@
-"""Claims about the end of a server whose tables, buckets and destinations elsewhere have stopped answering."""
+"""A server stops even though its remote tables, buckets and destinations have stopped answering."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.integration.conftest import Project, Running, eventually
 from tests.integration.emulated import EmulatedAws
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-# A thawd whose clients wait for an answer for ever: what ends while an endpoint is frozen has not waited for it. When
-# it stops it also waits less long for deliveries, none of which ends.
+# A thawd with clients that wait practically for ever: if it stops while an endpoint is frozen, it did not wait for the
+# endpoint. It also gives deliveries less time when it stops, because none of them can end.
 PATIENT = """#!{python}
 import sys
 from thawd.cli import program as cli
@@ -57,10 +57,10 @@ def writing(event, context):
 
 
 class Between:
-    """Passes on what comes for an endpoint; while it is frozen it takes everything, passes nothing on, says nothing.
+    """A proxy for an endpoint. While frozen, it accepts everything, forwards nothing and answers nothing.
 
     Attributes:
-        held: set once something has come while it was frozen.
+        held: set once something has arrived while it was frozen.
     """
 
     def __init__(self, url: str) -> None:
@@ -73,7 +73,7 @@ class Between:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """So it is meanwhile; what came in that time is never passed on."""
+        """Freeze the proxy. What arrives meanwhile is never forwarded."""
         self.held.clear()
         self._frozen = True
         yield
@@ -105,7 +105,7 @@ class Between:
 
 
 class Cloud:
-    """The emulated AWS, and a way to it that can be frozen."""
+    """The emulated AWS, behind a proxy that can be frozen."""
 
     def __init__(self, aws: EmulatedAws) -> None:
         self.aws = aws
@@ -118,7 +118,7 @@ class Cloud:
         return self.aws.client(service)
 
     def stored(self) -> list[str]:
-        """What has come of events, wherever it goes: the requests' numbers."""
+        """Return what the events have stored in any of the services: rows, objects and messages."""
         rows = [row["_json"]["S"] for row in self.client("dynamodb").scan(TableName="labels")["Items"]]
         s3 = self.client("s3")
         for entry in s3.list_objects_v2(Bucket="there").get("Contents", []):
@@ -137,7 +137,7 @@ def cloud(aws: EmulatedAws) -> Iterator[Cloud]:
 
 @pytest.fixture
 def patient(tmp_path: Path) -> str:
-    """What to start instead of Python."""
+    """The program to start instead of Python."""
     path = tmp_path / "patient"
     path.write_text(PATIENT.format(python=sys.executable))
     path.chmod(0o755)
@@ -145,7 +145,7 @@ def patient(tmp_path: Path) -> str:
 
 
 def configure(project: Project, cloud: Cloud, *, success: str = "", grace_s: float = 30.0) -> dict[str, str]:
-    """A project with stores behind `cloud`'s way; the environment that its server needs."""
+    """Configure a project with stores behind the proxy of `cloud`. Return the environment variables for its server."""
     project.code(CODE)
     handlers = "".join(f'[functions.{name}]\nhandler = "app.{name}"\n' for name in ("putting", "writing"))
     project.config(
@@ -178,15 +178,15 @@ def test_a_destination_that_is_frozen_does_not_hold_up_the_end_and_gets_its_outc
     environ = configure(project, cloud, success=success.format(between=cloud.between.url))
     with cloud.between.frozen():
         with project.up(environ=environ, python=patient) as running:
-            # Given an outcome on its way to where nobody answers
+            # Given an outcome on its way to an endpoint that does not answer
             send(running, "f", n=7, ran=str(ran))
             eventually(cloud.between.held.is_set, what="what is asked of the endpoint")
-            # When thawd is told to stop, it ends all the same
+            # When thawd is told to stop, then it ends nevertheless
             assert running.stop() == 0
         assert not any("Traceback" in line for line in running.output), running.output
         assert running.output[-1] == "stopped", running.output
     if success.startswith("{"):
-        return  # a hook that is nobody's: there is nothing to look into
+        return  # the webhook is not a real service, so there is nothing to check
     # Then the outcome is there after the next start, and the handler has not run for it again
     with project.up(environ=environ):
         stored = eventually(cloud.stored, what="the outcome")
@@ -196,7 +196,7 @@ def test_a_destination_that_is_frozen_does_not_hold_up_the_end_and_gets_its_outc
 
 
 def running_is_idle(project: Project) -> bool:
-    """Whether nothing waits in the queue of the server that runs."""
+    """Return whether the running server's queue has no waiting event or outcome."""
     done = project.command("queue", "--json")
     functions = json.loads(done.stdout)["functions"] if done.returncode == 0 else {"f": {"queued": 1}}
     return not any(entry.get("queued") or entry.get("delivering") for entry in functions.values())
@@ -207,7 +207,7 @@ def running_is_idle(project: Project) -> bool:
 def test_a_handler_that_waits_for_a_frozen_store_is_given_the_grace_time_and_runs_again_after_the_next_start(
     project: Project, cloud: Cloud, patient: str, function: str, *, twice: bool
 ) -> None:
-    # Given a grace time that is short, or one that a second signal cuts short
+    # Given a short grace time, or a long one that a second signal cuts short
     environ = configure(project, cloud, grace_s=3600.0 if twice else 0.2)
     with cloud.between.frozen():
         with project.up(environ=environ, python=patient) as running:

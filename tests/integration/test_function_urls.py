@@ -228,7 +228,7 @@ def test_without_keys_of_ones_own_the_pair_test_test_signs(project: Project) -> 
 
 
 def test_a_url_open_to_all_needs_no_key_and_everything_else_does(project: Project) -> None:
-    """Who may call is said by the URL; `server.key` is for what has no word of its own."""
+    """The URL's auth_type decides who may call it. `server.key` applies to everything without such a setting."""
     project.code(CODE)
     project.config('key = "long-enough"\n[functions.f]\nhandler = "app.handler"\nurl = { auth_type = "NONE" }\n')
     with project.up() as running:

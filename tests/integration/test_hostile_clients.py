@@ -1,6 +1,6 @@
-"""Clients that send slowly, too much, or never to the end: real sockets against the HTTP port, limits set short.
+"""Clients that send slowly, too much or incompletely: real sockets at the HTTP port, with short limits.
 
-Nothing here waits for a time to pass: what is over its limit is closed, and the tests wait for that.
+No test sleeps: the server closes what exceeds its limit, and the tests wait for that.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from thawd.server.web import configured
 
 LIMITS = ConnectionLimits(connections=200, head_s=DEADLINE_S, idle_s=DEADLINE_S, stall_s=DEADLINE_S)
 SHORT_S = 0.1
-# More than the kernel keeps for a client that does not read (tcp_wmem, 4 MiB, and what the client asks for).
+# More than the kernel buffers for a client that does not read (tcp_wmem, 4 MiB, and the client's own buffer).
 LARGE = b"a" * 8_000_000
 
 
 class Application:
-    """Answers with the length of the body; ``/slow`` once it may, ``/unread`` without reading it, ``/large`` much."""
+    """Answers with the length of the body; ``/slow`` when allowed, ``/unread`` without reading, ``/large`` with a large
+    body."""
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
@@ -70,7 +71,7 @@ async def _answer_in_two_parts(send: Send, half_written: Callable[[], object]) -
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
     await send({"type": "http.response.body", "body": LARGE[:-1], "more_body": True})
     half_written()
-    await send({"type": "http.response.body", "body": LARGE[-1:]})  # which waits until most of it has been read
+    await send({"type": "http.response.body", "body": LARGE[-1:]})  # waits until the client has read most of it
 
 
 class Port:
@@ -137,7 +138,7 @@ class Port:
 
 
 class Client:
-    """One connection, used as no proper client would."""
+    """One connection, used in ways that no proper client would."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -162,7 +163,7 @@ class Client:
         return self.answer()[0]
 
     def rest(self) -> bytes:
-        """All that comes until the server closes the connection."""
+        """Read until the server closes the connection, and return what arrived."""
         try:
             return self.file.read()
         except ConnectionResetError:
@@ -303,7 +304,7 @@ def test_pipelined_requests_that_wait_are_bounded_together() -> None:
         assert opened.get()[0] == 200
 
 
-# How many
+# Number of connections
 
 
 def test_idle_connections_shut_nobody_out_and_that_is_told_once() -> None:
@@ -333,7 +334,7 @@ def _all_at_work(opened: Port, count: int) -> None:
 
 
 def _that_do_not_read(opened: Port, count: int) -> list[Client]:
-    """Clients, one after another, that ask for much and do not read it; the server waits for them."""
+    """Open clients that request a large body and do not read it, until the server waits for each of them."""
     clients = []
     for _ in range(count):
         clients.append(opened.connect(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n", receive_bytes=4096))

@@ -1,4 +1,4 @@
-"""The Invoke API through boto3 and the AWS CLI: what Lambda's clients see."""
+"""The Invoke API through boto3 and the AWS CLI, as clients of Lambda see it."""
 
 from __future__ import annotations
 
@@ -157,8 +157,10 @@ def test_a_failing_event_is_retried_with_its_request_id_and_then_given_up(runnin
     assert record["requestPayload"] == {"do": "raise"}
     assert record["responsePayload"]["errorType"] == "ValueError"
     assert eventually(lambda: running.function("failing")["dead"] == 1, what="the dead letter")
-    log = running.project.command("logs", "failing").stdout
-    assert log.count(f"START RequestId: {request_id}") == 2
+    eventually(
+        lambda: running.project.command("logs", "failing").stdout.count(f"REPORT RequestId: {request_id}") == 2,
+        what="the log of both attempts",
+    )
 
 
 def test_the_log_tail_holds_the_invocations_own_lines(running: Running) -> None:

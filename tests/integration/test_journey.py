@@ -1,4 +1,5 @@
-"""One way through everything: an object is put, a function makes a row of it, another answers an HTTP request by it."""
+"""One run through everything: an object is put, a function makes a row from it, another answers an HTTP request with
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about the Logs API, through boto3 and the AWS CLI. Pages named: CloudWatch Logs API reference."""
+"""The Logs API, through boto3 and the AWS CLI. The page names are those of the CloudWatch Logs API reference."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def line(number: int) -> str:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Logs of three groups; that of `f` has lines 0 to 299 in three files, one a millisecond."""
+    """Logs of three groups. The log of `f` has lines 0 to 299 in three files, one line per millisecond."""
     folder = tmp_path_factory.mktemp("logs")
     path = folder / "f.log"
     rotated(path, 2).write_text("".join(map(line, range(100))))
@@ -171,7 +171,7 @@ def test_backward_tokens_lead_to_the_beginning_and_a_forward_token_back(logs: An
     assert pages[-1]["nextBackwardToken"] == pages[-2]["nextBackwardToken"]
     found = [numbers(page["events"]) for page in pages]
     assert [number for page in reversed(found) for number in page] == list(range(2, 300, 3))
-    # A page's forward token leads to what follows it, which is the page before.
+    # A page's forward token leads to the events after it, which are those of the previous page here.
     again = logs.get_log_events(**asked, nextToken=pages[1]["nextForwardToken"])
     assert numbers(again["events"]) == found[0]
 

@@ -1,4 +1,4 @@
-"""A FastAPI application through Mangum, unmodified, behind routes of both payload formats and a function URL."""
+"""An unmodified FastAPI application with Mangum, behind routes of both payload formats and a function URL."""
 
 from __future__ import annotations
 

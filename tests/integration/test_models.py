@@ -1,4 +1,5 @@
-"""Claims about models from a store: whole, once, gone on with, checked, bounded, not taken away from who uses them."""
+"""Models from a store: complete, loaded once, downloads resumed, checked, bounded in memory, not removed while in
+use."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def aws() -> Iterator[EmulatedAws]:
 
 
 class There:
-    """A folder of the emulated S3, of the test's own, and a cache of its own."""
+    """A prefix in the emulated S3 and a model cache, both for one test only."""
 
     def __init__(self, aws: EmulatedAws, name: str, folder: Path) -> None:
         self.client = aws.client("s3")
@@ -234,14 +235,17 @@ def test_a_model_that_is_replaced_by_a_broken_one_is_served_on(there: There) -> 
     for _ in range(3):
         assert residents.get(address).value == b"good"
         assert residents.failure == "not a model"
-    assert tried == [b"good", b"broken", b"good"]  # and not each time
+    assert tried == [b"good", b"broken", b"good"]  # the broken model is not tried again each time
     there.put("a.bin", b"better")
     assert residents.get(address).value == b"better"
     assert (residents.failure, residents.replaced) == (None, 1)
 
 
 class Slow(BaseHTTPRequestHandler):
-    """An S3 with one object, which sends half of it and waits; ranges are noted and answered at once."""
+    """An S3 server with one object.
+
+    It sends half of it and waits; it records range requests and answers them completely.
+    """
 
     data = some_bytes(4 * MIB)
     ranges: list[str]
@@ -271,7 +275,7 @@ class Slow(BaseHTTPRequestHandler):
         self.wfile.write(self.data[: 2 * MIB])
         self.wfile.flush()
         self.half_sent.set()
-        self.connection.recv(1)  # until the client is gone
+        self.connection.recv(1)  # until the client has disconnected
 
     def log_message(self, *_: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Claims about models inside functions: loaded before the snapshot, held in each copy, told step by step."""
+"""Models inside functions: loaded before the snapshot, held in each copy, reported step by step."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_model_opened_from_s3_is_frozen_with_the_function_and_held_in_each_cop
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small models of the example's."""
+    """A store with two small models of the multi-model example."""
     needs("onnx", "onnxruntime")
     folder = tmp_path_factory.mktemp("store")
     options = ["--count", "2", "--width", "4", "--side", "32"]

@@ -1,4 +1,4 @@
-"""Node's handlers as AWS's own Node runtime takes them: both kinds of module, callbacks, errors, the log, streaming."""
+"""Node handlers, treated as by AWS's own Node runtime: both kinds of module, callbacks, errors, the log, streaming."""
 
 from __future__ import annotations
 
@@ -136,7 +136,8 @@ HANDLERS = {
     "s_large": "streaming.large",
 }
 OPTIONS = {
-    # What is asked for again is to find its environment, however long that takes; the others make room for them.
+    # Functions that a test invokes again must keep their environment. The others get a short idle timeout, which frees
+    # room.
     "large": "",
     "s_large": "",
     "prelude": 'url = { auth_type = "NONE", invoke_mode = "RESPONSE_STREAM" }\n',
@@ -211,7 +212,7 @@ def test_handlers_answer(running: Running, name: str, answer: Any) -> None:
     ],
 )
 def test_failures_are_told_by_lambdas_error_types(running: Running, name: str, error_type: str, message: str) -> None:
-    for _ in range(2):  # the second time in the same environment, or in the one that took its place
+    for _ in range(2):  # the second time in the same environment, or in its replacement
         document, error = running.invoke(name, {})
         assert error == "Unhandled"
         assert document["errorType"] == error_type
@@ -225,7 +226,8 @@ def test_a_callbacks_answer_is_sent_when_nothing_is_left_to_do_unless_the_handle
         assert match
         return float(match[1])
 
-    assert duration_ms({"stop": True}) < 1900  # the timer of two seconds goes on, and nobody waits for it
+    # the timer of two seconds keeps running, but the answer does not wait for it
+    assert duration_ms({"stop": True}) < 1900
     assert duration_ms({}) >= 1990
 
 

@@ -1,4 +1,4 @@
-"""AWS's SDK in Node functions: found where npm has installed it for all, and never on its way to AWS under `--aws`."""
+"""AWS's SDK in Node functions: a globally installed one is found, and under `--aws` it never sends requests to AWS."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ runtime = "nodejs20.x"
 
 
 def install(folder: Path, name: str = "client-s3") -> None:
-    """A client as npm installs it, for `require` and for `import`."""
+    """Install a client as npm does, for `require` and for `import`."""
     package = folder / "@aws-sdk" / name
     package.mkdir(parents=True)
     described = {

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.s3.endpoint`: boto3 works with it, and a PUT is one event."""
+"""`thawd.gateway.s3.endpoint`: boto3 works with it, and a PUT causes one event."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_put_is_one_event_also_of_the_same_content_and_all_at_once(served:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: s3.put_object(Bucket="uploads", Key=f"n{i % 40}", Body=b"x"), range(120)))
         list(pool.map(lambda i: s3.put_object(Bucket="uploads", Key="one", Body=b"%d" % (i % 3)), range(80)))
-    # The watcher has had its notices of all these once it has seen a file that came later
+    # When the watcher has seen a later file, it has handled the notifications for all earlier ones
     (served.folder / "uploads/later").write_bytes(b"1")
     seen = Counter()  # type: Counter[str]
     while "ObjectCreated:Put later" not in seen:
@@ -90,7 +90,7 @@ def test_files_are_uploaded_and_downloaded_as_boto3_does_it(served: Served, s3: 
     source.write_bytes(os.urandom(20_000_000))
     one_put = boto3.s3.transfer.TransferConfig(multipart_threshold=5 * 1024**3)
     s3.upload_file(str(source), "uploads", "model.onnx", Config=one_put)
-    # Downloaded in ranges, as it is over the threshold of 8 MiB
+    # Downloaded in ranges, because it exceeds the threshold of 8 MiB
     s3.download_file("uploads", "model.onnx", str(tmp_path / "again"))
     assert (tmp_path / "again").read_bytes() == source.read_bytes()
     s3.upload_fileobj(io.BytesIO(b"stream"), "uploads", "stream")
@@ -136,7 +136,7 @@ def test_chunked_bodies_with_trailers_are_decoded_and_checked(served: Served, s3
     assert (status, xml_code(document)) == (400, "BadDigest")
     status, _, document = served.request("PUT", "/uploads/d", data[:20], headers)
     assert (status, xml_code(document)) == (400, "IncompleteBody")
-    # Without a content length, in chunks of HTTP's own kind
+    # Without a content length: HTTP's chunked encoding
     assert served.request("PUT", "/uploads/e", iter([b"one", b"two"]), {})[0] == 200
     assert (served.folder / "uploads/e").read_bytes() == b"onetwo"
     status, _, document = served.request("PUT", "/uploads/f", body, {"content-md5": "AAAAAAAAAAAAAAAAAAAAAA=="})

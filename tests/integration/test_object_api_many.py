@@ -1,4 +1,4 @@
-"""Claims about operations on many objects and on buckets: ListObjects, DeleteObjects, ListBuckets."""
+"""Operations on many objects and on buckets: ListObjects, DeleteObjects, ListBuckets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about multipart uploads: boto3 and the aws CLI use them by default, they are one event, nothing is left."""
+"""Multipart uploads, which boto3 and the AWS CLI use by default: each causes one event and leaves no files behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def staged(served: Served) -> list[str]:
 
 
 class Sent:
-    """A multipart upload by hand."""
+    """A multipart upload, made request by request."""
 
     def __init__(self, s3: Any, key: str = "k") -> None:
         self.s3 = s3
@@ -258,7 +258,7 @@ def test_an_upload_outlives_a_restart_but_not_a_day_without_parts(tmp_path: Path
         s3.close()
     a_day_ago = time.time() - 24 * 3600 - 60
     os.utime(staging / f"upload-{abandoned.of['UploadId']}", (a_day_ago, a_day_ago))
-    # What a server killed while it removed one leaves
+    # What a server leaves that is killed while it removes an upload
     (staging / "gone-1").mkdir()
     (staging / "gone-1/00001-part").write_bytes(b"x")
     with Served(tmp_path) as served:
@@ -292,7 +292,7 @@ def test_a_completion_that_takes_long_keeps_the_connection_alive(
         {"if-none-match": "*"},
     )
     response = connection.getresponse()
-    # Too late for another status: as with S3, the error is in the document
+    # The status has been sent already, so the error is in the document, as with S3
     body = response.read()
     assert (response.status, xml_code(body)) == (200, "PreconditionFailed")
     assert body.startswith(b'<?xml version="1.0" encoding="UTF-8"?>\n')
@@ -320,7 +320,7 @@ def test_a_completion_holds_up_nobody_else(served: Served, s3: Any) -> None:
             answered += 1
         done.result()
     other.close()
-    assert answered > 3  # one would be held up until its end, and the next be told of it
+    assert answered > 3  # if the completion blocked the server, this would be 1 or 2
 
 
 def test_a_full_disk_fails_the_upload_and_leaves_nothing_behind() -> None:
@@ -334,7 +334,8 @@ def test_a_full_disk_fails_the_upload_and_leaves_nothing_behind() -> None:
         with Served(folder) as served:
             s3 = served.client()
             one_by_one = TransferConfig(use_threads=False)
-            # Too large for its parts, and too large only for the parts and the whole
+            # The first size is too large for the parts; the second only for the parts together with the assembled
+            # object
             for size in (40 * MIB, 17 * MIB):
                 with pytest.raises(Exception, match="is full"):
                     s3.upload_fileobj(io.BytesIO(bytes(size)), "uploads", "big", Config=one_by_one)

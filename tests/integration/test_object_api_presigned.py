@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.s3.endpoint`: URLs that boto3 signed work, and requests meant for S3 are known."""
+"""`thawd.gateway.s3.endpoint`: URLs that boto3 signed work, and requests meant for S3 are recognised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Claims about `thawd.gateway.s3.endpoint`: what it refuses, and that nothing is left behind or let through."""
+"""`thawd.gateway.s3.endpoint`: what it refuses, that refused requests leave nothing behind, and that none gets
+through."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ def test_links_that_lead_elsewhere_are_not_followed(served: Served, s3: Any, tmp
             assert code_of(caught) == "InvalidArgument"
         assert (tmp_path / "secret").read_bytes() == b"secret"
         assert [p.name for p in tmp_path.iterdir()] == ["secret"]
-        # A PUT takes the place of a link, it does not write through it
+        # A PUT replaces a link instead of writing through it
         s3.put_object(Bucket="uploads", Key="out-file", Body=b"mine")
         assert (tmp_path / "secret").read_bytes() == b"secret"
         assert (root / "out-file").read_bytes() == b"mine"
@@ -156,7 +157,7 @@ def test_properties_that_would_be_lost_are_refused(served: Served, s3: Any, name
         with pytest.raises(ClientError, match="is not supported") as caught:
             call(Bucket="uploads", Key="k", **{name: NOT_KEPT[name]})
         assert code_of(caught) == "NotImplemented"
-    # A customer's key, which the SDK sends over TLS only, and a field in the URL, as presigned ones have it
+    # A customer's encryption key, which the SDK sends only over TLS, and metadata in the URL, as in presigned URLs
     header = {"x-amz-server-side-encryption-customer-algorithm": "AES256"}
     assert served.request("PUT", "/uploads/k", b"1", header)[0] == 501
     assert served.request("PUT", "/uploads/k?x-amz-meta-camera=left", b"1")[0] == 501
@@ -246,7 +247,7 @@ def test_a_connection_goes_on_after_a_refused_upload(served: Served, s3: Any) ->
     connection.request("GET", "/uploads/missing")
     assert connection.getresponse().status == 404
     connection.close()
-    # One that waits for leave to send its body gets an answer at once, and no leave
+    # A client that waits for permission to send its body gets the error immediately, without that permission
     with socket.create_connection(("127.0.0.1", served.port)) as waiting:
         waiting.sendall(
             b"PUT /uploads/.hidden HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Bucket to function to table or destination, whole and under adversity: nothing accepted is lost."""
+"""From bucket to function to table or destination, in good and bad conditions: nothing accepted is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def rows(project: Project, table: str = "sizes") -> dict[str, Any]:
 
 
 def left(running: Running) -> int:
-    """Events that are not through, of one moment."""
+    """Count the events that have not ended, from a single status document."""
     measure = running.function("measure")
     return int(measure["queued"]) + int(measure["leased"])
 
@@ -164,7 +164,7 @@ def can_mount() -> bool:
 
 @pytest.mark.skipif(not shutil.which("unshare") or not can_mount(), reason="needs the right to mount")
 def test_a_full_disk_is_a_clear_error_and_nothing_accepted_is_lost(measuring: Project) -> None:
-    """Events on a full disk are refused, and taken again once there is room."""
+    """Events are refused while the disk is full, and accepted again when there is room."""
     measuring.data.mkdir()
     script = f'mount -t tmpfs -o size=6m tmpfs "{measuring.data}" && exec "$0" "$@"'
     wrapper = measuring.root / "in-a-small-disk"
@@ -174,7 +174,7 @@ def test_a_full_disk_is_a_clear_error_and_nothing_accepted_is_lost(measuring: Pr
         disk = Path(f"/proc/{running.process.pid}/root{measuring.data}")
         client = running.client()
         filler = disk / "filler"
-        with filler.open("wb", buffering=0) as file:  # else its end would write once more
+        with filler.open("wb", buffering=0) as file:  # unbuffered, because closing a buffered file would write again
             try:
                 while True:
                     file.write(b"x" * 65536)

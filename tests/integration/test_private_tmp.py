@@ -1,6 +1,6 @@
-"""Claims about /tmp: each environment has one of its own, which is also its TMPDIR, and its code is read-only.
+"""/tmp: each environment has a private one, which is also its TMPDIR, and its code is read-only.
 
-What is needed must not lie in the machine's /tmp, so these projects are elsewhere.
+The projects are outside /tmp, because functions do not see the machine's /tmp.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ READ_ONLY = dict.fromkeys(("write", "change", "remove", "relative"), "Read-only 
 
 @pytest.fixture
 def outside() -> Iterator[Project]:
-    """A project that does not lie in /tmp."""
+    """A project outside /tmp."""
     root = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="thawd-test-"))
     try:
         project = Project(root)
@@ -80,7 +80,7 @@ def outside() -> Iterator[Project]:
 
 @pytest.mark.parametrize("way", ["thaw", "fork", "cold"])
 def test_each_environment_sees_its_own_tmp_as_init_left_it_and_read_only_code(outside: Project, way: str) -> None:
-    if way == "fork":  # memory that forks would write to together refuses them
+    if way == "fork":  # a template with shared writable memory is not forked
         outside.code(CODE.replace("shared = mmap.mmap(shared_file.fileno(), 4096)", "shared = bytearray(b'0' * 4096)"))
     outside.config(APP + "idle_timeout_s = 0\n" + ("snapshot = false\n" if way == "cold" else ""))
     mark = Path(f"/tmp/thawd-test-{os.getpid()}")

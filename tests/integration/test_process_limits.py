@@ -1,4 +1,4 @@
-"""Claims about processes: an environment has 1,024 at most, and the dead ones of idle environments block nobody."""
+"""Processes: an environment has at most 1,024, and zombies of idle environments do not count against others."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def narrow() -> Iterator[Path]:
 
 
 def zombies_below(ancestor: int) -> int:
-    """How many of the processes that descend from `ancestor` are dead and not waited for."""
-    states: dict[int, tuple[str, int]] = {}  # of each process, by id: its state and its parent
+    """Return how many descendants of `ancestor` are dead and have not been waited for."""
+    states: dict[int, tuple[str, int]] = {}  # state and parent of each process, by id
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]

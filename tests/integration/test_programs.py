@@ -1,4 +1,4 @@
-"""Programs of a function's own: found or refused, told of their end, ended with everything around them."""
+"""A function's own programs: found or refused, told when they are to end, and ended with all processes around them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from .conftest import Project, Running, eventually, processes_of
 
 SECONDS = 200_000 + os.getpid()
-"""For how long a detached process sleeps: no other run on this machine has such."""
+"""How long a detached process sleeps. No other run on this machine has processes with this number."""
 
 SHELL = """
 #!/bin/sh
@@ -82,7 +82,7 @@ while True:
 
 
 def serve(project: Project, options: str = "", *, extension: bool = False, bootstrap: str = SHELL) -> None:
-    """A project with one function `app` whose code is outside the folder that the program writes into."""
+    """Make a project with one function `app`. Its code is outside the folder that the program writes to."""
     project.code(bootstrap.lstrip(), "code/bootstrap")
     (project.root / "code" / "bootstrap").chmod(0o755)
     if extension:
@@ -103,7 +103,7 @@ def wait_for(project: Project, text: str) -> None:
     eventually(lambda: text in log(project), what=f"{text!r} in the log")
 
 
-# Found or refused.
+# Found or refused
 
 
 BOOTSTRAPS = (
@@ -170,7 +170,7 @@ def test_a_program_cannot_be_searched_for_what_a_snapshot_would_spoil(project: P
     assert "thawd makes no snapshots of functions with runtime provided.al2023" in done.stderr
 
 
-# What it meets.
+# What the program sees
 
 
 def test_a_program_is_held_to_lambdas_limit_of_open_files(project: Project) -> None:
@@ -249,7 +249,7 @@ def test_a_program_over_its_memory_limit_is_killed(project: Project) -> None:
 
 
 def test_a_program_may_serve_one_invocation_and_end(project: Project) -> None:
-    """Nobody else is given an environment that is about to end."""
+    """No other invocation gets an environment that is about to end."""
     once = SHELL.replace("while :; do", "for once in 1; do")
     serve(project, "reserved_concurrency = 2\n", bootstrap=once)
     with project.up() as running, ThreadPoolExecutor(2) as threads:
@@ -284,7 +284,7 @@ def test_the_shell_program_of_the_documentation_works_as_it_stands(project: Proj
         wait_for(project, "invocation ")
 
 
-# Its end.
+# Its end
 
 
 def test_no_program_and_no_extension_outlives_a_server_that_is_killed(project: Project) -> None:
@@ -328,15 +328,15 @@ def test_environments_that_ended_leave_no_descriptors_behind(project: Project) -
             eventually(lambda: not environments(running), what="the end of the environment")
             eventually(lambda: not processes_of(project.data), what="the end of its processes")
 
-        round_trip()  # what is opened once stays open
+        round_trip()  # opens descriptors that stay open
         before = descriptors()
         for _ in range(5):
             round_trip()
-        # Those of the last one are closed a moment after its processes have ended.
+        # The descriptors of the last round are closed a moment after its processes have ended.
         eventually(lambda: descriptors() <= before, what="the end of all descriptors")
 
 
-# Extensions.
+# Extensions
 
 
 def test_an_extension_is_told_of_invocations_and_of_the_end(project: Project) -> None:
@@ -378,7 +378,7 @@ def test_the_next_invocation_waits_until_the_extension_is_done_with_the_last(pro
         return re.findall(r"extension (INVOKE|has caught up)", log(project))
 
     with project.up() as running, ThreadPoolExecutor(1) as threads:
-        assert running.invoke("app", {})[1] is None  # the answer does not wait for it
+        assert running.invoke("app", {})[1] is None  # the answer does not wait for the extension
         following = threads.submit(running.invoke, "app", {})
         assert "extension has caught up" not in log(project)
         gate.touch()
@@ -388,7 +388,7 @@ def test_the_next_invocation_waits_until_the_extension_is_done_with_the_last(pro
 
 
 def states(project: Project) -> set[str]:
-    """States of all its processes, as the kernel writes them: T is stopped."""
+    """Return the states of all its processes as the kernel's letters. T is stopped."""
     found = set()
     for pid in processes_of(project.data):
         with contextlib.suppress(OSError):
@@ -403,7 +403,7 @@ def test_program_and_extension_are_stopped_between_invocations_and_go_on(project
         for number in (1, 2):
             gate.unlink(missing_ok=True)
             running.invoke("app", {})
-            for _ in range(30):  # only when the extension has done its work
+            for _ in range(30):  # nothing is stopped until the extension has finished its work
                 assert states(project) != {"T"}
             gate.touch()
             eventually(lambda: states(project) == {"T"}, what="the stop of all")

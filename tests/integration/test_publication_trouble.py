@@ -1,4 +1,5 @@
-"""One function's publication goes wrong in any way: that function says so, the server lives and serves the others."""
+"""A function cannot be published, for any reason: that function reports it; the server continues and serves the
+others."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from thawd.snapshot.engine import unavailable
 from .conftest import Project, Running, eventually
 from .test_control_durability import ROLE, RUNTIME, create, zipped
 
-# Loaded by the server's interpreter before anything else: each method named here raises for the function of that name.
+# The server's interpreter loads this first. Each method named here raises an error for the function named after it.
 FAULTS = """
 import functools
 import inspect
@@ -70,13 +71,13 @@ for name, (owner, error) in SEAMS.items():
 """
 SEAMS = ("build", "begin", "prepare", "template", "find", "make", "freeze", "publish", "remember")
 NAMES = [f"odd{seam}" for seam in SEAMS]
-# A function that cannot be frozen for a mistake of ours is served all the same, in a slower way.
+# These functions cannot be frozen because of the fault, but are served nevertheless, with slower starts.
 SERVED = {"oddfind": "thaw", "oddmake": "fork", "oddfreeze": "fork"}
 
 
 @pytest.fixture
 def odd(project: Project) -> Project:
-    """A project whose server is given mistakes."""
+    """A project whose server has these faults."""
     (project.root / "faults").mkdir()
     (project.root / "faults" / "sitecustomize.py").write_text(FAULTS)
     project.code("def handler(event, context):\n    return 'sound'\n")
@@ -92,7 +93,7 @@ def state(running: Running, name: str, **qualifier: str) -> dict[str, Any]:
 
 
 def settled(running: Running, name: str, **qualifier: str) -> dict[str, Any]:
-    """Its configuration once it is not pending any more."""
+    """Wait until no update of the function is pending, and return its configuration."""
 
     def look() -> dict[str, Any] | None:
         found = state(running, name, **qualifier)
@@ -102,7 +103,7 @@ def settled(running: Running, name: str, **qualifier: str) -> dict[str, Any]:
 
 
 def reload(running: Running) -> None:
-    """Have the configuration read anew, and wait until that is done."""
+    """Make the server reload its configuration, and wait until it has."""
     running.output.clear()
     running.process.send_signal(signal.SIGHUP)
     running.until_said("configuration reloaded")
@@ -132,7 +133,7 @@ def test_whatever_is_raised_while_a_function_is_published_the_server_starts_relo
                         assert "odd" in functions[name]["start_reason"]
                     continue
                 assert "odd" in functions[name]["reason"], (turn, name)
-                if name != "oddremember":  # it serves already when that goes wrong
+                if name != "oddremember":  # this function serves already when the fault occurs
                     assert functions[name]["state"] == "Failed"
                     shown = state(running, name)
                     assert (shown["State"], shown["StateReasonCode"]) == ("Failed", "InternalError")
@@ -186,7 +187,10 @@ def handler(event, context):
 
 
 def dying(die: Path, *, once: bool) -> str:
-    """Code whose init is killed while the file `die` is there; with `once`, it is there for one init."""
+    """Return code with an init that is killed while the file `die` exists.
+
+    With `once`, the init deletes the file first.
+    """
     die.touch()
     return DIES.format(die=str(die), once=once)
 
@@ -231,7 +235,7 @@ def test_a_function_of_the_file_whose_init_was_killed_is_active_once_it_works(pr
         die.unlink()
         assert running.invoke("app", {}) == ("alive", None)
         assert (running.function("app")["state"], running.function("app")["reason"]) == ("Active", None)
-        # A change that cannot be published leaves the version before it Active, and says so.
+        # If a change cannot be published, the previous version stays Active and reports the failed update.
         project.code("def handler(event, context):\n    return 'second'\nraise LookupError('no model')\n")
         reload(running)
         shown = state(running, "app")

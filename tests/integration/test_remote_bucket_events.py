@@ -1,4 +1,4 @@
-"""Claims about `thawd.sources.buckets.remote`: every change of an object in a bucket elsewhere is one event."""
+"""`thawd.sources.buckets.remote`: every change of an object in a remote bucket causes one event."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_change_is_one_event_in_s3s_format(tmp_path: Path, there: There) -
                 "ObjectCreated:Put in/new.png",
                 "ObjectRemoved:Delete in/%C3%BC+%2B.png",
             ]
-        # And after a restart what changed meanwhile
+        # And after a restart the changes made meanwhile
         there.delete("in/a.png")
         there.put("in/late.png")
         async with watched(tmp_path, bucket) as here:
@@ -77,7 +77,7 @@ def test_objects_from_before_the_first_listing_are_passed_over_when_asked_for(tm
     bucket = bucket_of(there, existing="skip")
 
     async def scenario() -> None:
-        # Given a first listing that breaks off, and a start after it
+        # Given a first listing that fails, and a later start
         async with watched(tmp_path, bucket) as here:
             here.store.close()
             with pytest.raises(StoreError):
@@ -93,7 +93,7 @@ def test_objects_from_before_the_first_listing_are_passed_over_when_asked_for(tm
 
 
 async def _next_second() -> None:
-    """S3 tells times of objects in whole seconds."""
+    """Wait for the next second: S3 reports the times of objects in whole seconds."""
     begun = int(time.time())
     while int(time.time()) <= begun:  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0.02)

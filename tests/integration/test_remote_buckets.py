@@ -1,6 +1,7 @@
-"""Claims about buckets elsewhere: what `thawd.stores.objects.remote` stores and reads there, whatever store it is.
+"""Remote buckets: what `thawd.stores.objects.remote` stores and reads, in every supported store.
 
-And about a server that has one: functions are invoked by its objects, read and write them, send their outcomes there.
+Also a server with a remote bucket: its objects invoke functions, which read and write objects, and outcomes are stored
+there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("aws_credentials")
 
 @pytest.fixture(params=["s3", "memory", "file"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, there: There) -> Iterator[BucketStore]:
-    """A bucket in one of obstore's stores."""
+    """A bucket in one of the stores that obstore supports."""
     made = {"memory": obstore.store.MemoryStore, "file": lambda: obstore.store.LocalStore(tmp_path)}
     own = made[request.param]() if request.param in made else None
     found = BucketStore(bucket_of(there), store=own)
@@ -208,7 +209,7 @@ def test_objects_elsewhere_invoke_functions_which_read_and_write_them(project: P
         assert kinds == ["FileNotFoundError", "ServiceError", "ServiceError", "ServiceError"], answer
         assert "has no path; use read and write" in answer[3]
         assert "there is no bucket 'nowhere'" in answer[5]
-        # The S3 interface is for folders
+        # thawd's S3 interface serves only local buckets
         with pytest.raises(running.s3().exceptions.ClientError, match="send requests to that store"):
             running.s3().put_object(Bucket="photos", Key="x", Body=b"")
     assert "1 bucket" in project.command("check").stdout
@@ -269,7 +270,7 @@ def test_with_emulated_aws_a_bucket_is_the_emulated_one_of_that_name(project: Pr
 
 
 def test_a_server_killed_in_the_middle_of_listings_loses_and_doubles_nothing(project: Project, there: There) -> None:
-    # Given many objects, and a server that dies again and again while it lists and processes them
+    # Given many objects, and a server that is killed repeatedly while it lists and processes them
     serve(project, there)
     keys = {f"in/{number:04d}.png" for number in range(150)}
     for key in sorted(keys):

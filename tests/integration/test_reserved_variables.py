@@ -1,4 +1,4 @@
-"""Which names a function's own variables may have is one rule: for the file, a reload of it, and the Lambda API."""
+"""One rule says which names a function's own variables may have: for thawd.toml, a reload of it, and the Lambda API."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def handler(event, context):
 
 
 def values_of(names: set[str]) -> dict[str, str]:
-    """A value of its own for each; the wrapper is executed, and env(1) executes what it is given."""
+    """Return a value for each name. The wrapper is executed, so its value is env(1), which executes its arguments."""
     return {name: "/usr/bin/env" if name == "AWS_LAMBDA_EXEC_WRAPPER" else "own" for name in names}
 
 
@@ -50,7 +50,7 @@ def declare(project: Project, names: set[str]) -> None:
 
 
 def create(running: Running, name: str, names: set[str]) -> None:
-    """Have the Lambda API make a function with these variables."""
+    """Make a function with these variables through the Lambda API."""
     running.client().create_function(
         FunctionName=name,
         Runtime=RUNTIME,
@@ -63,7 +63,7 @@ def create(running: Running, name: str, names: set[str]) -> None:
 
 
 def named(text: str) -> set[str]:
-    """The variables of the test that a message names as the function's own."""
+    """Return those of the test's variables that a message names."""
     return {name for name in RESERVED | ALLOWED if re.search(rf"functions\.f\.environment\.{name}\b", text)}
 
 

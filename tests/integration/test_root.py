@@ -1,4 +1,4 @@
-"""Claims about a server of root's: it says so, its functions have no capabilities, and it can become another user."""
+"""A server that runs as root: it says so, its functions have no capabilities, and it can become another user."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ DENIED = "Operation not permitted"
 
 @pytest.fixture(params=["in /tmp", "with a /tmp of its own"])
 def rooted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]:
-    """A project whose functions share the machine's /tmp, and one whose functions have their own."""
+    """A project with functions that share the machine's /tmp, and one with functions that have private ones."""
     root = tmp_path if request.param == "in /tmp" else Path(tempfile.mkdtemp(dir="/var/tmp", prefix="thawd-test-"))
     project = Project(root)
     project.code(CODE)
@@ -141,7 +141,10 @@ def test_a_program_of_its_own_has_none(rooted: Project) -> None:
 
 @pytest.fixture
 def reachable(tmp_path: Path) -> str:
-    """This interpreter for nobody, who may not enter root's home: in a mount namespace where he may."""
+    """An interpreter like this one that the user nobody can run.
+
+    If this interpreter is below root's home, which nobody may not enter, it runs in a mount namespace where nobody may.
+    """
     script = tmp_path / "python"
     home = Path(sys.executable).resolve()
     top = Path("/", home.parts[1])
@@ -171,7 +174,7 @@ exec unshare -m --propagation private /bin/sh -ec '
 
 @pytest.fixture
 def nobodys() -> Iterator[Project]:
-    """A project that nobody may read, with a data folder of root's."""
+    """A project that the user nobody can read."""
     root = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="thawd-test-"))
     root.chmod(0o755)
     project = Project(root)
@@ -184,9 +187,9 @@ def nobodys() -> Iterator[Project]:
 def test_the_server_becomes_another_user_and_its_functions_with_it(nobodys: Project, reachable: str, way: str) -> None:
     nobodys.config(APP + ("snapshot = false\n" if way == "cold" else ""))
     environ = {"THAWD_SNAPSHOTS": "auto" if way == "thaw" else "off"}
-    with nobodys.up(environ=environ) as server:  # what a server of root's leaves behind
+    with nobodys.up(environ=environ) as server:  # leaves the data folder of a server that ran as root
         assert server.invoke("f", None)[1] is None
-    os.chown(nobodys.root, NOBODY, NOBODY)  # for the file that says it is ready
+    os.chown(nobodys.root, NOBODY, NOBODY)  # the server writes its ready file there
     with nobodys.up("--user", "nobody", environ=environ, python=reachable) as server:
         answer, error = server.invoke("f", None)
         assert error is None, answer

@@ -1,4 +1,4 @@
-"""HTTP routes end to end: a real client, a real function."""
+"""HTTP routes end to end with a real client and a real function."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a function meets is the same whatever runs it: one set of claims over every kind of runtime.
+"""A function sees the same behaviour in every kind of runtime: the same tests run for each kind.
 
-The kinds: thawd's own Python runtime (frames over a socketpair); `awslambdaric`, AWS's client, unmodified; Node with
-thawd's client; a shell with curl. The last three speak the Runtime API over HTTP.
+The kinds are: thawd's own Python runtime (frames over a socketpair); `awslambdaric`, AWS's client, unmodified; Node
+with thawd's client; a shell with curl. The last three use the Runtime API over HTTP.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def running(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A server with the function of one kind: as it is, with a short time limit, with two failing init phases."""
+    """A server with the function of one kind: once normally, once with a short time limit, once with two failing init
+    phases."""
     root = tmp_path_factory.mktemp(kind)
     project = Project(root)
     for name in ("app.py", "index.mjs"):
@@ -90,7 +91,8 @@ def test_invocations_at_once_have_environments_of_their_own(running: Running, ki
 
     assert sorted(answer["event"]["number"] for answer, _ in answers) == list(range(12))
     assert {error for _, error in answers} == {None}
-    # One that comes late would be the one used last, and serve the next test in the place of the one it asked.
+    # A late environment would be the one used last, so it would serve the next test instead of the one that test
+    # expects.
     eventually(lambda: not running.function(kind)["environments"]["starting"], what="the end of all starts")
 
 
@@ -128,7 +130,7 @@ def test_a_program_that_ends_under_an_invocation_fails_it_and_is_replaced(runnin
 
 
 def test_the_largest_answer_passes_and_a_larger_one_is_an_error(running: Running, kind: str) -> None:
-    largest, error = running.invoke(kind, {"do": "large", "bytes": MAX_BYTES - 2})  # without the quotes
+    largest, error = running.invoke(kind, {"do": "large", "bytes": MAX_BYTES - 2})  # the size without the quotes
 
     assert error is None
     assert len(largest) == MAX_BYTES - 2
@@ -171,7 +173,7 @@ def test_the_environment_variables_are_lambdas(running: Running, kind: str) -> N
     assert Path(variables["LAMBDA_RUNTIME_DIR"]).is_dir()
     assert ("AWS_LAMBDA_RUNTIME_API" in variables) == (kind != "own")
     expected = {"own": "AWS_Lambda_python3.11", "node": "AWS_Lambda_nodejs20.x"}
-    # awslambdaric sets it by itself.
+    # awslambdaric sets it itself.
     if kind != "awslambdaric":
         assert variables.get("AWS_EXECUTION_ENV") == expected.get(kind)
     assert variables["AWS_LAMBDA_INITIALIZATION_TYPE"] == ("on-demand" if kind == "node" else "snap-start")

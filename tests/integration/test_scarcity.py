@@ -1,4 +1,4 @@
-"""A machine with too few threads or too little memory: the start says so and ends, and a server that runs goes on."""
+"""A machine with too few threads or too little memory: a start reports it and ends; a running server continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from botocore.exceptions import ClientError
 
 from .conftest import DEADLINE_S, Project, Running, eventually
 
-# Loaded by the server's interpreter: threads are refused, as by the kernel, after so many, or while a file is there.
+# Loaded by the server's interpreter. Starting a thread fails, as when the kernel refuses it, after `THREADS` threads or
+# while the file `no-threads` exists.
 REFUSING = """
 import os
 import threading
@@ -43,7 +44,7 @@ def handler(event, context):
 
 @pytest.fixture
 def app(project: Project) -> Project:
-    """A project with something of everything that needs threads, and a server that can be refused them."""
+    """A project with everything that needs threads, for a server that cannot always start them."""
     (project.root / "faults").mkdir()
     (project.root / "faults" / "sitecustomize.py").write_text(REFUSING)
     project.code(CODE, "code/app.py")
@@ -65,7 +66,7 @@ def environ(project: Project, threads: int) -> dict[str, str]:
 
 
 def start(project: Project, *, threads: int = 1000, address_space: int | None = None) -> subprocess.Popen[str]:
-    """A server of which it is not known whether it starts."""
+    """Start a server that may fail to start."""
     limit = "unlimited" if address_space is None else str(address_space >> 10)
     return subprocess.Popen(
         ["sh", "-c", f'ulimit -v {limit}; exec "$@"', "sh"]
@@ -79,7 +80,7 @@ def start(project: Project, *, threads: int = 1000, address_space: int | None = 
 
 
 def ended(project: Project, process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Status and output of a server; one that has started is stopped."""
+    """Return status and output of a server. If it has started, stop it first."""
     ready = project.root / "ready.json"
     eventually(lambda: process.poll() is not None or ready.exists(), what="the start or its end")
     if process.poll() is None:
@@ -128,11 +129,11 @@ def test_a_server_that_runs_needs_no_more_threads_and_what_does_fails_alone(app:
         assert running.invoke("app", {"put": "a"}) == ("done", None)
         with pytest.raises(ClientError):
             running.invoke("nobody", {})
-        refusing.touch()  # at the stop, too
+        refusing.touch()  # also while the server stops
 
 
 def used(running: Running, project: Project) -> None:
-    """Have the server do what takes threads: objects, reloads, asynchronous events, new environments."""
+    """Make the server do what needs threads: objects, reloads, asynchronous events, new environments."""
     running.s3().put_object(Bucket="uploads", Key="a.txt", Body=b"a")
     assert running.s3().get_object(Bucket="uploads", Key="a.txt")["Body"].read() == b"a"
     running.client().invoke(FunctionName="app", InvocationType="Event", Payload=b"{}")

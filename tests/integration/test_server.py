@@ -1,4 +1,4 @@
-"""Claims about the server as a process: starts, stops, kills, and what it says when something is in the way."""
+"""The server as a process: starts, stops, kills, and its messages when it cannot start."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_second_signal_stops_at_once(echo: Project) -> None:
     with echo.up() as running:
 
         def ask() -> None:
-            with contextlib.suppress(Exception):  # it may have no answer
+            with contextlib.suppress(Exception):  # there may be no answer
                 running.invoke("app", {"s": 25})
 
         thread = threading.Thread(target=ask)
@@ -108,7 +108,7 @@ def test_a_second_signal_stops_at_once(echo: Project) -> None:
 
 def test_a_data_folder_that_is_taken_away_stops_the_server(echo: Project) -> None:
     with echo.up() as running:
-        while echo.data.exists():  # what is written meanwhile would end the first try
+        while echo.data.exists():  # a file written meanwhile makes rmtree stop, so repeat it
             shutil.rmtree(echo.data, ignore_errors=True)
         assert running.process.wait(DEADLINE_S) == 1
         running.until_said("was removed or replaced")

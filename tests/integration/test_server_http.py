@@ -1,4 +1,4 @@
-"""Claims about the server's port: who may ask, what rubbish on it costs, its metrics."""
+"""The server's port: who may send requests, the effects of invalid input, and the metrics."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_a_half_sent_request_and_rubbish_on_the_port_harm_nobody(echo: Project) 
 
 
 def test_bodies_under_way_are_bounded_together(echo: Project) -> None:
-    """Given clients that announce large bodies and do not send them, others are told to come later, not starved."""
+    """Given clients that announce large bodies and do not send them, other large requests get 429 and small ones are
+    served."""
     echo.config('grace_s = 0.1\n[functions.app]\nhandler = "app.handler"\n')
     with echo.up() as running, contextlib.ExitStack() as open_connections:
         port = int(running.url.rpartition(":")[2])

@@ -1,4 +1,4 @@
-"""Claims about a server whose code or configuration changes, by SIGHUP or `--watch`: what is published, what stays."""
+"""A server with changing code or configuration, by SIGHUP or `--watch`: what is published, and what stays."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_watching_sees_renamed_files_new_functions_and_replaced_folders(project:
         project.code(ECHO.replace("VERSION = 1", f"VERSION = {version}"), f"{name}/app.py")
 
     def configure(*names: str) -> None:
-        """As most editors save: a new file, renamed into place."""
+        """Save the configuration as most editors do: a new file, renamed over the old one."""
         project.config("".join(f'[functions.{n}]\nhandler = "app.handler"\ncode = "{n}"\n' for n in names))
         (project.root / "thawd.toml").rename(project.root / "saved")
         (project.root / "saved").rename(project.root / "thawd.toml")

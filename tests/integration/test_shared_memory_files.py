@@ -1,6 +1,6 @@
-"""Claims about /dev/shm: each environment has one of its own, with what init left in it, and it ends with it.
+"""/dev/shm: each environment has a private one with what init left in it, which is removed with the environment.
 
-As with /tmp, what is needed must not lie in the machine's /tmp.
+The projects are outside /tmp, because functions do not see the machine's /tmp.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ APP = '[functions.f]\nhandler = "app.handler"\nidle_timeout_s = 0\n'
 
 @pytest.fixture
 def before() -> Iterator[set[str]]:
-    """What is there, and nothing else may be afterwards."""
+    """The files there before the test. Afterwards there may be no others."""
     if not SHARED.is_dir():
         pytest.skip("there is no /dev/shm")
     listed = {path.name for path in SHARED.iterdir()}

@@ -1,4 +1,4 @@
-"""AWS's APIs where access keys are configured: boto3, the command line, and those who do not sign.
+"""AWS's APIs with configured access keys: boto3, the command line, and clients that do not sign.
 
 Source: AWS Lambda API reference, "Common Errors".
 """
@@ -151,7 +151,7 @@ def test_with_a_key_as_well_either_lets_in(project: Project) -> None:
 
 
 def test_functions_under_aws_sign_with_a_key_that_is_let_in(project: Project) -> None:
-    """`thawd up --aws` gives functions credentials; the first of the configured keys, where there are any."""
+    """`thawd up --aws` gives functions credentials: the first of the configured keys, if there are any."""
     project.code(
         """
         import boto3, json

@@ -1,4 +1,4 @@
-"""``thawd snapshot`` as its users meet it: commands in processes of their own, on a folder that the store filled."""
+"""``thawd snapshot`` as its users run it: as separate processes, on a folder that the snapshot store has filled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROGRAM = (
 
 
 def command(project: Project, *arguments: str | Path, status: int = 0, **kwargs: Any) -> tuple[str, str]:
-    """What ``thawd snapshot …`` says on standard output and on standard error."""
+    """Run ``thawd snapshot …`` and return its standard output and standard error."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, "snapshot", *map(str, arguments)],
         cwd=project.root,
@@ -38,9 +38,9 @@ def command(project: Project, *arguments: str | Path, status: int = 0, **kwargs:
 
 
 def add(store: SnapshotStore, *, function: str = "classify", version: str = "1", content: bytes = b"") -> Snapshot:
-    """A snapshot of a sound image, or of `content`."""
+    """Add a snapshot of a valid image, or of `content`."""
     image = whole()
-    image.string(f"{function}:{version}")  # so that no two are the same
+    image.string(f"{function}:{version}")  # makes every image different
     with store.begin() as draft:
         draft.image.write_bytes(content or image.image())
         origin = ImageOrigin(

@@ -1,4 +1,4 @@
-"""Claims about disk snapshots, with processes that are really frozen and thawed: as this user, and unprivileged."""
+"""Disk snapshots, with processes that are really frozen and thawed, as this user and as others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_files_of_init_can_be_removed_renamed_and_replaced(bench: Bench) -> None
 
 
 def test_a_folder_of_init_can_be_moved(bench: Bench) -> None:
-    """By rename(2) only where overlays may keep their marks out of sight (docs/explanation/disk-snapshots.md)."""
+    """rename(2) alone suffices only where overlays may hide their markers (docs/explanation/disk-snapshots.md)."""
     copy = bench.thaw(bench.freeze(SOME_FILES))
     copy.do("shutil.move('folder', 'moved')")
     assert copy.do("os.listdir('moved'), os.path.exists('folder')") == (["inside"], False)
@@ -79,7 +79,7 @@ def test_a_copy_has_no_rights_that_it_did_not_have(bench: Bench) -> None:
             "subprocess.run(['mount', '-t', 'tmpfs', 'none', FOLDER], check=True)"
         )
     elif bench.user.prepare is not None:
-        # Those of root in a namespace of its own, which hold for no file of others.
+        # Its capabilities are those of root in a user namespace, which do not apply to files of others.
         assert "Invalid argument" in copy.ask("os.chown('notes', 1234, 1234)")
     else:
         mine = [line for line in Path("/proc/self/status").read_text().splitlines(True) if line.startswith("CapEff")]
@@ -96,7 +96,7 @@ def test_proc_tells_a_copy_all_about_itself(bench: Bench) -> None:
     for name in ("maps", "smaps", "status", "fdinfo/0", "mountinfo"):
         assert copy.do(f"len(open('/proc/self/{name}').read()) > 0"), name
     assert copy.do("any(' ' + FOLDER + ' ' in line for line in open('/proc/self/mountinfo'))")
-    # And the platform, which watches its memory.
+    # The platform must be able to read these files, too: it watches the copy's memory.
     with bench.user.acting():
         assert "Rss" in Path(f"/proc/{copy.pid}/smaps_rollup").read_text()
         assert f"TMPDIR={bench.data}" in Path(f"/proc/{copy.pid}/environ").read_text()
@@ -151,7 +151,7 @@ def test_a_file_mapped_shared_and_writable_is_each_copys_own(bench: Bench) -> No
     assert first.do("table[:4], view[:4]") == (b"init", b"init")
     first.do("table.__setitem__(slice(0, 4), b'1st ')")
     second.do("table.__setitem__(slice(0, 4), b'2nd ')")
-    # All mappings of the file, and the file itself, are one.
+    # All mappings of the file show the same bytes as the file itself.
     assert first.do("view[:4], open('table', 'rb').read(4)") == (b"1st ", b"1st ")
     assert second.do("view[:4], open('table', 'rb').read(4)") == (b"2nd ", b"2nd ")
     assert bench.thaw(snapshot).do("table[:4]") == b"init"
@@ -168,7 +168,8 @@ def test_a_large_file_is_shared_until_it_is_written(bench: Bench) -> None:
     for copy in copies:
         assert copy.do("big[-1], os.stat('large').st_size") == (0, 1 << 30)
     assert sum(bench.disks.used_bytes(f"copy-{number}") for number in (1, 2, 3)) < MIB
-    assert free_bytes - free(bench.data) < 1024 * MIB  # others write to this disk too
+    # less than the file's size, because other processes write to this disk too
+    assert free_bytes - free(bench.data) < 1024 * MIB
     copies[0].do("open('notes', 'a').write('x')")
     assert sum(bench.disks.used_bytes(f"copy-{number}") for number in (1, 2, 3)) < MIB
 
@@ -203,11 +204,11 @@ def test_a_copy_can_be_frozen_again_with_what_it_wrote(bench: Bench) -> None:
     assert snapshot is not None
     with bench.user.acting():
         merged = bench.data / "again.disk"
-        # The platform does not see the copy's mounts but by the copy's own root.
+        # The platform sees the copy's mounts only through the copy's root folder in /proc.
         file_trees.copy(Path(f"/proc/{copy.pid}/root{snapshot.at}"), merged)
     copy.kill()
     assert not [path for path in merged.rglob("*") if path.is_char_device()]
-    bench.image = again  # it refers to the first one, which stays
+    bench.image = again  # the new image refers to the first one, which stays
     third = bench.thaw(DiskSnapshot(snapshot.at, merged, snapshot.found))
     assert third.do("sorted(os.listdir(FOLDER))") == ["folder", "link", "log", "model", "second"]
     assert third.do("m.shared[:8], m.private[:8], m.lost[-8:]") == (b"weights ", b"CHANGED ", b"no name ")
@@ -261,7 +262,7 @@ def test_a_fork_of_a_process_that_was_not_frozen_gets_one_too(bench: Bench) -> N
 
 
 def test_thaw_that_starts_itself_anew_keeps_its_mounts(bench: Bench) -> None:
-    """It does where the vDSO is sealed and in the way."""
+    """Thaw starts itself again if the vDSO is sealed and in the way of a mapping."""
     snapshot = bench.freeze(SOME_FILES)
     assert snapshot is not None
     options = ["--again", "1", "--disk-at", str(snapshot.at), "--disk-own", "/nowhere", "--try", "disk"]
@@ -289,7 +290,7 @@ def test_a_folder_that_was_not_used_needs_no_namespace(bench: Bench) -> None:
 
 
 def mounts_on(data: Path) -> list[str]:
-    """Mounts below a folder, in any mount namespace that can be seen."""
+    """Return the mounts below a folder, in all visible mount namespaces."""
     found = set()
     for mounts in Path("/proc").glob("[0-9]*/mountinfo"):
         with contextlib.suppress(OSError):

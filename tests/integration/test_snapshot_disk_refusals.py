@@ -1,4 +1,4 @@
-"""What a thaw with a disk snapshot refuses, and where it fails: each with the cause, and nothing begun."""
+"""Thaws with a disk snapshot that are refused or fail: each names the cause, and no copy starts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_folder_that_was_used_before_is_a_failure(bench: Bench) -> None:
 
 
 def in_namespaces(bench: Bench, script: str, *, of_user: bool) -> subprocess.CompletedProcess[str]:
-    """Run a shell script in a mount namespace of its own, as a user who may mount there."""
+    """Run a shell script in a new mount namespace, as a user who may mount there."""
     unshare = ["unshare", "--mount", *(["--user", "--map-root-user"] if of_user else [])]
     options = {name: value for name, value in bench.user.options().items() if name != "preexec_fn"}
     return subprocess.run(
@@ -89,7 +89,7 @@ def in_namespaces(bench: Bench, script: str, *, of_user: bool) -> subprocess.Com
 
 
 def test_a_full_disk_is_a_failure_that_says_so(bench: Bench) -> None:
-    """The copy's folder is on a file system that has room for nothing more."""
+    """The copy's folder is on a full file system."""
     snapshot = bench.freeze(SOME_FILES)
     assert snapshot is not None
     small = bench.data / "small"

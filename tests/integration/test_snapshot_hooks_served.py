@@ -1,4 +1,4 @@
-"""Hooks of `snapshot_restore_py` around the snapshots of a served function."""
+"""Hooks of `snapshot_restore_py` when snapshots of a served function are made and thawed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`thawd snapshot lint`, as a person runs it before trusting a function to a snapshot."""
+"""`thawd snapshot lint`, as users run it before they allow snapshots for a function."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests import prestarted
 
 DEADLINE_S = 300
 TROUBLED = """
@@ -47,7 +49,7 @@ def project(tmp_path: Path) -> Path:
 
 def lint(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "thawd", "snapshot", "lint", *arguments]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=DEADLINE_S)
+    return prestarted.run(command, cwd=project, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
 def test_a_generator_and_a_time_captured_at_import_are_found_with_the_way_out(project: Path) -> None:

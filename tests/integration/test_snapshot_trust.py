@@ -1,4 +1,4 @@
-"""When a snapshot is used and when not: the priming event, the self-test, and what is refused."""
+"""When a snapshot is used and when not: the priming event, the self-test, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions thawed from snapshots: frozen once when they are published, and copied as often as there are requests."""
+"""Functions thawed from snapshots: frozen once when they are published, and thawed once for each concurrent request."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_an_image_that_is_gone_is_made_anew_while_requests_are_answered(app: Pro
 
 
 def test_an_image_whose_copies_die_is_given_up_after_three(app: Project) -> None:
-    """What a defect of memory or disk would do: the tables are whole, the pages are not."""
+    """Simulate damage by memory or disk: the image's tables are intact, its pages are not."""
     with app.up() as running:
         running.invoke("app", {})
         none_alive(running)
@@ -260,7 +260,8 @@ for each in MAPPINGS:
 
 @pytest.mark.parametrize("mappings", ["", MANY_MAPPINGS], ids=["quickly restored", "slowly restored"])
 def test_a_burst_comes_from_one_image_and_leaves_nothing_behind(app: Project, mappings: str) -> None:
-    """Where a restore takes long, because there are thousands of mappings, most are forks of one thawed copy."""
+    """If restoring takes long, because there are thousands of mappings, most environments are forks of one thawed
+    copy."""
     app.code(mappings + CODE)
     with app.up() as running:
         answers = [answer for answer, _ in running.invoke_at_once("app", 12, {}, gate=app.root / "gate")]
@@ -269,7 +270,7 @@ def test_a_burst_comes_from_one_image_and_leaves_nothing_behind(app: Project, ma
         assert {answer["variables"]["AWS_LAMBDA_INITIALIZATION_TYPE"] for answer in answers} == {"snap-start"}
         assert len({answer["stream"] for answer in answers}) == 12
         assert inits(app) == 1
-        # On a machine that is busy any restore may take long.
+        # On a busy machine any restore may take long.
         kinds = running.function("app")["starts"].keys()
         assert kinds == {"thaw", "fork"} or (kinds == {"thaw"} and not mappings)
         reports: list[str] = eventually(
@@ -332,11 +333,11 @@ def test_a_server_killed_while_it_freezes_leaves_nothing(project: Project) -> No
     drafts = project.data / "snapshots"
 
     def under_way() -> bool:
-        with contextlib.suppress(FileNotFoundError):  # it is complete just now
+        with contextlib.suppress(FileNotFoundError):  # the draft is renamed at this moment
             return any(drafts.glob(".new-*/*"))
         return False
 
-    while not under_way():  # once more where the moment was missed
+    while not under_way():  # try again if the moment was missed
         shutil.rmtree(project.data, ignore_errors=True)
         process = subprocess.Popen([sys.executable, "-m", "thawd", "up"], cwd=project.root, stdout=subprocess.DEVNULL)
         eventually(lambda: under_way() or list(drafts.glob("*.img")), what="an image")
@@ -383,7 +384,7 @@ def test_old_images_are_removed_when_there_are_too_many(app: Project) -> None:
 
 
 def python_for_all(folder: Path) -> tuple[str, dict[str, str]]:
-    """An interpreter that other users may run, and the variables with which it finds thawd as this one does."""
+    """Return an interpreter that other users can run, and the variables that make it find thawd and its packages."""
     packages = [path for path in sys.path if path.endswith("site-packages")]
     (folder / "sitecustomize.py").write_text(f"import site\nfor path in {packages!r}:\n    site.addsitedir(path)\n")
     variables = {"PYTHONPATH": str(folder)}
@@ -399,7 +400,7 @@ def python_for_all(folder: Path) -> tuple[str, dict[str, str]]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
 def test_an_unprivileged_user_freezes_and_thaws() -> None:
-    # Not in pytest's own folder, which is root's alone.
+    # pytest's own folder belongs to root alone.
     with tempfile.TemporaryDirectory() as folder:
         project = Project(Path(folder) / "project")
         project.root.mkdir()

@@ -1,4 +1,4 @@
-"""Schedules and webhooks of a real server, through kills, pauses and reloads."""
+"""Schedules and webhooks on a real server, through kills, pauses and reloads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FUNCTION = '[functions.f]\nhandler = "app.handler"\n[buckets.seen]\n'
 
 
 def seen(project: Project) -> dict[str, Any]:
-    """The events that the handler got, by request id."""
+    """Return the events that the handler received, by request id."""
     paths = (project.root / "seen").glob("*.json")
     return {path.stem: json.loads(path.read_bytes()) for path in paths}
 
@@ -48,7 +48,7 @@ def post(running: Running, path: str, body: bytes, **headers: str) -> tuple[int,
 
 
 def set_back(project: Project, name: str, by_s: float) -> float:
-    """Have a schedule of a server that is down be older; when it began, seconds since the epoch."""
+    """Make a schedule older while no server runs. Return when it now begins, seconds since the epoch."""
     with sqlite3.connect(project.data / "thawd.db") as database:
         database.execute(
             "UPDATE schedules SET anchor = anchor - ?, done_until = done_until - ? WHERE name = ?", (by_s, by_s, name)
@@ -78,7 +78,7 @@ def test_a_schedule_runs_once_for_each_time_under_kills(project: Project) -> Non
                 ids[round((at - anchor) / 60)].add(request_id)
             return ids
 
-        # Another minute may pass meanwhile, and its run may be through before an earlier one.
+        # Another minute may pass meanwhile, and its run may end before an earlier one.
         eventually(lambda: set(runs()) >= set(range(1, 301)), what="all runs")
         ids = runs()
     assert min(ids) == 1
@@ -145,7 +145,7 @@ def test_webhooks_have_a_format_and_a_limit_and_are_turned_away_when_too_many_wa
     )
     with project.up() as running:
         assert post(running, "/hook", b"x" * 1_048_577)[0] == 413
-        # It fits as a body, and not as an event that holds it in Base64.
+        # The body is within the limit, but not the event that contains it in Base64.
         assert post(running, "/hook", b"\xff" * 900_000)[0] == 413
         answers = [post(running, "/hook", b"x") for _ in range(6)]
         assert [status for status, _, _ in answers[:3]] == [202] * 3

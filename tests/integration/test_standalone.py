@@ -1,4 +1,4 @@
-"""`thawd.snapshot.freeze` and `thawd thaw`, as a person uses them on a program of their own."""
+"""`thawd.snapshot.freeze` and `thawd thaw`, as users apply them to their own programs."""
 
 from __future__ import annotations
 

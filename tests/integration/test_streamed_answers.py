@@ -117,7 +117,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def streamed(running: Running, function: str, event: Any, **arguments: Any) -> tuple[list[bytes], dict[str, Any], Any]:
-    """Chunks, completion and the answer itself."""
+    """Invoke and return the chunks, the completion message and the answer."""
     answer = running.client().invoke_with_response_stream(
         FunctionName=function, Payload=json.dumps(event).encode(), **arguments
     )
@@ -240,7 +240,7 @@ def test_a_part_that_the_runtime_has_not_made_ends_the_environment_alone(running
     assert running.process.poll() is None
 
 
-# --- where nobody streams ---
+# --- functions and clients that do not stream ---
 
 
 def test_a_buffered_invocation_gets_the_whole_answer(running: Running) -> None:
@@ -357,7 +357,7 @@ def resident_kib(pid: int) -> int:
 
 
 def unread_request(running: Running, event: dict[str, Any], *, path: str = STREAM) -> socket.socket:
-    """A client that has asked and does not read."""
+    """Return a client that has sent a request and does not read."""
     host, port = running.url.removeprefix("http://").split(":")
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
@@ -375,7 +375,8 @@ def test_a_client_that_does_not_read_holds_the_function_up_and_no_memory(running
     before_kib = resident_kib(running.process.pid)
     with unread_request(running, {**event, "progress": str(progress)}) as client:
         client.recv(100)
-        # Another client gets as much meanwhile, through to the end: the loop is free, and the first was given its time.
+        # Another client reads a whole answer meanwhile. This shows that the loop is not blocked, and gives the first
+        # stream time.
         assert len(post(running, STREAM, event)[2]) == 40 << 20
         assert not progress.exists()
         assert resident_kib(running.process.pid) - before_kib < 8192
@@ -388,7 +389,7 @@ def test_a_client_that_does_not_read_holds_the_function_up_and_no_memory(running
 
 
 def test_a_client_that_goes_away_lets_the_function_end(running: Running, tmp_path: Path) -> None:
-    """As on Lambda: the function runs to its end, and what it still sends is dropped."""
+    """As on Lambda: the function runs to its end, and what it sends after that is dropped."""
     progress = tmp_path / "progress"
     event = {"status": 200, "blocks": 50, "block_bytes": 1 << 20, "progress": str(progress)}
     with unread_request(running, event) as client:

@@ -1,4 +1,4 @@
-"""Programs of the Runtime API that stream: Node's `awslambda.streamifyResponse`, and a bootstrap of its own."""
+"""Programs of the Runtime API that stream: Node's `awslambda.streamifyResponse`, and a custom bootstrap."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def function(request: pytest.FixtureRequest) -> str:
 
 
 def streamed(running: Running, function: str, event: Any) -> tuple[bytes, dict[str, Any]]:
-    """The payload and the completion."""
+    """Return the payload and the completion message."""
     answer = running.client().invoke_with_response_stream(FunctionName=function, Payload=json.dumps(event).encode())
     messages = list(answer["EventStream"])
     payload = b"".join(one["PayloadChunk"]["Payload"] for one in messages if "PayloadChunk" in one)
@@ -175,7 +175,7 @@ def test_what_node_throws_is_told_before_and_after_the_first_part(running: Runni
 
 def test_a_program_that_ends_halfway_or_runs_out_of_time_is_told(running: Running, tmp_path: Path) -> None:
     payload, completion = streamed(running, "program", {"parts": ["part"], "exit": 3})
-    # The end of the connection may be learnt before that of the process.
+    # thawd may see the end of the connection before the end of the process.
     assert payload == b"part"
     assert completion["ErrorCode"] in ("Runtime.ExitError", "Runtime.TruncatedResponse")
     assert streamed(running, "program", {"parts": ["next"]}) == (b"next", {})
@@ -207,7 +207,7 @@ def test_a_client_that_does_not_read_holds_the_program_up(running: Running, tmp_
         client.connect((host, int(port)))
         client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         client.recv(100)
-        # Another client gets as much meanwhile, through to the end: the first was given its time.
+        # Another client reads a whole answer meanwhile, which gives the first stream time.
         assert len(post(running, "program", event)[2]) == 40 << 20
         assert not progress.exists()
         client.settimeout(DEADLINE_S)

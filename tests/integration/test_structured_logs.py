@@ -1,4 +1,4 @@
-"""Claims about structured logs, in a real server: the function's records and the platform's lines as JSON."""
+"""Structured logs on a real server: the function's records and the platform's lines as JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CODE = """
 
 
 def lines_of(server: Running, function: str, event: Any) -> tuple[list[dict[str, Any]], list[str]]:
-    """The lines of one invocation: those that are JSON objects, and the others."""
+    """Return the lines of one invocation: those that are JSON objects, and the others."""
     answer = server.client().invoke(FunctionName=function, Payload=json.dumps(event), LogType="Tail")
     documents, plain = [], []
     for line in base64.b64decode(answer["LogResult"]).decode().splitlines():
@@ -102,7 +102,7 @@ def test_records_of_logging_are_json_objects(project: Project, snapshots: str) -
         assert (fault["log_level"], fault["errorType"], fault["errorMessage"]) == ("ERROR", "ValueError", "two\nlines")
         assert fault["stackTrace"]
         assert plain == []
-        # What is printed stays as it is, and so does a function that asked for nothing.
+        # Printed text stays as it is, and so does the log of a function with the default settings.
         assert lines_of(server, "f", "hello") == ([], ["plain hello"])
         assert lines_of(server, "t", "extra")[0] == []
 
@@ -167,9 +167,8 @@ def test_functions_may_share_a_log_group(project: Project) -> None:
         found = {event["message"]: event["logStreamName"] for event in events}
         assert re.fullmatch(r"\d{4}/\d\d/\d\d/one\[\$LATEST\][0-9a-f]{32}", found["plain 1\n"])
         assert "/two[$LATEST]" in found["plain 2\n"]
-        done = eventually(lambda: project.command("logs", "one", "--raw"), what="the log")
-        assert "plain 1" in done.stdout
-        assert "plain 2" in project.command("logs", "/team/shared", "--raw").stdout
+        eventually(lambda: "plain 1" in project.command("logs", "one", "--raw").stdout, what="the log")
+        eventually(lambda: "plain 2" in project.command("logs", "/team/shared", "--raw").stdout, what="the shared log")
         absent = project.command("logs", "/team/other")
         assert (absent.returncode, "no log group '/team/other'" in absent.stderr) == (1, True)
 

@@ -1,4 +1,4 @@
-"""The snapshot of a version that exists no more goes at once; one that the next server may have is kept."""
+"""The snapshot of a replaced version is deleted immediately; one that the next server may use is kept."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_function_has_a_snapshot_for_each_version_and_one_for_latest(project: 
         set_variable(running, "d")
         eventually(lambda: len(images(project)) == 2, what="the end of the one of $LATEST before")
         assert running.invoke("f", {}, Qualifier="1") == ("first", None)
-    # A stop is not the end of a version: the next server thaws what this one froze.
+    # Stopping the server retires no version: the next server thaws what this one has frozen.
     assert len(images(project)) == 2
 
 

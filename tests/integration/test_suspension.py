@@ -1,4 +1,4 @@
-"""Claims about what runs between invocations: nothing, and it goes on with the next one."""
+"""Between invocations nothing in an environment runs; everything continues with the next invocation."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def state(pid: int) -> str:
 
 
 def ticks(pid: int) -> int:
-    """Processor time used, clock ticks."""
+    """Return the processor time used, in clock ticks."""
     return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
 
 
@@ -96,11 +96,11 @@ def test_a_thread_does_not_run_on_and_goes_on_with_the_next_invocation(project: 
         first, _ = server.invoke("f", "thread")
         stopped(first["pid"])
         used = ticks(first["pid"])
-        time.sleep(2)  # nothing can tell that nothing happens but waiting
+        time.sleep(2)  # only waiting can show that nothing happens
         assert ticks(first["pid"]) == used
         second, _ = server.invoke("f")
         assert second["pid"] == first["pid"]
-        # Had it run on, it would have counted some 2,000.
+        # If it had continued meanwhile, it would have counted to about 2,000.
         assert second["counted"] < 1000
         assert second["clock"] - first["clock"] > 2
         counts = [second["counted"]]
@@ -115,10 +115,10 @@ def test_children_are_stopped_wherever_they_went(ready: Project) -> None:
         def grandchildren() -> list[int]:
             return [int(pid) for pid in Path(f"/proc/{others[1]}/task/{others[1]}/children").read_text().split()]
 
-        # The shell may have been stopped before it had started anything.
+        # The shell may have been stopped before it had started its child.
         (grandchild,) = eventually(lambda: server.invoke("f") and grandchildren(), what="the child of a child")
         stopped(pid, *others, grandchild)
-        # Woken together: none is stopped any more when the next invocation looks.
+        # All are continued together: when the next invocation looks, none is stopped any more.
         assert "T" not in server.invoke("f", [pid, *others, grandchild])[0]
         stopped(pid, *others, grandchild)
     eventually(lambda: {state(other) for other in (pid, *others, grandchild)} == {"gone"}, what="the end of all")
@@ -127,7 +127,7 @@ def test_children_are_stopped_wherever_they_went(ready: Project) -> None:
 def test_a_chain_of_sessions_each_started_by_the_other_ends_with_the_server(ready: Project) -> None:
     with ready.up() as server:
         server.invoke("f", "chain")
-        # It is built while the environment runs, and stopped as a whole; `up` looks whether all have ended.
+        # The chain grows while the environment runs, and is stopped as a whole. `up` checks that all have ended.
         eventually(lambda: server.invoke("f") and len(processes_of(ready.data)) >= 8, what="the chain")
         stopped(*processes_of(ready.data))
 
@@ -160,9 +160,14 @@ def test_a_child_that_was_stopped_while_it_wrote_goes_on_writing(ready: Project)
             answer, error = server.invoke("f")
             assert (answer["pid"], error) == (pid, None)
         server.invoke("f", "end")
-        lines = ready.command("logs", "f", "--raw", "-n", "100000").stdout.splitlines()
-        assert "x" * 3000 in lines
-        # No line of it is torn but where the platform's own lines came between.
+        lines: list[str] = []
+
+        def read() -> bool:
+            lines[:] = ready.command("logs", "f", "--raw", "-n", "100000").stdout.splitlines()
+            return "x" * 3000 in lines
+
+        eventually(read, what="the log")
+        # A line is split only where the platform's own lines came in between.
         assert [line for line in lines if set(line) == {"x"} and len(line) > 3000] == []
 
 
@@ -195,7 +200,7 @@ def test_a_function_may_keep_its_threads_running(project: Project) -> None:
     project.config('[functions.f]\nhandler = "app.handler"\nfreeze_idle = false\n')
     with project.up() as server:
         first, _ = server.invoke("f", "thread")
-        time.sleep(2)  # it is the passing of time that is looked at
+        time.sleep(2)  # the test needs time to pass
         second: Any = server.invoke("f")[0]
         assert second["pid"] == first["pid"]
         assert second["counted"] > first["counted"] + 100

@@ -1,4 +1,4 @@
-"""Claims about tables in DynamoDB: what people see there, what other programs wrote, which tables fit, what is told."""
+"""Tables in DynamoDB: what users see there, items of other programs, which tables are accepted, and the messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table_of(aws: EmulatedAws, name: str) -> Table:
 
 
 def run(table: Table, *operations: tuple[Any, ...]) -> list[Any]:
-    """What a table answers to operations, each a method and its arguments."""
+    """Run operations on a table, each a method and its arguments, and return the answers."""
     tables = Tables({table.name: table})
 
     async def scenario() -> list[Any]:
@@ -51,7 +51,8 @@ def test_fields_are_attributes_that_people_and_programs_read(aws: EmulatedAws) -
     assert row["big"] == {"N": "12345678901234567890123456789012345678"}
     assert row["tags"] == {"L": [{"S": "a"}, {"N": "1"}, {"NULL": True}, {"BOOL": True}]}
     assert row["box"] == {"M": {"x": {"N": "1.50"}}}
-    # DynamoDB has no number so small, no attribute without a name, and one of the key's name already
+    # As text, because DynamoDB has no numbers this small. It also has no attributes without a name, and the key's name
+    # is taken
     assert row["tiny"] == {"S": "1e-200"}
     assert row["_json"] == {"S": item.decode()}
     assert set(row) == {"Id", "label", "p", "big", "tags", "box", "tiny", "_json"}
@@ -152,7 +153,7 @@ def test_an_endpoint_that_does_not_answer_is_told_as_something_that_may_pass() -
 
 def test_the_reader_reads_all_pages(aws: EmulatedAws) -> None:
     aws.make_table("pages")
-    # Given more than the megabyte that one answer holds
+    # Given more than the megabyte that one answer may hold
     filler = "x" * 100_000
     run(table_of(aws, "pages"), *(("put", f"{i:03d}", json.dumps({"i": i, "x": filler}).encode()) for i in range(30)))
     found = list(read_table(table_of(aws, "pages")))

@@ -1,4 +1,5 @@
-"""`thawd table` as an exporter: what the files hold, that they are whole or not there, that memory stays flat."""
+"""`thawd table` as an exporter: the contents of the files, that they are complete or absent, and constant memory
+use."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+from tests import prestarted
 from tests.integration.conftest import Project
 from thawd.cli.table_export import export
 from thawd.stores.tables.sqlite import SqliteTable
@@ -27,7 +29,7 @@ ITEMS: dict[str, dict[str, object]] = {
 
 @pytest.fixture
 def filled(project: Project) -> Project:
-    """A project with a table of items of many kinds."""
+    """A project with a table that has items of many kinds."""
     project.code("def handler(event, context):\n    return None\n")
     project.config(
         """
@@ -53,12 +55,12 @@ def fill(path: Path, items: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("being_made", [False, True])
 def test_a_table_that_is_not_made_yet_has_no_items(filled: Project, being_made: bool) -> None:
-    # Given a table whose file is made when the first item is put, or one that a server is making at this moment
+    # Given a table with no file yet, because no item was put, or one that a server is creating at this moment
     file = filled.data / "tables" / "labels.db"
     file.unlink()
     if being_made:
         file.touch()
-    # Then there are no items, which is said beside them
+    # Then there are no items, and a message says so
     for asked in ((), ("--key", "a.png")):
         done = filled.command("table", "labels", "--json", *asked)
         assert (done.returncode, done.stdout) == (0, "")
@@ -73,10 +75,10 @@ def test_json_lines_and_csv_are_what_is_printed(filled: Project) -> None:
     for kind, flag in (("jsonl", "--json"), ("csv", "--csv")):
         done = filled.command("table", "labels", "--format", kind, "--output", f"out.{kind}")
         assert (done.returncode, done.stdout, done.stderr) == (0, "", f"out.{kind}: 4 items\n")
-        printed = subprocess.run(
+        printed = prestarted.run(
             [sys.executable, "-m", "thawd", "table", "labels", flag], cwd=filled.root, capture_output=True, check=True
         )
-        named = subprocess.run(
+        named = prestarted.run(
             [sys.executable, "-m", "thawd", "table", "labels", "--format", kind],
             cwd=filled.root,
             capture_output=True,
@@ -131,7 +133,7 @@ def test_an_empty_table_is_a_file_of_no_rows(filled: Project, kind: str) -> None
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def test_a_file_that_could_not_be_completed_is_as_before(tmp_path: Path, kind: str) -> None:
-    # Given an export of before, and rows that end with a failure
+    # Given an older export, and rows that end with an error
     output = tmp_path / "out"
     output.write_text("as before")
 
@@ -170,7 +172,7 @@ def test_what_cannot_be_is_told(filled: Project, arguments: tuple[str, ...], sai
 
 
 def test_a_missing_library_is_told_with_its_extra(filled: Project) -> None:
-    # Given an interpreter that finds no pyarrow
+    # Given an interpreter that does not find pyarrow
     script = (
         "import importlib.util, sys; found = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *a: None if name == 'pyarrow' else found(name, *a)\n"
@@ -214,7 +216,7 @@ def test_memory_does_not_grow_with_the_table(tmp_path: Path, kind: str) -> None:
         return int(done.stdout) / 1024
 
     few = peak_mib(40_000)
-    many = peak_mib(120_000)  # 100 MB more of rows
+    many = peak_mib(120_000)  # 100 MB of additional rows
     assert many - few < 24, (few, many)
     if kind == "parquet":
         assert parquet.ParquetFile(tmp_path / "out").metadata.num_rows == 120_000

@@ -1,4 +1,4 @@
-"""Claims about tables in PostgreSQL: what a crash of the server costs, whose tables are touched, what is told."""
+"""Tables in PostgreSQL: the effects of a server crash, which tables are used, and what is reported."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def server() -> Iterator[Postgresql]:
 
 
 def table_of(server: Postgresql, name: str, **parameters: str) -> Table:
-    """A table whose URL is told as a configuration would."""
+    """Return a table with a URL as a configuration would give it."""
     url = StoreUrl(text=server.url(**parameters), shown="postgresql://thawd:***@there", secrets=(PASSWORD,))
     return Table(name=name, url=url)
 
 
 @pytest.fixture
 def sql(server: Postgresql) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
-    """A connection besides thawd's."""
+    """A connection to the database besides thawd's."""
     with psycopg.connect(server.url(), autocommit=True) as connection:
         yield connection
 
 
 async def put_for_sure(store: TableStore, key: str, item: bytes) -> int:
-    """Put again until it is acknowledged; how often it was not."""
+    """Repeat a put until it is acknowledged. Return how many attempts were not."""
     failures = 0
     while True:
         try:
@@ -69,7 +69,7 @@ async def put_for_sure(store: TableStore, key: str, item: bytes) -> int:
 
 
 def test_a_server_that_crashes_under_load_loses_nothing_acknowledged_and_doubles_nothing(server: Postgresql) -> None:
-    # Given writers that put numbered values under keys of their own, without a pause
+    # Given writers that put numbered values under separate keys, without a pause
     tables = Tables({"load": table_of(server, "load")})
     acknowledged: dict[str, int] = {}
     progress = asyncio.Event()
@@ -95,10 +95,10 @@ def test_a_server_that_crashes_under_load_loses_nothing_acknowledged_and_doubles
             while sum(acknowledged.values()) < target:
                 progress.clear()
                 await progress.wait()
-            # When it ends at once, in the middle of what is under way, and comes back
+            # When the server stops abruptly during these operations, and starts again
             before = dict(acknowledged)
             await asyncio.to_thread(server.restart)
-            # Then what had been acknowledged is there
+            # Then everything that had been acknowledged is there
             for key, number in before.items():
                 item = None
                 while item is None:
@@ -120,7 +120,10 @@ def test_a_server_that_crashes_under_load_loses_nothing_acknowledged_and_doubles
 
 
 class AnswersLost:
-    """Between a client and the server: passes all on, but breaks the connection in place of an INSERT's answer."""
+    """A proxy in front of the server.
+
+    It forwards everything, but breaks the connection instead of passing on an INSERT's answer.
+    """
 
     def __init__(self, server: Postgresql, times: int) -> None:
         self._server = server
@@ -181,11 +184,11 @@ def test_a_commit_whose_answer_was_lost_is_one_item(
         async def scenario() -> int:
             return await put_for_sure(await tables.get(name), "k", b'{"n":1}')
 
-        # When it breaks once, nobody is told; else the caller is, and puts it again
+        # When it breaks once, the caller does not see it; when more often, the caller gets an error and repeats the put
         assert asyncio.run(scenario()) == (0 if times == 1 else 1)
         assert between.lost == times
         tables.close()
-    # Then every one of them was committed, and they are one item
+    # Then every attempt was committed, and together they made one item
     assert sql.execute(f"SELECT key, item::text FROM {name}").fetchall() == [("k", '{"n":1}')]
 
 
@@ -239,7 +242,7 @@ async def _count(tables: Tables, name: str) -> int:
 def test_tables_are_made_once_and_named_as_the_url_says(
     server: Postgresql, sql: psycopg.Connection[tuple[object, ...]]
 ) -> None:
-    # Given two servers that come at once, and a name that needs quoting
+    # Given several servers that create a table together, and a name that needs quoting
     sql.execute('CREATE SCHEMA "the results"')
     table = table_of(server, "any", table='La"bels; DROP', schema="the results")
     several = [Tables({"any": table}) for _ in range(6)]
@@ -310,7 +313,7 @@ def test_the_reader_reads_pages_and_single_items(server: Postgresql) -> None:
 def test_a_function_and_the_command_line_use_it_with_the_password_from_the_environment(
     server: Postgresql, project: Project
 ) -> None:
-    # Given a configuration that names the variable which holds the password
+    # Given a configuration that names the variable that holds the password
     project.code(
         """
         import thawd
@@ -345,7 +348,7 @@ def test_a_function_and_the_command_line_use_it_with_the_password_from_the_envir
         assert {"_key": "a", "label": "cat"} in shown
         assert [row["n"] for row in shown if "n" in row] == [7]
         said = "\n".join(running.output)
-    # Then it is read without a server, too, and the password has appeared nowhere
+    # Then the table can be read without a server, too, and the password is shown nowhere
     assert len(_rows(project, environ)) == 2
     assert "${RESULTS_PASSWORD}" in said
     unset = project.command("check")
@@ -394,10 +397,10 @@ def test_a_server_that_answers_nothing_any_more_does_not_keep_thawd_from_its_end
         store = await tables.get("frozen")
         await store.put("a", b"{}")
         with server.frozen():
-            # Given as many operations as there are connections, and one that waits behind them
+            # Given as many operations as there are connections, and one that waits for a connection
             waiting = [asyncio.create_task(store.put(f"{n}", b"{}")) for n in range(table_threads.THREADS + 1)]
             await asyncio.sleep(0.1)
-            # Then the end comes while the server is still silent
+            # Then closing ends although the server is still silent
             tables.close()
             failures = await asyncio.gather(*waiting, return_exceptions=True)
         assert all(isinstance(failure, StoreError | asyncio.CancelledError) for failure in failures)
@@ -414,7 +417,7 @@ def test_an_operation_that_gets_no_answer_fails_and_the_next_one_works(
     async def scenario() -> None:
         store = await tables.get("locked")
         await store.put("a", b"{}")
-        # Given a table that somebody has locked, and does not let go of
+        # Given a table that another session has locked and keeps locked
         with sql.transaction():
             sql.execute("LOCK TABLE locked")
             with pytest.raises(StoreError) as caught:

@@ -1,4 +1,4 @@
-"""What every table promises, whatever store is behind it: one suite for SQLite, PostgreSQL and DynamoDB."""
+"""What every table guarantees in every kind of store: the same tests for SQLite, PostgreSQL and DynamoDB."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ STORES = ("sqlite", "postgresql", "dynamodb")
 
 @pytest.fixture(scope="module", params=STORES)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Which store."""
+    """The kind of store."""
     name: str = request.param
     return name
 
 
 @pytest.fixture(scope="module")
 def opened(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tables]:
-    """A table ``labels`` in such a store."""
+    """A table ``labels`` in a store of this kind."""
     if kind == "sqlite":
         tables = Tables({"labels": Table(name="labels", path=tmp_path_factory.mktemp("tables") / "labels.db")})
         yield tables
@@ -64,7 +64,7 @@ def store(opened: Tables) -> TableStore:
 
 
 async def everything(store: TableStore, limit: int) -> list[tuple[str, bytes]]:
-    """All that a scan gives, page by page."""
+    """Return everything that a scan yields, page by page."""
     found: list[tuple[str, bytes]] = []
     after = ""
     while page := await store.scan(after=after, limit=limit):
@@ -105,7 +105,7 @@ def test_a_scan_gives_every_item_once_and_in_the_order_of_keys_where_the_store_h
             assert [key for key, _ in found] == sorted(keys, key=str.encode)
         assert await store.count() == len(keys)
         assert len(await store.scan(limit=1000)) == len(keys)
-        # Where a scan goes on need not be there any more
+        # A scan can continue after a key that no longer exists
         first, second = await store.scan(limit=2)
         assert (await store.scan(after=first[0], limit=1))[0] == second
 
@@ -156,7 +156,7 @@ def test_what_is_no_key_is_refused(store: TableStore, key: str, said: str) -> No
 
 
 def test_a_slow_operation_does_not_hold_up_the_event_loop(store: TableStore) -> None:
-    # Given more operations than a store has threads, the loop goes round while they are under way
+    # Given more operations than a store has threads, the event loop keeps running during the operations
     async def scenario() -> int:
         rounds = 0
         puts = [asyncio.ensure_future(store.put(f"{i}", b'{"a":"' + b"x" * 10_000 + b'"}')) for i in range(100)]
@@ -190,7 +190,7 @@ ITEMS = st.builds(
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_table_is_a_mapping(opened: Tables, kind: str, data: st.DataObject) -> None:
-    """Whatever is put, got and deleted in whatever order: the answers are those of a dict."""
+    """For any sequence of put, get and delete, the answers are those of a dict."""
     known = data.draw(st.lists(KEYS, min_size=1, max_size=4, unique=True))
     steps = data.draw(
         st.lists(

@@ -1,4 +1,4 @@
-"""Each environment has a temporary folder of its own, which begins as init left it and goes with the environment."""
+"""Each environment has its own temporary folder, which begins as init left it and is removed with the environment."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def none_alive(running: Running) -> None:
 
 
 def folders(project: Project) -> list[Path]:
-    """Those with something in them; an empty one is where copies have theirs mounted."""
+    """Return the folders that are not empty. A thawed copy mounts its folder over an empty one."""
     found = []
     for path in (project.data / "tmp").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # it goes just now
+        with contextlib.suppress(FileNotFoundError):  # the folder is being removed
             if any(path.iterdir()):
                 found.append(path)
     return found

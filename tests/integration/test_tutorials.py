@@ -1,6 +1,7 @@
-"""The tutorials, followed as they stand in an empty folder: each file is written, each command is typed.
+"""Follows the tutorials unchanged in an empty folder: writes each file and runs each command.
 
-Installing packages is left out: tests have no network, and the tests' own environment has what the tutorials name.
+Installing packages is left out: tests have no network, and their virtual environment has the packages that the
+tutorials name.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ NEEDS = {
 }
 
 
-# What a reader looks at again when it is not there yet.
+# Commands that a reader would repeat until the result is there.
 LOOKS = ("thawd table", "thawd dead list", "thawd status", "thawd logs", "ls ", "aws dynamodb get-item", "aws logs")
 
 
 def as_typed(command: str, *, port: int, log: Path) -> str:
-    """What a reader's command is here: the server goes to the background, and pip has nothing to do."""
+    """Return what to type here for a reader's command: the server runs in the background, and pip does nothing."""
     command = command.replace("127.0.0.1:8350", f"127.0.0.1:{port}")
     command = command.replace("python3.11", f"python3.{sys.version_info[1]}")
     if re.match(r"(\S*python3? -m )?pip install ", command):
@@ -41,7 +42,8 @@ def as_typed(command: str, *, port: int, log: Path) -> str:
     if command.startswith("thawd up"):
         ready = log.with_suffix(".ready")
         started = f"({command} --ready-file {ready} > {log} 2>&1; touch {ready}) < /dev/null &"
-        # The page shows what a server says after it has begun to listen; what it says of the machine comes before.
+        # The page shows what the server prints after it has begun to listen, but not the lines about the machine before
+        # that.
         return (
             f"{started} until [ -e {ready} ]; do sleep 0.1; done; sed -n 's/:{port}/:8350/; /^thawd serves/,$p' {log}"
         )
@@ -69,7 +71,7 @@ def test_a_tutorial_works_as_it_stands(name: str, tmp_path: Path) -> None:
 
 
 def end(folder: Path) -> None:
-    """Stop the server that works in `folder`, and what it runs."""
+    """Stop the server that runs in `folder`, and its functions."""
     with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
         os.kill(int((folder / ".thawd" / "lock").read_text()), signal.SIGKILL)
     for pid in processes_of(folder / ".thawd"):

@@ -1,4 +1,4 @@
-"""What uploads may hold together, and how long they may take: real sockets and boto3 against the object API."""
+"""How much data uploads may hold together, and how long they may take: real sockets and boto3 with the object API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from thawd.stores.objects.folder import STAGING
 
 
 def begin(served: Served, key: str, body: bytes, *, size: int, headers: str = "") -> socket.socket:
-    """An upload of which only `body` has been sent."""
+    """Begin an upload and send only `body`."""
     connection = socket.create_connection(("127.0.0.1", served.port), timeout=DEADLINE_S)
     head = f"PUT /uploads/{key} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n{headers}\r\n"
     connection.sendall(head.encode() + body)
@@ -57,7 +57,7 @@ def test_an_upload_that_stalls_is_ended_and_leaves_nothing(limited: Served) -> N
 
 
 class Body:
-    """A body that is being received, as far as `_Incomplete` knows it."""
+    """A body that is being received, with as much of its interface as `_Incomplete` uses."""
 
     is_given_up = False
 
@@ -83,7 +83,7 @@ def test_bodies_that_could_not_be_read_because_a_turn_of_the_loop_was_late_are_n
         first, second = Body(), Body()
         bodies.add(first, 10 * mib)  # type: ignore[arg-type]
         bodies.add(second, 13 * mib)  # type: ignore[arg-type]
-        # A turn that took 2 s, then the bytes that came meanwhile, one body after the other.
+        # A turn of the loop that took 2 s, then the bytes that arrived meanwhile, one body after the other.
         await until(2.0)
         bodies.add(first, 2 * mib)  # type: ignore[arg-type]
         assert not second.is_given_up
@@ -91,14 +91,14 @@ def test_bodies_that_could_not_be_read_because_a_turn_of_the_loop_was_late_are_n
         await until(2.25)
         assert not first.is_given_up
         assert not second.is_given_up
-        # Another, while what is slow is looked for.
+        # Another slow turn while slow bodies are being looked for.
         await until(5.0)
         bodies.add(first, mib)  # type: ignore[arg-type]
         bodies.add(second, mib)  # type: ignore[arg-type]
         await until(5.25)
         assert not first.is_given_up
         assert not second.is_given_up
-        # No turn is late, and one is slow.
+        # Now no turn is slow, but one body is.
         for quarter in range(1, 9):
             bodies.add(second, mib)  # type: ignore[arg-type]
             await until(5.25 + quarter / 4)

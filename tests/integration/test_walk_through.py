@@ -1,4 +1,4 @@
-"""The walk-through of docs/how-to/lambda-api.md, run as it stands by the AWS CLI against a new server."""
+"""Runs the walk-through of docs/how-to/lambda-api.md unchanged, with the AWS CLI and a new server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""AWS Lambda Web Adapter's contract: a web application is the function's program, and an extension beside it asks the
-Runtime API for invocations and passes them on over HTTP. The adapter itself is not here; a stand-in keeps its contract.
+"""AWS Lambda Web Adapter's contract, with a stand-in for the adapter.
+
+A web application is the function's program. An extension beside it asks the Runtime API for invocations and passes them
+to the application over HTTP.
 
 Source: the adapter's README, "How does it work?": an external extension, a readiness check, a Runtime API client.
 """

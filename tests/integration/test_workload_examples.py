@@ -1,4 +1,4 @@
-"""The workloads in examples/: each runs as its page says, with a small variant of its model, and checks itself."""
+"""The workloads in examples/: each runs as its page says, with a small variant of its model, and checks its results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NARROW = 1 / 16
 
 @pytest.fixture
 def examples(tmp_path: Path) -> Path:
-    """A copy of the folder, without what its programs made."""
+    """A copy of the folder, without generated files."""
     for needed in ("onnx", "onnxruntime", "PIL"):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"{needed} is not installed; the examples need the extra `demo`")
@@ -30,13 +30,13 @@ def examples(tmp_path: Path) -> Path:
 
 
 def run(program: Path) -> subprocess.CompletedProcess[str]:
-    """An example of the copy, as the Makefile runs it, but without what needs the large libraries."""
+    """Run an example of the copy as the Makefile does, but without the steps that need the large libraries."""
     environment = {**os.environ, "PYTHONPATH": str(program.parents[1]), "BENCH_LIBRARIES_PYTHON": "/nowhere/python"}
     return subprocess.run([sys.executable, program], capture_output=True, text=True, env=environment)
 
 
 def small(examples: Path, network: str, path: Path, size: int) -> int:
-    """Make a narrow variant of a network; the number of its parameters."""
+    """Make a narrow variant of a network and return the number of its parameters."""
     path.parent.mkdir(exist_ok=True)
     code = (
         f"import networks, pathlib; print(networks.{network}(pathlib.Path({str(path)!r}), size={size}, width={NARROW}))"
@@ -51,7 +51,7 @@ def test_onnx_http_answers_what_its_model_says(examples: Path) -> None:
     small(examples, "inception_v3", examples / "onnx-http/function/inception_v3.onnx", 75)
     # When it runs
     done = run(examples / "onnx-http" / "run.py")
-    # Then it was thawed and started cold, and its own check holds
+    # Then it was thawed and started cold, and its own check passes
     assert done.returncode == 0, done.stderr
     assert "each prediction is that of the model run directly" in done.stdout
     starts = {words[0]: words[1] for line in done.stdout.splitlines() if (words := line.split())[:1] and "ms" in words}
@@ -64,7 +64,7 @@ def test_an_example_fails_when_a_prediction_is_not_the_models(examples: Path) ->
     small(examples, "inception_v3", example / "function/inception_v3.onnx", 75)
     wrong = "[[[{'class': 0, 'probability': 1.0}]]]"
     code = f"import pictures, run; run.check([pictures.picture(7)], {wrong})"
-    # When it is checked, then the check says so
+    # When it is checked, then the check reports that
     environment = {**os.environ, "PYTHONPATH": f"{examples}:{example}"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 1
@@ -81,7 +81,7 @@ def test_stream_writes_objects_and_rows_and_follows_its_bucket_of_models(example
                 archive.write(str(file.locate()), str(file))
     # When it runs
     done = run(examples / "stream" / "run.py")
-    # Then its checks hold: results, rows, labels that were replaced, libraries from the temporary folder
+    # Then its checks pass: results, rows, replaced labels, libraries from the temporary folder
     assert done.returncode == 0, done.stderr
     assert "20 JSON objects" in done.stdout
     assert "20 rows" in done.stdout
@@ -99,7 +99,7 @@ def test_a_network_made_twice_is_the_same(examples: Path, network: str, size: in
 
 @pytest.mark.parametrize(("network", "parameters"), [("inception_v3", 23_834_568), ("resnet50_v2", 25_549_480)])
 def test_the_networks_have_the_sizes_of_the_real_ones(examples: Path, network: str, parameters: int) -> None:
-    # Given a network of full width, built up to its classifier, whose weights alone are left out
+    # Given a network of full width, whose weights are zeros and whose classifier's weights are left out
     code = f"""
 import pathlib, types, networks, numpy
 networks.np.random.default_rng = lambda seed: types.SimpleNamespace(standard_normal=numpy.zeros)  # drawing takes long
@@ -107,5 +107,5 @@ networks.Network.write = lambda net, x, path: path.write_text(str(net.parameters
 path = pathlib.Path("parameters"); networks.{network}(path); print(path.read_text())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=examples)
-    # Then it has as many parameters as its paper's has
+    # Then it has as many parameters as the paper's network
     assert done.stdout.strip() == str(parameters), done.stderr

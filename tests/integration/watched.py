@@ -1,4 +1,4 @@
-"""A watched bucket and the events that come of it, for tests."""
+"""A watched bucket and the resulting events, for tests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ files.install_lease_signal_handler()
 
 
 class Watched:
-    """A bucket, its watcher, and the events that came of it so far."""
+    """A bucket, its watcher, and all its events so far."""
 
     def __init__(self, folder: Path, db: Database, notify: tuple[Notification, ...], settings: WatchSettings) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ class Watched:
                     self.records.append(record)
 
     def seen(self) -> Counter[tuple[str, bytes]]:
-        """How many events of which name each key had; sentinels left out."""
+        """Return how many events of each name each key has had, without the sentinels."""
         return Counter(
             (record["eventName"], key)
             for record in self.records
@@ -91,7 +91,7 @@ class Watched:
         )
 
     async def until(self, done: Callable[[], bool]) -> None:
-        """Wait until `done()`, which is asked anew whenever there are events."""
+        """Wait until `done()` is true. It is called again whenever there are events."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 self._news.clear()
@@ -110,7 +110,7 @@ class Watched:
         self.records.clear()
 
     async def barrier(self) -> None:
-        """Return once everything that had been noticed before has been looked at once."""
+        """Return once everything noticed before this call has been looked at once."""
         self._sentinels += 1
         name = f"sentinel-{self._sentinels}"
         (self.folder / name).write_bytes(b"")
@@ -135,7 +135,7 @@ def watch(
     before: Callable[[Path], object] = lambda _folder: None,
     run: Callable[[Awaitable[None]], None] = asyncio.run,  # type: ignore[assignment]
 ) -> Watched:
-    """Run `scenario` with a watched bucket, then once more without it: nothing may be left."""
+    """Run `scenario` with a watched bucket, then run the watcher again: nothing may be left to do."""
     folder = tmp_path / "bucket"
     folder.mkdir(exist_ok=True)
     before(folder)
@@ -158,7 +158,7 @@ def watch(
 
 
 def writer(path: Path, *, mode: str = "wb") -> subprocess.Popen[bytes]:
-    """A process that opens `path` and then writes a block for every line it is sent; ends at the end of its input."""
+    """Start a process that opens `path` and writes a block for each line it receives. It ends when its input ends."""
     script = (
         f"import sys\nwith open({os.fsencode(path)!r}, {mode!r}, buffering=0) as f:\n"
         "    print('open', flush=True)\n"
@@ -172,7 +172,7 @@ def writer(path: Path, *, mode: str = "wb") -> subprocess.Popen[bytes]:
 
 
 def kernel_watches() -> int:
-    """Folders this process watches, by what the kernel says: see proc(5), ``fdinfo``."""
+    """Return the number of folders that this process watches, from the kernel: see proc(5), ``fdinfo``."""
     return sum(path.read_text().count("inotify wd:") for path in Path("/proc/self/fdinfo").iterdir() if path.exists())
 
 

@@ -1,4 +1,4 @@
-"""Images of this group take up to 2 GB; each goes with its test."""
+"""Images of these tests take up to 2 GB. Each is removed when its test ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[Path]:
-    """Where a test puts its image; whatever lies beside it is removed with it."""
+    """A place for a test's image. The folder is removed with everything in it."""
     yield tmp_path / "image"
     for path in sorted(tmp_path.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""A program of `programs/`, frozen, its original dead; and copies of it, thawed."""
+"""Freezes a program of `programs/`, kills the original, and thaws copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZE
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended and what it said."""
+    """How a process ended and what it printed."""
 
     status: int
     said: str
@@ -30,13 +30,13 @@ class Ended:
 
 
 class Copies:
-    """An image on disk whose original is dead, and the copies that are thawed from it."""
+    """An image on disk with a dead original, and the copies that are thawed from it."""
 
     def __init__(self, image: Path) -> None:
         self.image = image
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        """Begin to thaw one copy; `name` reaches it as an environment variable."""
+        """Start thawing one copy. The copy gets `name` as an environment variable."""
         return subprocess.Popen(
             [THAW, self.image, *arguments],
             env={**os.environ, **OFFLINE, "COPY": name},
@@ -47,7 +47,7 @@ class Copies:
         )
 
     def end(self, copy: subprocess.Popen[str]) -> Ended:
-        """Wait for a copy's own end."""
+        """Wait until a copy ends by itself."""
         try:
             said, errors = copy.communicate(timeout=COPY_DEADLINE_S)
         finally:
@@ -65,7 +65,7 @@ def freeze(
     """Run `program` in the interpreter `python` until it is frozen in `image`, then kill it.
 
     Raises:
-        AssertionError: it did not come that far; holds what it said.
+        AssertionError: it did not get that far; the message has its output.
     """
     command = [python, "-B", str(PROGRAMS / f"{program}.py"), str(image), *options]
     run_until_frozen(image, command, {"COPY": "original", **(environment or {})})
@@ -73,13 +73,13 @@ def freeze(
 
 
 def freeze_copy(copies: Copies, image: Path) -> Copies:
-    """Thaw a copy that freezes itself again, into `image`; then kill it."""
+    """Thaw a copy that freezes itself again into `image`; then kill the copy."""
     run_until_frozen(image, [str(THAW), str(copies.image), "again"], {"COPY": "again"})
     return Copies(image)
 
 
 def run_until_frozen(image: Path, command: list[str], environment: dict[str, str]) -> None:
-    """Run `command` until it says that it is frozen in `image`, and kill it."""
+    """Run `command` until it prints that it is frozen in `image`, and kill it."""
     errors_path = image.with_suffix(".errors")
     with errors_path.open("wb") as errors:
         original = subprocess.Popen(
@@ -101,7 +101,7 @@ def run_until_frozen(image: Path, command: list[str], environment: dict[str, str
 
 
 def first_line(process: subprocess.Popen[bytes]) -> bytes:
-    """The first line on a process's standard output, or what there is of it when the process ends."""
+    """Return the first line of a process's standard output, or as much of it as there is when the process ends."""
     assert process.stdout is not None
     line, deadline = b"", time.monotonic() + FREEZE_DEADLINE_S
     with selectors.DefaultSelector() as selector:

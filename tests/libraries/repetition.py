@@ -21,12 +21,12 @@ COLD = "cold"
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one process has said.
+    """The output of one process.
 
     Attributes:
-        name: of the process: ``cold``, or that of a copy.
-        answers: by the thread that asked, then by input.
-        connections: what the server called the connections that it has used.
+        name: name of the process: ``cold``, or the name of a copy.
+        answers: answers by thread, then by input.
+        connections: names that the server has for the connections the process used.
     """
 
     name: str
@@ -38,10 +38,10 @@ def compare_many(image: Path, program: str, *options: str, python: str = sys.exe
     """Freeze `program`, thaw `THAWS` copies of it, `AT_ONCE` at a time, and compare every answer.
 
     Returns:
-        What the cold process has said, then what each copy has.
+        The output of the cold process, then that of each copy.
 
     Raises:
-        AssertionError: an answer is another than in the cold process, or a process did not end as it must.
+        AssertionError: an answer differs from the cold process's, or a process did not end normally.
     """
     cold = run_cold(program, *options, python=python)
     copies = freeze(image, program, *options, python=python)
@@ -75,6 +75,6 @@ def run_copy(copies: Copies, name: str) -> Said:
 
 
 def parsed(name: str, said: str) -> Said:
-    """The one line of JSON that a program prints, last; libraries may have printed before."""
+    """Return the line of JSON that a program prints last. Libraries may have printed other lines before it."""
     values = json.loads(said.splitlines()[-1])
     return Said(name, values["answers"], values["connections"])

@@ -1,4 +1,4 @@
-"""Servers on loopback that programs connect to before they are frozen; each remembers who said what to it."""
+"""Servers on loopback that programs connect to before they are frozen. Each records which client sent what."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Request:
     """A request that was answered.
 
     Attributes:
-        connection: number of the connection that it came over.
-        path: with its query.
-        headers: names in lower case.
-        body: as it came.
+        connection: number of the connection that the request used.
+        path: path with its query.
+        headers: headers, with names in lower case.
+        body: body as received.
     """
 
     connection: int
@@ -54,14 +54,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Of 127.0.0.1, signed by itself."""
+    """A self-signed certificate for 127.0.0.1."""
 
     path: Path
     key_path: Path
 
 
 def made_certificate(folder: Path) -> Certificate:
-    """Make one in `folder`."""
+    """Make a certificate in `folder`."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.datetime.now(datetime.UTC)
@@ -75,10 +75,10 @@ def made_certificate(folder: Path) -> Certificate:
 
 
 class HttpServer(ThreadingHTTPServer):
-    """Keeps connections alive and answers everything.
+    """An HTTP server that keeps connections alive and answers every request.
 
     ``/square/7?name=X`` gives the square, the name, and the number of the connection; every other GET gives the path
-    itself; what is posted is kept.
+    itself. The server keeps the bodies of POST requests.
     """
 
     daemon_threads = True
@@ -90,7 +90,7 @@ class HttpServer(ThreadingHTTPServer):
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate.path, certificate.key_path)
-            # The handshake is the connection's own thread's: it may be that nobody makes it.
+            # The connection's own thread does the handshake, because the client may never do its part.
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.numbers = itertools.count(1)
         self.requests: list[Request] = []
@@ -107,11 +107,11 @@ class HttpServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The server's URL."""
+        """Return the server's URL."""
         return f"{self._scheme}://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that are killed reset their connections: nothing to say."""
+        """Ignore errors: killed clients reset their connections."""
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -138,7 +138,7 @@ class _Answers(BaseHTTPRequestHandler):
         self._answer(b"{}")
 
     def log_message(self, *_arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def _remember(self, body: bytes) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -172,14 +172,14 @@ class Datagrams:
 
     @property
     def address(self) -> str:
-        """Host and port."""
+        """Return host and port."""
         return f"127.0.0.1:{self._socket.getsockname()[1]}"
 
     def all(self) -> list[bytes]:
-        """Whatever was sent until now; nothing is received after that."""
+        """Return everything received so far, and stop receiving."""
         if self._thread.is_alive():
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-                sender.sendto(END, self._socket.getsockname())  # comes last: loopback keeps the order
+                sender.sendto(END, self._socket.getsockname())  # arrives last, because loopback keeps the order
             self._thread.join()
         return self._received
 
@@ -189,7 +189,7 @@ class Datagrams:
 
 
 class Redis:
-    """A Redis server of its own, in memory."""
+    """A private Redis server that keeps its data in memory."""
 
     def __init__(self, folder: Path) -> None:
         self._program = shutil.which("redis-server")
@@ -219,12 +219,12 @@ class Redis:
 
     @property
     def address(self) -> str:
-        """The server's URL."""
+        """Return the server's URL."""
         return f"redis://127.0.0.1:{self._port}/0"
 
 
 class GrpcServer:
-    """A gRPC server: ``/thawd.Numbers/Square`` gives the square of a number, and the name that asked for it."""
+    """A gRPC server: ``/thawd.Numbers/Square`` gives the square of a number, and the name of the client."""
 
     def __init__(self) -> None:
         import grpc

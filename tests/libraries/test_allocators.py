@@ -1,4 +1,4 @@
-"""Allocators that give memory back and take it again, in copies whose memory is mapped from an image."""
+"""Allocators that return memory and use it again, in copies that have their memory mapped from an image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.libraries.frozen import PROGRAMS, Ended, freeze
 FOLDER = Path("/usr/lib/x86_64-linux-gnu")
 JEMALLOC = str(FOLDER / "libjemalloc.so.2")
 MIMALLOC = str(FOLDER / "libmimalloc.so.2")
-AT_ONCE_JEMALLOC = "dirty_decay_ms:0,muzzy_decay_ms:0"  # pages go back the moment they are free
+AT_ONCE_JEMALLOC = "dirty_decay_ms:0,muzzy_decay_ms:0"  # returns pages immediately when they are free
 LATER_JEMALLOC = "background_thread:true,dirty_decay_ms:50,muzzy_decay_ms:50"
 ALLOCATORS = {
     "glibc": {},
@@ -32,7 +32,7 @@ IN_POLARS = {"at-once": AT_ONCE_JEMALLOC, "background": LATER_JEMALLOC}
 
 
 def environment_of(allocator: str) -> dict[str, str]:
-    """The variables that bring `allocator` in; skips where its library is missing."""
+    """Return the environment variables that select `allocator`. Skip the test if its library is missing."""
     environment = ALLOCATORS[allocator]
     preload = environment.get("LD_PRELOAD")
     if preload and not Path(preload).exists():
@@ -66,7 +66,8 @@ def test_memory_that_the_allocator_inside_polars_gave_back_is_zero_again(image: 
 def test_the_checker_fails_once_thawds_answer_to_madvise_and_mremap_is_taken_out(image: Path, allocator: str) -> None:
     copies = freeze(image, "allocators", environment=environment_of(allocator))
     assert copies.run("hooked").status == 0
-    for arguments in (["unhook"], ["unhook", "skip-kernel"]):  # asked directly; by what the allocator gives
+    # once with direct checks of the kernel, once only through the allocator
+    for arguments in (["unhook"], ["unhook", "skip-kernel"]):
         ended = copies.run("unhooked", *arguments)
         assert ended.status == 1
         assert "must be 0x0; " in ended.errors, ended.errors

@@ -1,7 +1,9 @@
-"""Clients that are connected when they are frozen: fifty copies each, eight at once, none with another's connection.
+"""Clients that are connected when they are frozen: fifty copies of each, eight at a time, none with another's
+connection.
 
-The server that a program connects to lives in the test. Each copy answers as a process does that was never frozen, over
-connections that no other process has used; what it sends of its own accord (traces, events, metrics) arrives, once.
+The server that a program connects to runs in the test. Each copy gives the same answers as a process that was never
+frozen, over connections that no other process has used. What its threads send by themselves (traces, events, metrics)
+arrives exactly once.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from tests.libraries.servers import Datagrams, GrpcServer, HttpServer, Redis, Re
 from tests.ports import quiet_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "libraries.md"
-HTTP = {"uses_requests": 1, "uses_botocore": 1, "uses_httpx": 2}  # and how many connections each keeps
+HTTP = {"uses_requests": 1, "uses_botocore": 1, "uses_httpx": 2}  # with the number of connections that each keeps
 PROGRAMS = (
     *HTTP,
     "uses_grpc",
@@ -55,7 +57,7 @@ def datagrams() -> Iterator[Datagrams]:
 
 
 def check_connections(all_said: Iterable[Said], *, at_most: int = 1) -> None:
-    """Check that each process used connections of its own.
+    """Check that no two processes used the same connection.
 
     Raises:
         AssertionError: a connection served two processes, or one process used more than `at_most`.
@@ -70,10 +72,10 @@ def check_connections(all_said: Iterable[Said], *, at_most: int = 1) -> None:
 
 
 def check_messages(messages: Messages, all_said: Iterable[Said]) -> None:
-    """Check that what each process has sent has arrived once: number and square for all that it was asked.
+    """Check that each process's messages arrived exactly once: number and square of every input.
 
     Raises:
-        AssertionError: a message is missing, came twice, or is wrong.
+        AssertionError: a message is missing, arrived twice, or is wrong.
     """
     for said in all_said:
         asked = [*NUMBERS, *NUMBERS] + (list(BEFORE) if said.name == COLD else [])
@@ -127,7 +129,7 @@ def test_postgresql_answers_in_each_copy_over_connections_of_its_own(image: Path
 def test_segments_of_the_xray_recorder_arrive_from_each_copy(image: Path, datagrams: Datagrams) -> None:
     # Given a recorder that has sent from its socket before the freeze
     all_said = compare_many(image, "uses_xray", "--address", datagrams.address)
-    # Then each copy's segments have arrived, as a cold process's do, under ids that no other has
+    # Then each copy's segments have arrived, as for a cold process, and all their ids are different
     segments = [json.loads(datagram.split(b"\n", 1)[1]) for datagram in datagrams.all()]
     messages: Messages = collections.defaultdict(list)
     for segment in segments:
@@ -142,7 +144,7 @@ def test_segments_of_the_xray_recorder_arrive_from_each_copy(image: Path, datagr
 @pytest.mark.timeout(EACH_S)
 def test_metrics_of_statsd_arrive_from_each_copy(image: Path, datagrams: Datagrams) -> None:
     all_said = compare_many(image, "uses_statsd", "--address", datagrams.address)
-    # Then the values of both clients, of the one that sends at once and of the one that buffers, have arrived
+    # Then the values of both clients have arrived: of the one that sends immediately and of the one that buffers
     lines = [
         line for datagram in datagrams.all() for line in datagram.decode().splitlines() if line.startswith("square")
     ]
@@ -169,7 +171,7 @@ def test_events_and_spans_arrive_from_each_copy_over_connections_of_its_own(
     for request in http.requests:
         for name, number, square in messages_of()(request):
             messages[name].append((number, square))
-            # The original speaks under its own name, which is nobody else's.
+            # The original process has a different name from all copies.
             assert owners.setdefault(request.connection, name) == name, f"a connection served {name} and another"
     check_messages(messages, all_said)
 
@@ -180,17 +182,17 @@ def test_the_server_of_prometheus_answers_in_each_copy(image: Path) -> None:
 
 
 def sentry_messages(request: Request) -> Iterator[tuple[str, int, int]]:
-    """Name, number and square of the events in an envelope. Source: develop.sentry.dev, Envelopes."""
+    """Return name, number and square of the events in an envelope. Source: develop.sentry.dev, Envelopes."""
     for line in plain(request).split(b"\n"):
         item = json.loads(line) if line else {}
         if "logentry" in item or "message" in item:
             text = item.get("message") or item["logentry"]["message"]
-            words = text.split()  # the square of 3 is 9
+            words = text.split()  # for example "the square of 3 is 9"
             yield item["tags"]["name"], int(words[3]), int(words[5])
 
 
 def otlp_messages(request: Request) -> Iterator[tuple[str, int, int]]:
-    """Name, number and square of the spans in an export."""
+    """Return name, number and square of the spans in an export."""
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
     export = ExportTraceServiceRequest.FromString(plain(request))
@@ -203,7 +205,7 @@ def otlp_messages(request: Request) -> Iterator[tuple[str, int, int]]:
 
 
 def plain(request: Request) -> bytes:
-    """A request's body as it was before it was packed."""
+    """Return a request's body, decompressed if necessary."""
     encoding = request.headers.get("content-encoding", "identity")
     unpack = {"gzip": gzip.decompress, "deflate": zlib.decompress, "identity": bytes}[encoding]
     return unpack(request.body)

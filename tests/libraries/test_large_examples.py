@@ -1,4 +1,4 @@
-"""The captions example with a small ViT-GPT2, and torch with oneDNN and without."""
+"""The captions example with a small ViT-GPT2, and the stream example's torch program with and without oneDNN."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MADE = shutil.ignore_patterns(".thawd", "*.onnx", "model", "models", "photos", "
 
 
 def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A program of a copy of the examples."""
+    """Run a program from a copy of the examples."""
     environment = {**os.environ, "PYTHONPATH": str(program.parents[1]), "BENCH_LIBRARIES_PYTHON": sys.executable}
     return subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True, env=environment)
 
@@ -39,8 +39,8 @@ def test_torch_with_onednn_and_without_agrees_with_onnx_runtime(tmp_path: Path) 
     code = f"import networks, pathlib; networks.resnet50_v2(pathlib.Path({str(model)!r}), size=64, width=1 / 16)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=examples)
     for setting in ("on", "off"):
-        # When torch runs it, which fails when its scores are others than those of ONNX Runtime
+        # When torch runs it and compares its scores with those of ONNX Runtime
         done = run(examples / "stream" / "onednn.py", str(model), setting)
-        # Then the steps have their times
+        # Then it succeeds and prints the times of its steps
         assert done.returncode == 0, done.stderr
         assert all(value > 0 for value in json.loads(done.stdout).values())

@@ -1,4 +1,4 @@
-"""Large libraries through freeze, kill and thaw: each copy checks itself, see programs/scenario.py."""
+"""Large libraries through freeze, kill and thaw. Each copy checks itself; see programs/scenario.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROGRAMS = (
 
 
 def run_copies(copies: Copies) -> None:
-    """One copy by itself, then several at once; each must pass."""
+    """Run one copy alone, then several concurrently. Each must pass."""
     ended = copies.run("alone", "first")
     assert (ended.status, ended.said) == (0, "pass first alone\n"), ended.errors
     together = [copies.start(str(number), "together") for number in range(AT_ONCE)]

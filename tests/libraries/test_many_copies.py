@@ -1,6 +1,6 @@
-"""Libraries of machine learning: fifty copies each, eight at once, every result that of a process never frozen.
+"""Machine learning libraries: fifty copies of each, eight at a time, with the same results as a process never frozen.
 
-Those marked `nightly` are large: `make test-libraries-all` runs them, in two environments of their own.
+Tests marked `nightly` are large: `make test-libraries-all` runs them, in two separate virtual environments.
 """
 
 from __future__ import annotations

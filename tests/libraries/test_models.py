@@ -1,4 +1,4 @@
-"""Claims about loading by torch and transformers: weights are mapped, results are those of the library alone."""
+"""Loading models with torch and transformers: the weights are mapped, and results equal those of the library alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Releases of boto3 that functions still bring, installed by pip: before botocore 1.31.0 they ignore the endpoint."""
+"""Old releases of boto3 that functions still include, installed by pip: before botocore 1.31.0 they ignore the
+endpoint."""
 
 from __future__ import annotations
 

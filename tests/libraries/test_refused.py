@@ -1,4 +1,5 @@
-"""What libraries hold that no copy could be given: refused with the reason, and the process goes on."""
+"""Libraries that hold something no copy could have: the freeze is refused with the reason, and the process
+continues."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tests.libraries.frozen import PROGRAMS, freeze
 REASONS = {
     "loader_workers": "the process has a child process",
     "process_pool": "the process has a child process",
-    "shared_memory": "the process has a child process",  # of the resource tracker, which comes with it
+    "shared_memory": "the process has a child process",  # from the resource tracker, which Python starts with it
     "http_server": "a listening socket cannot be frozen, since copies cannot all listen on its port",
 }
 REASONS_WITHOUT_WAY_OUT = {
@@ -22,7 +23,7 @@ REASONS_WITHOUT_WAY_OUT = {
     "joblib_processes": "the process has a child process",
 }
 
-NOTHING_HELD = 77  # the status by which programs/refused.py says so
+NOTHING_HELD = 77  # exit status with which programs/refused.py reports that
 
 
 @pytest.mark.parametrize("case", REASONS)

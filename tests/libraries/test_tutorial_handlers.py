@@ -1,7 +1,8 @@
-"""Handlers as tutorials write them, from upload to row under `thawd up --aws`: thawed, and each result right.
+"""Handlers written as in tutorials, from upload to row under `thawd up --aws`: thawed, with correct results.
 
-No hook, no flag: clients, tracer and metrics are made at module level, and so is the model, which one of them fetches
-from a bucket at import. Models are small, of their real architectures, with random weights, and are made here.
+They have no hooks and no special settings. Clients, tracer and metrics are made at module level, and so is the model,
+which one handler fetches from a bucket at import. The models are made here: small, of the real architectures, with
+random weights.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ path = "models"
 
 @pytest.fixture
 def outside() -> Iterator[Project]:
-    """A project that does not lie in /tmp, so that each environment has a /tmp of its own."""
+    """A project outside /tmp, so that each environment has a private /tmp."""
     with tempfile.TemporaryDirectory(dir="/var/tmp", prefix="thawd-test-", ignore_cleanup_errors=True) as folder:
         yield Project(Path(folder))
 
@@ -184,7 +185,7 @@ def program(code: str, *arguments: str) -> str:
 
 
 def pictures(folder: Path) -> None:
-    """As many pictures as there are to be environments, each another."""
+    """Write as many different pictures as there are to be environments."""
     folder.mkdir()
     for number in range(ENVIRONMENTS):
         picture = Image.new("RGB", (48, 48), ((number * 53) % 256, (number * 97) % 256, (number * 151) % 256))
@@ -193,7 +194,7 @@ def pictures(folder: Path) -> None:
 
 
 def set_up(running: Running, name: str) -> None:
-    """Bucket, table and notification, by boto3 alone."""
+    """Make bucket, table and notification, only with boto3."""
     client(running, "s3").create_bucket(Bucket="uploads")
     client(running, "dynamodb").create_table(
         TableName=name,
@@ -209,7 +210,10 @@ def set_up(running: Running, name: str) -> None:
 
 
 def upload_and_compare(running: Running, name: str, folder: Path, expected: dict[str, str]) -> list[dict[str, str]]:
-    """Upload until so many environments were thawed; each row is what a cold process says of its picture. The rows."""
+    """Upload until `ENVIRONMENTS` environments were thawed.
+
+    Compare each row with a cold process's result, and return the rows.
+    """
     s3, dynamodb = client(running, "s3"), client(running, "dynamodb")
 
     def rows() -> list[dict[str, str]]:
@@ -254,7 +258,7 @@ def test_a_captioning_function_is_thawed_and_each_caption_is_right(outside: Proj
     told = [one for one in documents if one.get("message") == "captioned"]
     assert {one["function_request_id"]: one["key"] for one in told} == {row["request"]: row["image"] for row in rows}
     assert sum(one.get("Captioned") == [1.0] for one in documents) == len(rows)
-    # Powertools tells of each environment's first invocation.
+    # Powertools reports the first invocation of each environment.
     assert sum(one.get("ColdStart") == [1.0] for one in documents) == len({row["stream"] for row in rows})
 
 

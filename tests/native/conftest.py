@@ -16,7 +16,10 @@ from tests.native.processes import SELF, Identity, Keeper, expect_none, guarded
 
 @pytest.fixture(scope="session")
 def open_folder() -> Iterator[Path]:
-    """A folder that all users can enter, which pytest's own is not; a guard ends what is left in it."""
+    """A folder that all users can enter, unlike pytest's own.
+
+    A guard process kills what is still running in it at the end.
+    """
     folder = Path(tempfile.mkdtemp(prefix="thawd-native-"))
     folder.chmod(0o755)
     with guarded(folder):
@@ -26,13 +29,13 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def engine(open_folder: Path) -> Engine:
-    """The engine; a test that asks for it fails where it was not built."""
+    """The engine. A test that uses it fails if the engine is not built."""
     return Engine(open_folder)
 
 
 @pytest.fixture
 def own_folder(open_folder: Path) -> Iterator[Path]:
-    """A folder for one test, gone when it ends."""
+    """A folder for one test, removed when the test ends."""
     folder = Path(tempfile.mkdtemp(dir=open_folder))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -40,14 +43,14 @@ def own_folder(open_folder: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def keeper(engine: Engine, own_folder: Path) -> Iterator[Keeper]:
-    """Starts programs in the test's own folder; none of them outlives the test."""
+    """A keeper that starts programs in the test's own folder. None of them outlives the test."""
     with contextlib.closing(engine.keeper(own_folder)) as keeper:
         yield keeper
 
 
 @pytest.fixture
 def trial(engine: Engine, open_folder: Path) -> Iterator[Callable[..., Trial]]:
-    """Make a trial of a case; its processes and its folder go when the test ends."""
+    """A function that makes a trial of a case. Its processes and folder are removed when the test ends."""
     with contextlib.ExitStack() as at_end:
 
         def make(case: Case, *, identity: Identity = SELF, program: Sequence[object] = ()) -> Trial:

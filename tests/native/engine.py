@@ -1,4 +1,4 @@
-"""The engine as it was built, the programs of native/tests compiled against it; how one is frozen and thawed."""
+"""The built engine, the programs of native/tests compiled against it, and functions to freeze and thaw one of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMPILER = ("cc", "-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pt
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One CASE of a program in native/tests; `claim` is what it shows."""
+    """One CASE of a program in native/tests. `claim` says what it shows."""
 
     program: str
     name: str
@@ -39,7 +39,7 @@ class Case:
 
 
 def cases_of(*programs: str) -> list[Case]:
-    """The cases of `programs`, read from their sources."""
+    """Return the cases of `programs`, read from their sources."""
     found = []
     for program in programs:
         text = (SOURCES / f"{program}.c").read_text()
@@ -48,14 +48,17 @@ def cases_of(*programs: str) -> list[Case]:
 
 
 def compile_c(sources: Sequence[Path], target: Path, *options: str) -> None:
-    """Compile files of native; a failure shows the compiler's words."""
+    """Compile files of native. A failure shows the compiler's output."""
     done = subprocess.run([*COMPILER, "-o", target, *sources, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{target.name} does not compile:\n{done.stderr}"
 
 
 @cache
 def _programs() -> Path:
-    """Where compiled programs lie until a file of native/ changes; for all workers, and the next run."""
+    """Return the folder of compiled programs.
+
+    It is kept until a file of native/ changes, for all workers and later runs.
+    """
     state = hashlib.sha256(" ".join(COMPILER).encode())
     for path in sorted((REPOSITORY / "native").rglob("*.[ch]")):
         state.update(path.name.encode() + path.read_bytes())
@@ -66,7 +69,7 @@ def _compiled(source: Path, target: str, *options: str) -> Path:
     path = _programs() / target
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f"{target}.lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker compiles it, the others wait
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker compiles the program, the others wait
         if not path.exists():
             partial = path.with_name(f"{target}.partial")
             compile_c([source], partial, *options)
@@ -76,12 +79,12 @@ def _compiled(source: Path, target: str, *options: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """The library and thaw, copied once a session into `folder`, where all users can read them.
+    """The freeze library and the thaw program, copied once per session into `folder`, where all users can read them.
 
-    The copies keep a rebuild under way from changing the files that images refer to.
+    Because they are copies, a rebuild during the tests does not change the files that images refer to.
 
     Attributes:
-        folder: for them and for all programs that are compiled against them.
+        folder: folder of the copies and of all programs compiled against them.
     """
 
     folder: Path
@@ -95,30 +98,30 @@ class Engine:
 
     @property
     def freezer(self) -> Path:
-        """What a process that freezes itself loads."""
+        """Return the library that a process loads to freeze itself."""
         return self.folder / "libthawd_freeze.so"
 
     @property
     def thaw(self) -> Path:
-        """The program that thaws."""
+        """Return the program that thaws."""
         return self.folder / "thawd-thaw"
 
     @property
     def tied(self) -> Path:
-        """The program that starts all others; see native/tests/tied.c."""
+        """Return the program that starts all others; see native/tests/tied.c."""
         return self._made("tied", "tied", "-O2")
 
     def program(self, name: str) -> Path:
-        """The program native/tests/NAME.c, compiled when it is first asked for."""
+        """Return the program native/tests/NAME.c, compiled on first use."""
         link = (f"-L{self.folder}", "-Wl,-rpath,$ORIGIN", "-lthawd_freeze", "-ldl", "-lm")
         return self._made(name, name, *link)
 
     def plugin(self) -> Path:
-        """The library that tls.c loads."""
+        """Return the library that tls.c loads."""
         return self._made("plugin", "plugin.so", "-shared", "-fPIC")
 
     def asks(self) -> Path:
-        """The library that stacks.c loads; it asks for an executable stack."""
+        """Return the library that stacks.c loads. It requests an executable stack."""
         return self._made("asks", "asks.so", "-shared", "-fPIC", "-Wl,-z,execstack")
 
     def _made(self, source: str, target: str, *options: str) -> Path:
@@ -129,12 +132,12 @@ class Engine:
         return path
 
     def keeper(self, folder: Path) -> Keeper:
-        """Starts programs in `folder`."""
+        """Return a keeper that starts programs in `folder`."""
         return Keeper(self.tied, folder)
 
 
 class Trial:
-    """One case in a folder of its own: freeze it, then thaw it as often as you like."""
+    """One case in its own folder. Freeze it, then thaw it any number of times."""
 
     def __init__(
         self,
@@ -160,7 +163,7 @@ class Trial:
         give(folder, identity)
 
     def _variables(self) -> dict[str, str]:
-        """What an interpreter needs to find the Python face of the engine, and this engine with it."""
+        """Return the variables an interpreter needs to find the engine's Python package and this copy of the engine."""
         return {
             "PYTHONPATH": str(REPOSITORY / "src"),
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -175,15 +178,21 @@ class Trial:
         )
 
     def run(self, mode: str, *, environment: dict[str, str] | None = None) -> Outcome:
-        """Run the program without killing it: `goes-on` or `dry` (see native/tests/harness.h)."""
+        """Run the program without killing it, in mode `goes-on` or `dry` (see native/tests/harness.h)."""
         return end_of(self._start_original(0, {"THAWD_TEST": mode, **(environment or {})}))
 
     def freeze(self, *, flags: int = 0, environment: dict[str, str] | None = None) -> Outcome | None:
-        """Run the program until it says that it is frozen, and kill it: None. Its outcome where it ends before."""
+        """Run the program until it prints that it is frozen, kill it and return None.
+
+        If it ends first, return its outcome.
+        """
         return self.await_freeze(self._start_original(flags, environment or {}))
 
     def await_freeze(self, program: subprocess.Popen[str]) -> Outcome | None:
-        """Wait until `program`, or a copy, says that it is frozen, and kill it."""
+        """Wait until `program`, or a copy, prints that it is frozen, and kill it.
+
+        If it ends first, return its outcome.
+        """
         self.said = read_until(program, "frozen\n")
         if self.said.endswith("frozen\n"):
             end(program)
@@ -225,13 +234,13 @@ class Trial:
     def thaw_many(
         self, *, serial: int = 1, parallel: int = 2, thaw_options: Sequence[str] = (), image: Path | None = None
     ) -> list[Outcome]:
-        """Thaw copies one after the other, and then some at once."""
+        """Thaw copies one after the other, and then some concurrently."""
         outcomes = [self.thaw(thaw_options=thaw_options, image=image) for _ in range(serial)]
         copies = [self.start_copy(thaw_options=thaw_options, image=image) for _ in range(parallel)]
         return outcomes + [end_of(copy) for copy in copies]
 
     def check(self, *, serial: int = 1, parallel: int = 2, thaw_options: Sequence[str] = (), flags: int = 0) -> None:
-        """Freeze, kill, thaw, and demand that every copy finds itself whole; a case that cannot run here is skipped."""
+        """Freeze, kill, thaw, and require that every copy passes its checks. Skip a case that cannot run here."""
         ended = self.freeze(flags=flags)
         if ended is not None:
             require(self.case, ended)
@@ -242,14 +251,14 @@ class Trial:
 
 
 def give(path: Path, identity: Identity) -> None:
-    """Make a file or folder the identity's own, where the tests can."""
+    """Make the identity's user the owner of a file or folder, if the tests may do that."""
     if identity.user is not None and os.geteuid() == 0:
         entry = pwd.getpwnam(identity.user)
         os.chown(path, entry.pw_uid, entry.pw_gid)
 
 
 def require(case: Case, outcome: Outcome) -> None:
-    """Fail, or skip, unless the outcome is a pass."""
+    """Fail the test unless the outcome is a pass. Skip it if the case cannot run here."""
     if outcome.status == NOT_HERE:
         pytest.skip(outcome.output.strip().splitlines()[-1])
     assert outcome.passed, f"{case} ({case.claim}): status {outcome.status}\n{outcome.output}{outcome.errors}"

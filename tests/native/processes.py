@@ -1,10 +1,10 @@
-"""What the tests start, and that nothing of it outlives them.
+"""Starts the processes of the tests, and makes sure that none outlives the tests.
 
-Every process of a session works in the session's folder, or has been told of it by an environment variable that its
-children and thawed copies inherit: so each can be found, whoever its parent is by now. Four things end them. The test
-that started one kills it. native/tests/tied.c has the kernel kill it when the tests die, or when it has used up two
-minutes of processor. And a guard, a process in a session of its own, kills what is left when the tests are gone in any
-way. Run as a program, this module is that guard.
+Every process of a session works in the session's folder, or has the folder's name in an environment variable, which its
+children and thawed copies inherit. So each can be found, whatever its parent is by now. Three things end a process. The
+test that started it kills it. native/tests/tied.c makes the kernel kill it when the tests die, or when it has used two
+minutes of processor time. A guard process in a separate session kills what is left when the tests end for any reason.
+When run as a program, this module is that guard.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 DEADLINE_S = 300.0
-GRACE_S = 120.0  # until what was killed, or lost its parent, has ended
+GRACE_S = 120.0  # time for processes to end that were killed or lost their parent
 LOOK_AGAIN_S = 0.01
 MARK = "THAWD_TESTS_IN"
 OUTLIVES = "outlives"
@@ -32,18 +32,18 @@ OUTLIVES = "outlives"
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """As whom and how programs run.
+    """The user that programs run as, and how they run.
 
     Attributes:
-        user: by name; None: as the tests do. Only root can choose.
-        options: of native/tests/tied.c.
+        user: name of the user; None for the user of the tests. Only root can choose another.
+        options: options of native/tests/tied.c.
     """
 
     user: str | None = None
     options: tuple[str, ...] = ()
 
     def credentials(self) -> dict[str, object]:
-        """Keyword arguments for subprocess.Popen."""
+        """Return keyword arguments for subprocess.Popen."""
         if self.user is None or os.geteuid() != 0:
             return {}
         entry = pwd.getpwnam(self.user)
@@ -64,12 +64,12 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Whether it checked itself and found all in order."""
+        """Return whether it checked itself and found no error."""
         return self.status == 0 and self.output.splitlines()[-1:] == ["pass"] and not self.errors
 
 
 class Keeper:
-    """Starts programs that work in one folder, and answers for their end."""
+    """Starts programs that work in one folder, and makes sure that they end."""
 
     def __init__(self, tied: Path, folder: Path) -> None:
         self._tied = tied
@@ -85,7 +85,7 @@ class Keeper:
         stdin: int | IO[str] = subprocess.DEVNULL,
         pass_fds: Sequence[int] = (),
     ) -> subprocess.Popen[str]:
-        """Start a program with PATH and `environment` for variables, in a session of its own."""
+        """Start a program in a new session. Its environment variables are PATH and `environment`."""
         started = subprocess.Popen(  # type: ignore[call-overload]
             [str(part) for part in (self._tied, os.getpid(), *identity.options, "--", *command)],
             stdin=stdin,
@@ -103,10 +103,10 @@ class Keeper:
         return started  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End what still runs, and the process that has called outlive() of native/tests/harness.h.
+        """Kill what still runs, also a process that has called outlive() of native/tests/harness.h.
 
         Raises:
-            AssertionError: something that was not started here lives, a program's child say; it is killed.
+            AssertionError: another process still runs, such as a program's child; it is killed.
         """
         for started in self._started:
             end(started)
@@ -119,7 +119,7 @@ class Keeper:
 
 
 def end(program: subprocess.Popen[str]) -> None:
-    """Kill a program and all of its session that has not left it, unless it has ended; free what it took here."""
+    """Kill a program and its session, unless it has ended, and close its pipes."""
     if program.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(program.pid, signal.SIGKILL)
@@ -131,7 +131,10 @@ def end(program: subprocess.Popen[str]) -> None:
 
 
 def end_of(program: subprocess.Popen[str], *, deadline_s: float = DEADLINE_S) -> Outcome:
-    """Wait for the end of a program, whose input ends at once; one that does not end is killed and fails the test."""
+    """Close a program's input, wait until it ends and return its outcome.
+
+    If it does not end, kill it and fail the test.
+    """
     try:
         output, errors = program.communicate("" if program.stdin else None, timeout=deadline_s)
     except subprocess.TimeoutExpired as hung:
@@ -145,7 +148,10 @@ def end_of(program: subprocess.Popen[str], *, deadline_s: float = DEADLINE_S) ->
 
 
 def read_until(program: subprocess.Popen[str], ending: str, *, deadline_s: float = DEADLINE_S) -> str:
-    """What the program says up to `ending`, or all of it when it ends before; one that says nothing is killed."""
+    """Return the output of the program up to `ending`, or all of it if the program ends first.
+
+    Kill a program that is silent.
+    """
     assert program.stdout is not None
     said = b""
     until_s = time.monotonic() + deadline_s
@@ -162,7 +168,7 @@ def read_until(program: subprocess.Popen[str], ending: str, *, deadline_s: float
 
 
 def states_of(pid: int) -> str:
-    """What the threads of a process wait in, for the report of a hang."""
+    """Return which system calls the threads of a process wait in, for the report of a hang."""
     lines = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         try:
@@ -174,23 +180,26 @@ def states_of(pid: int) -> str:
 
 
 def _belongs(process: str, folder: str) -> bool:
-    """Whether a process of /proc is one of `folder`; one that has ended is not, waited for or not."""
+    """Return whether a process in /proc belongs to `folder`.
+
+    A process that has ended does not, even if it is a zombie.
+    """
     try:
         for place in (os.readlink(f"/proc/{process}/exe"), os.readlink(f"/proc/{process}/cwd")):  # noqa: PTH115
             if f"{place}/".startswith(f"{folder}/"):
                 return True
         with open(f"/proc/{process}/environ", "rb", buffering=0) as file:
             variables = b"\0" + file.read()
-    except OSError:  # it has ended, is a thread of the kernel, or another user's and so none of ours
+    except OSError:  # it has ended, is a kernel thread, or belongs to another user, so the tests did not start it
         return False
     marked = os.fsencode(f"\0{MARK}={folder}")
     return marked + b"\0" in variables or marked + b"/" in variables
 
 
 def living(folder: Path) -> Iterator[int]:
-    """Ids of the processes that belong to `folder`, whoever started them; without the caller's own.
+    """Yield the ids of all processes that belong to `folder`, except the caller.
 
-    Called after every test, so it makes few calls and no objects of paths.
+    Every test calls this at its end, so it makes few system calls and no Path objects.
     """
     own = str(os.getpid())
     for process in os.listdir("/proc"):  # noqa: PTH208
@@ -202,7 +211,7 @@ def expect_none(folder: Path) -> None:
     """Wait until no process belongs to `folder`.
 
     Raises:
-        AssertionError: some still do after GRACE_S; they are killed.
+        AssertionError: some still do after GRACE_S seconds; they are killed.
     """
     until_s = time.monotonic() + GRACE_S
     while left := list(living(folder)):
@@ -214,7 +223,7 @@ def expect_none(folder: Path) -> None:
 
 
 def kill_all(folder: Path) -> None:
-    """Kill what belongs to `folder` until nothing does: what is killed may have started more."""
+    """Kill the processes that belong to `folder` until there are none: a killed process may have started more."""
     while left := list(living(folder)):
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
@@ -224,7 +233,10 @@ def kill_all(folder: Path) -> None:
 
 @contextlib.contextmanager
 def guarded(folder: Path) -> Iterator[None]:
-    """A guard over `folder` within the block; at its end, normal or not, the folder is gone with its processes."""
+    """Guard `folder` within the block.
+
+    At its end, normal or not, the processes are killed and the folder is removed.
+    """
     guard = subprocess.Popen(
         [sys.executable, "-I", __file__, folder], stdin=subprocess.PIPE, start_new_session=True, cwd="/", env={}
     )
@@ -237,6 +249,6 @@ def guarded(folder: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    sys.stdin.read()  # until the tests have closed it, or are no more
+    sys.stdin.read()  # until the tests close it or die
     kill_all(Path(sys.argv[1]))
     shutil.rmtree(sys.argv[1], ignore_errors=True)

@@ -1,4 +1,4 @@
-"""An image that is damaged, foreign or not to be trusted is refused before anything is tried; the text says which."""
+"""Damaged, foreign and untrusted images are refused before anything is done with them. The message names the reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FORGED = {
 
 
 def refused(outcome: Outcome, *words: str) -> None:
-    """Demand a refusal to thaw that contains `words`."""
+    """Check that the thaw was refused, with a message that contains `words`."""
     assert outcome.status == 120, outcome
     assert outcome.output == ""
     assert outcome.errors.startswith("thawd: cannot thaw here: ")
@@ -48,7 +48,7 @@ def refused(outcome: Outcome, *words: str) -> None:
 
 @pytest.fixture
 def frozen(trial: Callable[..., Trial]) -> Trial:
-    """A frozen process with something of everything."""
+    """A frozen process with an instance of everything."""
     one = trial(RICH)
     assert one.freeze() is None
     return one
@@ -64,7 +64,7 @@ def plugged(trial: Callable[..., Trial]) -> Trial:
 
 @pytest.fixture(scope="session")
 def forge(engine: Engine) -> Path:
-    """The program that changes a header and mends its checksum."""
+    """The program that changes a header and corrects its checksum."""
     target = engine.folder / "forge_image"
     compile_c([SOURCES / "forge_image.c"], target)
     return target
@@ -83,7 +83,7 @@ def test_every_field_that_tells_machines_and_versions_apart_is_compared(frozen: 
 
 def test_a_changed_byte_in_header_or_tables_is_found(frozen: Trial) -> None:
     whole = bytearray(frozen.image.read_bytes())
-    end = int.from_bytes(whole[40:48], "little")  # data_offset, where the tables end at the latest
+    end = int.from_bytes(whole[40:48], "little")  # data_offset; the tables end there or before
     used = len(bytes(whole[:end]).rstrip(b"\0"))
     places = [*range(0, 600, 7), *random.Random(3).sample(range(4096, used), 60)]
     damaged = frozen.folder / "damaged"
@@ -180,7 +180,7 @@ def test_a_working_folder_that_is_gone_is_refused_and_named(trial: Callable[...,
 
 
 def test_the_parser_of_images_withstands_random_changes(engine: Engine, frozen: Trial) -> None:
-    """A million runs with THAWD_FUZZ_RUNS=1000000; under the address and undefined-behaviour sanitizers."""
+    """THAWD_FUZZ_RUNS=1000000 makes a million runs. They use the address and undefined-behaviour sanitizers."""
     target = engine.folder / "fuzz_image"
     sanitizers = ("-O2", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     compile_c([SOURCES / "fuzz_image.c", SOURCES.parent / "check.c"], target, *sanitizers)

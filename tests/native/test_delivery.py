@@ -1,4 +1,7 @@
-"""What whoever thaws hands to a copy arrives: arguments, environment, descriptors; and copies of copies are whole."""
+"""What the starter of a thaw passes to a copy arrives: arguments, environment, descriptors.
+
+Copies of copies work, too.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def frozen(trial: Callable[..., Trial], case: Case) -> Trial:
 
 
 def opened(folder: Path, number: int) -> int:
-    """A descriptor of a file whose one line is the number that the copy is to find it under."""
+    """Return a descriptor of a file whose only line is the number that the descriptor must have in the copy."""
     path = folder / f"for {number}"
     path.write_text(f"{number}\n")
     return os.open(path, os.O_RDONLY)
@@ -61,7 +64,10 @@ def test_descriptors_arrive_under_their_numbers(trial: Callable[..., Trial], ord
 
 @contextlib.contextmanager
 def lent(number: int) -> Iterator[None]:
-    """A descriptor's number for a while: what has it in this process, another test's socket say, gets it back."""
+    """Use a descriptor's number for a while.
+
+    If it is in use here, such as for another test's socket, restore it afterwards.
+    """
     try:
         owner = os.dup(number)
     except OSError:
@@ -77,7 +83,7 @@ def lent(number: int) -> Iterator[None]:
 
 
 def test_descriptors_whose_numbers_are_swapped_arrive(trial: Callable[..., Trial]) -> None:
-    """40 outside is 41 inside, 41 is 42, 42 is 40, and 500 is itself: no order of dup2 alone can do it."""
+    """The numbers 40, 41 and 42 swap cyclically, and 500 stays. No order of dup2 calls alone can do this."""
     one = frozen(trial, CASES["descriptors"])
     outside = {41: 40, 42: 41, 40: 42, 500: 500}
     options = [word for number, place in outside.items() for word in ("--fd", f"{number}={place}")]
@@ -140,7 +146,7 @@ def test_copies_of_copies_are_whole_down_to_the_limit(trial: Callable[..., Trial
     assert ended is not None
     assert "refused: the process was frozen and thawed too often (eight times at most); start it again" in ended.output
     assert ended.passed, "the process that was refused goes on"
-    require(one.case, one.thaw())  # the first image is as good as ever
+    require(one.case, one.thaw())  # the first image still works
 
 
 def test_an_older_generation_may_be_deleted_only_when_no_younger_one_needs_it(trial: Callable[..., Trial]) -> None:

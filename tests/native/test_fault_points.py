@@ -1,4 +1,4 @@
-"""A thaw that dies at any of its stages harms nobody, and a freeze that fails at any of its points leaves no trace."""
+"""A thaw that dies at any stage harms no other process. A freeze that fails at any point leaves no trace."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ STAGES = (
     "rights",
     "threads",
 )
-# Threads, descriptors, shared memory, a pipe's contents and an epoll set, all at once.
+# Threads, descriptors, shared memory, a pipe's contents and an epoll set, all together.
 RICH = cases_of("generations")[0]
 
 
 def processes_with(image: Path) -> list[int]:
-    """Living processes that have the image mapped or open."""
+    """Return the living processes that have the image mapped or open."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
@@ -54,7 +54,7 @@ def test_the_stages_are_those_named_here(engine: Engine) -> None:
 
 @pytest.fixture
 def rich(trial: Callable[..., Trial]) -> Trial:
-    """A frozen process with something of everything."""
+    """A frozen process with an instance of everything."""
     one = trial(RICH)
     assert one.freeze() is None
     return one

@@ -1,4 +1,7 @@
-"""Each feature of the kernel and the C library comes through freeze, kill and thaw; native/tests/*.c checks it."""
+"""Each feature of the kernel and the C library works after freeze, kill and thaw.
+
+The programs native/tests/*.c check it.
+"""
 
 from __future__ import annotations
 

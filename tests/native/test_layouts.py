@@ -1,6 +1,6 @@
-"""Memory in thousands of pieces, drawn at random: every image keeps the rules of its format, every copy is whole.
+"""Memory in thousands of random pieces: every image follows the rules of its format, and every copy passes its checks.
 
-`THAWD_LAYOUTS` is how many layouts are drawn, 24 where it is not set; `make endurance` draws 1,000.
+`THAWD_LAYOUTS` is the number of layouts, 24 by default. `make endurance` sets 1,000.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Nothing that the tests start outlives them: no hang, no interrupt, no death of the tests leaves a process."""
+"""No process outlives the tests: not after a hang, an interrupt, or the death of the tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.native.processes import MARK, Keeper, expect_none, living, read_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 AGAIN = next(case for case in cases_of("generations") if case.name == "again")
-# A test that starts a program, a copy of it, and one that leaves its session, and then hangs.
+# A test that starts a program, a copy of it, and a process that leaves its session, and then hangs.
 HANGING = """
     from tests.native import processes
     from tests.native.conftest import *

@@ -1,4 +1,4 @@
-"""The engine under a memory limit: a control group of its own."""
+"""The engine under a memory limit, in a separate control group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_BYTES = 96 << 20
 
 @pytest.fixture
 def limited() -> Iterator[Identity]:
-    """An identity within a memory cgroup of LIMIT_BYTES; skipped where none can be made."""
+    """An identity within a memory cgroup of LIMIT_BYTES. Skips the test if the cgroup cannot be made."""
     group = Path("/sys/fs/cgroup/memory") / f"thawd-test-{os.getpid()}"
     limit = group / "memory.limit_in_bytes"
     if not group.parent.is_dir():
@@ -40,12 +40,15 @@ def limited() -> Iterator[Identity]:
 
 def test_under_a_memory_limit(limited: Identity, trial: Callable[..., Trial]) -> None:
     for case in [*SOME, *(case for case in cases_of("mappings") if case.name == "large_pages")]:
-        if case.name != "storm":  # three of them at once need more than that
+        if case.name != "storm":  # three of them together need more than the limit
             trial(case, identity=limited).check()
 
 
 def test_an_image_larger_than_the_memory_limit_is_thawed(limited: Identity, trial: Callable[..., Trial]) -> None:
-    """100 MB frozen outside; a copy under a limit of 96 MiB reads all of it, which the page cache may give back."""
+    """100 MB are frozen outside the limit.
+
+    A copy under a limit of 96 MiB reads all of it: page cache can be reclaimed.
+    """
     case = next(case for case in cases_of("heap") if case.name == "larger_than_the_limit")
     one = trial(case)
     assert one.freeze() is None

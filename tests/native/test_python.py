@@ -1,4 +1,4 @@
-"""Interpreters through freeze, kill and thaw: CPython 3.9 to 3.13, as many of them as this machine has."""
+"""Interpreters through freeze, kill and thaw: those of CPython 3.9 to 3.13 that this machine has."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from thawd.publishing.interpreters import find_interpreter
 PROGRAMS = Path(__file__).parent / "programs"
 RUNNING = f"{sys.version_info[0]}.{sys.version_info[1]}"
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
-OTHERWISE = ("ends", "streams", "dies", "outcome")  # tests of their own, below
-LARGE = ("many_objects",)  # one version is enough for them
-# For what no version does otherwise than its neighbours, the oldest, the newest and this one are enough.
+OTHERWISE = ("ends", "streams", "dies", "outcome")  # have their own tests below
+LARGE = ("many_objects",)  # run with only one version
+# The cases in SAME behave alike in neighbouring versions. For them the oldest, the newest and this version suffice.
 BETWEEN = {"3.10", "3.12"} - {RUNNING}
 SAME = (
     "imports",
@@ -34,7 +34,7 @@ SAME = (
 
 
 def python_cases(program: str) -> list[Case]:
-    """The cases of a program, read from its source."""
+    """Return the cases of a program, read from its source."""
     text = (PROGRAMS / f"{program}.py").read_text()
     return [Case(program, name, claim) for claim, name in re.findall(r'^@case\("(.*)"\)\ndef (\w+)\(', text, re.M)]
 
@@ -47,21 +47,24 @@ MakeTrial = Callable[[str, Case], Trial]
 
 @pytest.fixture
 def python_trial(trial: Callable[..., Trial]) -> Iterator[MakeTrial]:
-    """Make a trial of a case for a version of Python; skips where there is none of that version."""
+    """A function that makes a trial of a case for a version of Python.
+
+    Skips the test if that version is not installed.
+    """
 
     def make(version: str, case: Case) -> Trial:
         try:
             python = sys.executable if version == RUNNING else find_interpreter(version).path
         except EnvironmentBuildError as missing:
             pytest.skip(str(missing.message))
-        # Newer versions warn of forks beside threads, which is what some cases are about.
+        # Newer versions warn about forks in processes with threads, which some cases need.
         return trial(case, program=(python, "-W", "ignore::DeprecationWarning", PROGRAMS / f"{case.program}.py"))
 
     yield make
 
 
 def cases_for(version: str) -> list[Case]:
-    """The cases that are checked with a version."""
+    """Return the cases to run with a version."""
     left_out = (*(SAME if version in BETWEEN else ()), *(() if version == RUNNING else LARGE))
     return [case for case in CHECKED if case.name not in left_out]
 
@@ -81,7 +84,7 @@ def test_the_original_goes_on_unharmed(case: Case, python_trial: MakeTrial) -> N
 
 
 def frozen(version: str, name: str, python_trial: MakeTrial) -> Trial:
-    """A trial whose original has been frozen and killed."""
+    """Return a trial with an original that has been frozen and killed."""
     one = python_trial(version, ALL[name])
     ended = one.freeze()
     assert ended is None, ended

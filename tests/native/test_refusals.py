@@ -1,7 +1,7 @@
-"""What cannot be brought back faithfully is refused, with the cause and the way out, and the process goes on unharmed.
+"""States that cannot be restored faithfully are refused, with cause and way out, and the process continues unharmed.
 
 Each case of native/tests/refused_*.c makes such a state, is refused, checks that nothing has changed, removes the
-cause, and freezes then. So a case here is a claim about the refusal and about the freeze after it.
+cause, and then freezes. So each case tests the refusal and the freeze after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from tests.native.engine import Case, Trial, cases_of, require
 
-# What a way out may say; each refusal's own words are checked by its case.
+# Phrases that a way out may have. Each case checks the words of its own refusal.
 WAY_OUT = re.compile(
     r"before the freeze|after the freeze|first invocation|afterwards|from another|keep it running|folder|space"
     r"|version"

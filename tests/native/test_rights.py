@@ -1,4 +1,4 @@
-"""A copy may do no more than the frozen process, whoever starts it; and its clocks never run backwards."""
+"""A copy may do no more than the frozen process, whoever starts it, and its clocks never run backwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ CLOCKS = {"monotonic": time.CLOCK_MONOTONIC, "boottime": time.CLOCK_BOOTTIME}
 
 
 def namespace(*options: str) -> list[str]:
-    """A command line in front of another; skips where the machine has no such namespace."""
+    """Return a command line that runs another command in such namespaces.
+
+    Skip the test if the machine does not support them.
+    """
     command = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), *options]
     if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip(f"no {' '.join(options)} here")
@@ -61,7 +64,8 @@ def test_one_under_more_filters_than_the_frozen_process_thaws(trial: Callable[..
 
 @pytest.mark.parametrize("name", ["no_new_privileges", "capabilities", "bounding_set", "kept_capabilities"])
 def test_in_a_user_namespace_of_the_copys_own_it_may_do_no_more_either(name: str, trial: Callable[..., Trial]) -> None:
-    """There it would have all capabilities, and could drop none from a set that it may not change."""
+    """In its own user namespace a copy would have all capabilities, and could not drop any from a set that it may not
+    change."""
     one = frozen(trial(RIGHTS[name]))
     require(one.case, end_of(one.keeper.start([*namespace("--user", "--map-root-user"), one.engine.thaw, one.image])))
 
@@ -69,9 +73,12 @@ def test_in_a_user_namespace_of_the_copys_own_it_may_do_no_more_either(name: str
 @pytest.mark.parametrize("case", [PLAIN, SLEEPS], ids=str)
 @pytest.mark.parametrize("clock", ["monotonic", "boottime"])
 def test_a_clock_that_stands_before_the_freeze_is_refused(clock: str, case: Case, trial: Callable[..., Trial]) -> None:
-    """The boot is the same: a thread that sleeps until some moment would sleep for an hour more."""
+    """Within the same boot a clock cannot go back.
+
+    A thread that sleeps until a certain time would sleep an hour too long.
+    """
     one = frozen(trial(case))
-    offset = 2 - int(time.clock_gettime(CLOCKS[clock]))  # no clock can be set to less than 0
+    offset = 2 - int(time.clock_gettime(CLOCKS[clock]))  # no clock can be set below 0
     back = end_of(one.keeper.start([*namespace("--time", f"--{clock}", str(offset)), one.engine.thaw, one.image]))
     assert back.status == REFUSED
     assert "is behind its value at the freeze" in back.errors
@@ -84,7 +91,7 @@ def test_a_clock_that_has_gone_on_is_none_of_our_business(trial: Callable[..., T
 
 
 def test_in_a_user_namespace_of_its_own_a_program_has_1024_processes_at_most(trial: Callable[..., Trial]) -> None:
-    """The kernel counts those of the namespace alone, whatever else runs as the same user; since Linux 5.14."""
+    """Since Linux 5.14 the kernel counts only the processes of the namespace, not all processes of the same user."""
     if tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) < (5, 14):
         pytest.skip("before Linux 5.14 all processes of the user are counted")
     one = trial(PLAIN, identity=NOBODY)

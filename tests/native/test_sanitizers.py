@@ -1,10 +1,10 @@
-"""The library of the process that freezes under the address and undefined-behaviour sanitizers; originals and copies.
+"""The freeze library under the address and undefined-behaviour sanitizers, in originals and copies.
 
-The programs are those of the other tests, with the sanitizers' allocator loaded before the C library's. A copy goes on
-where its signal frame was made and never leaves the functions that wrote the image: what the address sanitizer noted of
-their variables on the stack stays behind, and would look like a fault to whoever uses that stack next. So for copies
-the library is built without these notes. Thaw itself is freestanding and has no sanitizer; the parser that both sides
-share is fuzzed under them in test_damaged_images.py.
+The programs are those of the other tests, with the sanitizers' allocator loaded before the C library's. A copy
+continues at its signal frame and never returns from the functions that wrote the image. The address sanitizer's marks
+for their stack variables would remain, and later code on that stack would seem faulty. So for copies the library is
+built without these marks. Thaw itself is freestanding and has no sanitizer; the parser that both sides share is fuzzed
+under them in test_damaged_images.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from tests.native.engine import COMPILER, REPOSITORY, Case, Trial, cases_of, com
 
 SANITIZERS = ("-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 WITHOUT_STACK = ("--param", "asan-stack=0")
-# Leaks: all that a killed process leaves. Faults: some cases catch their own, on stacks of their own.
+# Leaks are not reported, because a killed process frees nothing. Faults are not intercepted, because some cases catch
+# their own, on alternate stacks.
 OPTIONS = "detect_leaks=0:allow_user_segv_handler=1:use_sigaltstack=0"
 ORIGINALS = cases_of(
     "faults",
@@ -36,12 +37,13 @@ ORIGINALS = cases_of(
     "shared_memory",
     "processes",
 )
-# What goes through the engine's madvise and mremap. The sanitizer makes mlock do nothing, which two cases are about.
+# Cases that use the engine's madvise and mremap. The sanitizer disables mlock, which two of the cases test, so these
+# are left out.
 COPIES = [case for case in cases_of("heap", "advice", "remap") if case.name not in ("errors", "kept_advice")]
 
 
 def sources_of_library() -> list[Path]:
-    """What CMakeLists.txt makes libthawd_freeze.so of."""
+    """Return the sources that CMakeLists.txt names for libthawd_freeze.so."""
     text = (REPOSITORY / "CMakeLists.txt").read_text()
     both = re.search(r"set\(BOTH_SIDES ([^)]*)\)", text)
     library = re.search(r"add_library\(thawd_freeze SHARED([^)]*)\)", text)
@@ -50,7 +52,8 @@ def sources_of_library() -> list[Path]:
 
 
 def sanitized(folder: Path, *options: str) -> dict[str, str]:
-    """Build the library with sanitizers in a new folder; the environment variables that make a program use it."""
+    """Build the library with sanitizers in a new folder, and return the environment variables that make a program use
+    it."""
     folder.mkdir()
     library = folder / "libthawd_freeze.so"
     compile_c(sources_of_library(), library, "-shared", "-fPIC", "-fvisibility=hidden", "-ldl", *SANITIZERS, *options)
@@ -61,13 +64,13 @@ def sanitized(folder: Path, *options: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def for_originals(open_folder: Path) -> dict[str, str]:
-    """Finds errors on stacks too."""
+    """Environment variables for a library that detects errors on stacks, too."""
     return sanitized(open_folder / "sanitized")
 
 
 @pytest.fixture(scope="session")
 def for_copies(open_folder: Path) -> dict[str, str]:
-    """Lets copies use their stacks."""
+    """Environment variables for a library without marks on stacks, which copies need."""
     return sanitized(open_folder / "sanitized-copies", *WITHOUT_STACK)
 
 

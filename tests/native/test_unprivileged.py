@@ -1,4 +1,4 @@
-"""The engine needs no privilege: as nobody with no_new_privs, in namespaces, without ASLR."""
+"""The engine needs no privilege: as the user nobody with no_new_privs, in namespaces, without ASLR."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_RANDOMISED = Identity(options=("--no-randomisation",))
 
 @pytest.mark.parametrize("case", [*ALL, *cases_of("refused_descriptors", "refused_states", "refused_rights")], ids=str)
 def test_nobody_with_no_new_privileges_freezes_and_thaws(case: Case, trial: Callable[..., Trial]) -> None:
-    """As nobody where the tests run as root, else as the user they run as; without capabilities in both cases."""
+    """Runs as nobody if the tests run as root, and otherwise as their user; without capabilities in both cases."""
     trial(case, identity=NOBODY).check(parallel=0)
 
 
@@ -61,7 +61,7 @@ def test_in_a_user_namespace(case: Case, trial: Callable[..., Trial]) -> None:
 
 
 def test_as_the_first_process_of_a_container(trial: Callable[..., Trial]) -> None:
-    """Frozen outside, thawed as pid 1 of a pid namespace with a /proc of its own."""
+    """Frozen outside, thawed as pid 1 of a pid namespace with a separate /proc."""
     enter = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if subprocess.run([*enter, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this user may not make namespaces")
@@ -73,7 +73,7 @@ def test_as_the_first_process_of_a_container(trial: Callable[..., Trial]) -> Non
 
 @pytest.mark.parametrize("case", SOME, ids=str)
 def test_without_address_space_randomisation(case: Case, trial: Callable[..., Trial]) -> None:
-    """Thaw then finds its own stack and vDSO where those of the frozen process were."""
+    """Without ASLR the stack and vDSO of the thaw program are at the addresses of those of the frozen process."""
     trial(case, identity=NOT_RANDOMISED).check()
 
 
@@ -84,5 +84,8 @@ def test_without_address_space_randomisation(case: Case, trial: Callable[..., Tr
 def test_duplicates_are_told_where_the_kernel_may_not_be_asked(
     case: Case, options: tuple[str, ...], trial: Callable[..., Trial]
 ) -> None:
-    """Many containers deny kcmp(2); before Linux 6.10 there is no other question."""
+    """Many containers deny kcmp(2).
+
+    Before Linux 6.10 there is no other way to ask the kernel whether two descriptors are duplicates.
+    """
     trial(case, identity=Identity(options=options)).check(parallel=0)

@@ -1,4 +1,4 @@
-"""The README's functions and their thawd.toml are run as they stand there."""
+"""Runs the README's functions and their thawd.toml unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ README = ROOT / "README.md"
 
 
 def written(number: int) -> tuple[str, str]:
-    """The code and the thawd.toml of one of the README's functions, the first or the second."""
+    """Return the code and the thawd.toml of one of the README's functions, the first or the second."""
     files = [step for step in consoles.steps(README) if isinstance(step, consoles.File)]
     return files[2 * number].text, files[2 * number + 1].text
 
@@ -82,7 +82,7 @@ def test_the_function_behind_a_bucket_classifies_what_is_put_into_it(
     shutil.copy(example / "function" / "digits.onnx", project.root)
     code, configuration = written(1)
     project.code(code, "classify.py")
-    # This interpreter has the packages already; installing them once more is the example's own test.
+    # This interpreter has the packages already. The example's own test installs them.
     project.config(configuration.replace('requirements = "requirements.txt"\n', ""))
     labels = json.loads((example / "held-out" / "labels.json").read_text())
     pictures = sorted((example / "held-out").glob("*.png"))[:50]

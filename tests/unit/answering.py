@@ -1,4 +1,4 @@
-"""An HTTP server whose answers and delays a test decides; it notes when it had each request and when it answered."""
+"""An HTTP server with answers and delays set by a test. It records when each request came and when it was answered."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 @dataclass
 class Request:
-    """A request as it came.
+    """A received request.
 
     Attributes:
-        index: of all requests, from 0.
-        head: up to the empty line.
-        body: behind it.
+        index: number of the request, from 0.
+        head: the part before the empty line.
+        body: the part after the empty line.
     """
 
     index: int
@@ -30,7 +30,10 @@ class Request:
 
 
 Answer = Callable[[Request], bytes | None]
-"""The bytes to send; None: the connection is closed without a word. Bytes without a length end with the connection."""
+"""Makes the bytes to send.
+
+None closes the connection without an answer. Bytes without a length end with the connection.
+"""
 
 
 @dataclass
@@ -38,9 +41,9 @@ class Answering:
     """The server.
 
     Attributes:
-        url: of it.
-        requests: as they came.
-        spans: of each by index, when it had come and when its answer was sent, `time.perf_counter_ns`.
+        url: its URL.
+        requests: the requests received so far.
+        spans: by request index, the `time.perf_counter_ns` of the request and of the sent answer.
     """
 
     answer: Answer
@@ -53,7 +56,7 @@ class Answering:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def serve(self, connection: socket.socket) -> None:
-        """Answer what comes over one connection."""
+        """Answer the requests of one connection."""
         with (
             contextlib.suppress(OSError),
             self._secured(connection) as secured,
@@ -79,7 +82,7 @@ class Answering:
         return connection if self.tls is None else self.tls.wrap_socket(connection, server_side=True)
 
     def stop(self) -> None:
-        """Take no connections any more."""
+        """Accept no further connections."""
         assert self.listener is not None
         with contextlib.suppress(OSError):
             self.listener.shutdown(socket.SHUT_RDWR)
@@ -87,7 +90,7 @@ class Answering:
 
 
 def _head(incoming: BufferedReader) -> bytes:
-    """The lines up to the empty one; nothing at the connection's end."""
+    """Read the lines up to the empty one; nothing at the connection's end."""
     head = b""
     while (line := incoming.readline()) not in (b"\r\n", b""):
         head += line
@@ -96,7 +99,7 @@ def _head(incoming: BufferedReader) -> bytes:
 
 @contextlib.contextmanager
 def answering(answer: Answer, *, tls: ssl.SSLContext | None = None) -> Iterator[Answering]:
-    """A server on a free port, each connection in a thread of its own; ended with the block."""
+    """Run a server on a free port, with a thread for each connection, and stop it after the block."""
     server = Answering(answer, tls=tls)
     listener = server.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     server.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{listener.getsockname()[1]}/answer"

@@ -1,4 +1,4 @@
-"""A ``thawd.toml`` that a test writes: what is made of it, or the mistakes that it is told to hold."""
+"""Writes a ``thawd.toml`` for a test and returns what thawd makes of it, or the mistakes that thawd finds."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ HELLO = '[functions.hello]\nhandler = "hello.handler"\n'
 
 
 def load(folder: Path, text: str, *, environ: Mapping[str, str] | None = None) -> config.Settings:
-    """What is made of a file with this text."""
+    """Return the configuration from a file with this text."""
     file = folder / "thawd.toml"
     file.write_text(text)
     return config.load(file, environ=environ or {})
 
 
 def mistakes(folder: Path, text: str, *, environ: Mapping[str, str] | None = None) -> list[Problem]:
-    """What such a file is refused for."""
+    """Return the mistakes for which such a file is refused."""
     with pytest.raises(ConfigurationError) as refused:
         load(folder, text, environ=environ)
     return refused.value.problems
 
 
 def only_mistake(folder: Path, text: str, *, environ: Mapping[str, str] | None = None) -> Problem:
-    """The one thing it is refused for."""
+    """Return the only mistake for which it is refused."""
     problems = mistakes(folder, text, environ=environ)
     assert len(problems) == 1, problems
     return problems[0]

@@ -1,4 +1,4 @@
-"""Folders of tests, in memory where commits would wait for a disk; a state file and its queue; quick retries."""
+"""Test folders, in memory if commits would wait for a disk; a state file and its queue; quick retries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from thawd.stores.schema import open_state
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A folder for one test; of a test marked `in_memory`, in memory."""
+    """A folder for one test. It is in memory if the test is marked `in_memory`."""
     if MEMORY is None or not request.node.get_closest_marker("in_memory"):
         yield tmp_path
         return
@@ -28,7 +28,7 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
-    """A state file of this release."""
+    """A state file of the current schema."""
     database = open_state(tmp_path / "thawd.db")
     yield database
     database.close()
@@ -42,6 +42,6 @@ def queue(db: Database) -> EventQueue:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events and outcomes are first tried again after 0.02 s."""
+    """Retries of events and outcomes begin after 0.02 s."""
     monkeypatch.setattr("thawd.queue.invoker._BACKOFF_FIRST_S", 0.02)
     monkeypatch.setattr("thawd.queue.outcome_delivery._BACKOFF_FIRST_S", 0.02)

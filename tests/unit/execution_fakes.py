@@ -1,4 +1,4 @@
-"""Stand-ins for processes: environments and a spawner that a test starts, fails and ends by hand, on a real loop."""
+"""Fakes for processes: environments and a spawner that a test starts, fails and ends by hand, on a real loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from thawd.telemetry.metrics import Metrics
 
 
 class FakeEnvironment:
-    """What a pool sees of an environment. Killed, it ends a turn of the loop later, as a process does."""
+    """The part of an environment that a pool uses. After a kill it ends one turn of the loop later, like a process."""
 
     def __init__(self, version: Version, *, slow_to_die: bool = False) -> None:
         self.version = version
@@ -32,7 +32,7 @@ class FakeEnvironment:
         self.was_killed = asyncio.Event()
         self.dying = False
         self.child: Any = SimpleNamespace(ended=asyncio.get_running_loop().create_future(), killed=False)
-        self.child.ended.set_result(9)  # the wait status of SIGKILL, as if somebody else had sent it
+        self.child.ended.set_result(9)  # the wait status of SIGKILL, as if another process had sent it
         self.ended = asyncio.Event()
         self.on_end: Callable[[Any], None] = lambda environment: None
         self.served = 0
@@ -53,14 +53,14 @@ class FakeEnvironment:
             self.on_end(self)
 
     async def invoke(self, invocation: Invocation, *, init_ms: float | None) -> Result:
-        """For tests through the dispatcher: answers when the test says so."""
+        """For tests with a dispatcher: answer when the test sets the answer."""
         self.served += 1
         self.answer = asyncio.get_running_loop().create_future()
         return await self.answer
 
 
 class FakeSpawner:
-    """Starts that end when the test says so, or at once when `immediate`."""
+    """A spawner whose starts end when the test says so, or immediately if `immediate`."""
 
     def __init__(self, *, immediate: bool = False) -> None:
         self.immediate = immediate
@@ -89,7 +89,7 @@ class FakeSpawner:
     def succeed(
         self, start: asyncio.Future[FakeEnvironment] | None = None, version: Version | None = None
     ) -> FakeEnvironment:
-        """Let a start (the oldest under way) end well."""
+        """Let a start succeed, by default the oldest in progress."""
         if start is None:
             start = self.under_way[0]
         version = version or self.versions[self.begun.index(start)]
@@ -99,10 +99,10 @@ class FakeSpawner:
         return environment
 
     def fail(self, error: BaseException) -> None:
-        """Let the oldest start under way fail."""
+        """Let the oldest start in progress fail."""
         self.under_way[0].set_exception(error)
 
-    # What the dispatcher asks of a spawner.
+    # The methods that the dispatcher calls.
 
     async def park(self, version: Version) -> Any:
         return None
@@ -118,7 +118,7 @@ class FakeSpawner:
 
 
 class House:
-    """Room with a fake spawner, its pools, and the tasks they spawn, whose failures the test sees."""
+    """A `Room` with a fake spawner, its pools, and the tasks they spawn. The test sees the tasks' failures."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ def invocation(name: str = "f", *, wait_s: float = 10.0, asynchronous: bool = Fa
 
 
 def ask(pool: Pool, *, wait_s: float = 10.0, asynchronous: bool = False) -> asyncio.Task[Lease]:
-    """A request for an environment, under way."""
+    """Start a request for an environment."""
     name = pool.version.function.name
     return asyncio.get_running_loop().create_task(
         pool.acquire(invocation(name, wait_s=wait_s, asynchronous=asynchronous))
@@ -198,12 +198,12 @@ async def until(condition: Callable[[], object], *, deadline_s: float = 120.0) -
     """Let the loop run until `condition` holds."""
     end_s = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < end_s, "what the test waits for did not come"
+        assert time.monotonic() < end_s, "the condition did not come true before the deadline"
         await asyncio.sleep(0.001)
 
 
 async def within(awaitable: Any, *, deadline_s: float = 120.0) -> Any:
-    """The awaitable's result, which must come soon."""
+    """Return the awaitable's result, which must come before the deadline."""
     async with asyncio.timeout(deadline_s):
         return await awaitable
 
@@ -214,7 +214,7 @@ def environment_of(lease: Lease) -> FakeEnvironment:
 
 
 async def warm(house: House, pool: Pool, number: int = 1) -> list[FakeEnvironment]:
-    """Given: the pool has `number` idle environments, in the order of their becoming idle."""
+    """Give the pool `number` idle environments and return them in the order in which they became idle."""
     was, house.spawner.immediate = house.spawner.immediate, True
     leases = [await within(task) for task in [ask(pool) for _ in range(number)]]
     house.spawner.immediate = was
@@ -224,7 +224,7 @@ async def warm(house: House, pool: Pool, number: int = 1) -> list[FakeEnvironmen
 
 
 class Machine(House):
-    """A house with a dispatcher."""
+    """A `House` with a dispatcher."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -245,7 +245,7 @@ class Machine(House):
 
 
 def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a test's work on a loop of its own; it must end."""
+    """Run a test's work on a separate loop. It must end."""
 
     async def main() -> None:
         async with asyncio.timeout(300):

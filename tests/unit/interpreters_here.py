@@ -1,4 +1,4 @@
-"""The interpreters that this machine has, for tests of what runs on all of them."""
+"""The interpreters installed on this machine, for tests of code that runs on all supported versions."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def _found() -> list[str]:
 
 
 INTERPRETERS = _found()
-"""One of each supported version that is here; paths."""
+"""Paths of one interpreter of each supported version that is installed."""

@@ -1,4 +1,4 @@
-"""An invoker of asynchronous events over a real queue and real destinations, with a dispatcher that a test scripts."""
+"""An invoker of asynchronous events with a real queue, real destinations, and a dispatcher that a test scripts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAILED = Result(b'{"errorType": "E"}', function_error="Unhandled")
 
 
 class FakeDispatcher:
-    """Answers invocations with what the test put into `outcomes`, the last one again and again."""
+    """Answers invocations with what the test put into `outcomes`. The last one is repeated."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
@@ -70,7 +70,7 @@ class FakeDispatcher:
 
 
 class Post:
-    """An invoker over a real queue and real destinations."""
+    """An invoker with a real queue and real destinations."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Post:
         await self.invoker.accept(Invocation("f", payload, 0.0, request_id, asynchronous=True))
 
     async def settled(self, **depth: int) -> None:
-        """Wait until exactly so many events of f are queued, leased and dead."""
+        """Wait until exactly this many events of f are queued, leased and dead."""
         end_s = time.monotonic() + 120
         while True:
             now = (await self.queue.depth()).get("f")
@@ -133,7 +133,7 @@ class Post:
 
 
 class Away(Destinations):
-    """Destinations that are away until `back` is set, or refuse."""
+    """Destinations that are unavailable, or refuse, until `back` is set."""
 
     def __init__(self, tables: Any, buckets: Any) -> None:
         super().__init__(tables, buckets)

@@ -1,4 +1,4 @@
-"""A function's module, imported and searched by the snapshot lint in a process of its own, for tests."""
+"""A function's module, imported and examined by the snapshot lint in a separate process, for tests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SEARCH = """
 
 
 class Found(NamedTuple):
-    """A finding as a test looks at it."""
+    """A finding, with the parts that tests compare."""
 
     rule: str
     level: str
@@ -52,7 +52,7 @@ class Found(NamedTuple):
 def search(
     folder: Path, code: str, *, python: str = sys.executable, options: str = "{}", **variables: str
 ) -> tuple[list[Found], str]:
-    """What is found in a function whose module is `code`, and the text for people."""
+    """Return the findings for a function whose module is `code`, and the text for users."""
     (folder / "app.py").write_text(textwrap.dedent(code))
     told, complained = folder / "told", folder / "complained"
     with told.open("wb") as out, complained.open("wb") as err:
@@ -68,7 +68,7 @@ def search(
         status = process.wait(300)
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the children that cases start
+            os.killpg(process.pid, signal.SIGKILL)  # kill child processes that cases start
     said = complained.read_text()
     assert (status, said) == (0, ""), (status, said)
     found, text = json.loads(told.read_text())

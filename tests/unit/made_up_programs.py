@@ -1,4 +1,4 @@
-"""Programs that a test makes up: shell scripts, some of which answer as interpreters do."""
+"""Programs that a test makes: shell scripts, some of which answer like interpreters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def program(path: Path, text: str) -> Path:
-    """An executable shell script."""
+    """Make an executable shell script."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/sh\n" + textwrap.dedent(text))
     path.chmod(0o755)
@@ -15,5 +15,5 @@ def program(path: Path, text: str) -> Path:
 
 
 def python(path: Path, version: str, *, implementation: str = "cpython") -> Path:
-    """A program that answers like an interpreter of that version."""
+    """Make a program that answers like an interpreter of this version."""
     return program(path, f"printf 'thawd:\\n%s\\n%s\\n%s\\n' {implementation} {version} $0\n")

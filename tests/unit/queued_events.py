@@ -1,4 +1,4 @@
-"""Events for a queue, told apart by their numbers, and a queue opened as by a new process."""
+"""Events for a queue, identified by numbers, and a queue opened as by a new process."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from thawd.stores.schema import open_state
 
 
 def new(number: int, function: str = "f") -> NewEvent:
-    """An event that `numbers` knows by this number."""
+    """Make an event that `numbers` identifies by this number."""
     return NewEvent(function=function, payload=b'{"n":%d}' % number, request_id=f"request-{number}")
 
 
 def numbers(events: list[Event]) -> list[int]:
-    """Which events these are."""
+    """Return the numbers of these events."""
     return [int(event.request_id.removeprefix("request-")) for event in events]
 
 
 def reopened(folder: Path, part: Callable[[EventQueue, Database], Awaitable[None]], **options: int) -> None:
-    """Run `part` as a process of its own would: the state file and the marks are opened, and not tidied up."""
+    """Run `part` as a new process would: the state file and the marks are opened as they were left."""
     db = open_state(folder / "thawd.db")
     marks = Marks(folder / "running")
 

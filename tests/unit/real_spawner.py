@@ -1,4 +1,4 @@
-"""A spawner for one function that starts real processes, invocations for them, and a count of open descriptors."""
+"""A spawner for one function that starts real processes, invocations for it, and a count of open descriptors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def no_services(head: dict[str, Any], body: bytes) -> tuple[dict[str, Any]
 
 
 class Platform:
-    """A spawner for one function, and what it starts."""
+    """A spawner for one function, and the environments it starts."""
 
     def __init__(self, folder: Path, code: str, **function: Any) -> None:
         self.folder = folder
@@ -60,12 +60,12 @@ class Platform:
         self.spawner.retire(self.version)
         self.launcher.children.kill_all()
         await within(self.launcher.children.all_ended())
-        await asyncio.sleep(0.7)  # the patience with last words
+        await asyncio.sleep(0.7)  # longer than the spawner waits for the last output
 
 
 @asynccontextmanager
 async def platform(folder: Path, code: str, **function: Any) -> AsyncIterator[Platform]:
-    """A `Platform` that is ended with the block."""
+    """A `Platform` that is stopped after the block."""
     made = Platform(folder, code, **function)
     try:
         yield made
@@ -74,10 +74,10 @@ async def platform(folder: Path, code: str, **function: Any) -> AsyncIterator[Pl
 
 
 def invocation(event: Any = None) -> Invocation:
-    """One for `platform`'s function, with ten seconds to wait for an environment."""
+    """Make an invocation of `platform`'s function that waits at most ten seconds for an environment."""
     return Invocation("f", json.dumps(event).encode(), time.monotonic() + 10)
 
 
 def descriptors() -> int:
-    """How many this process has open."""
+    """Return the number of descriptors that this process has open."""
     return sum(1 for _ in Path("/proc/self/fd").iterdir())

@@ -1,4 +1,4 @@
-"""An endpoint of the Runtime API with its connections, for tests: a real socket, no process."""
+"""An endpoint of the Runtime API with its connections, for tests: a real socket without a process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ID = "8f8e5c5e-0a5a-4a5e-9b5e-2f5e5c5e0a5a"
 
 
 class Answer:
-    """Status, headers by lower-case name, body."""
+    """An answer: status, headers by lower-case name, body."""
 
     def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.status = status
@@ -26,12 +26,12 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """The type of its error document."""
+        """Return the type in its error document."""
         return str(json.loads(self.body)["errorType"])
 
 
 class Client:
-    """One connection of a program's."""
+    """One connection of a program."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -54,13 +54,13 @@ class Client:
         return await self.answer()
 
     async def raw(self, data: bytes) -> bytes:
-        """What comes for `data` until the connection is closed."""
+        """Send `data` and return everything received until the connection is closed."""
         self.writer.write(data)
         return await self.reader.read()
 
 
 class House:
-    """An endpoint, and what it has told its environment."""
+    """An endpoint, and what it has reported to its environment."""
 
     def __init__(self, *, snap_start: bool = False, external: list[str] | None = None) -> None:
         self.told: list[tuple[int, Any, bytes]] = []
@@ -100,7 +100,7 @@ class House:
 
 
 def play(scene: Callable[[House], Awaitable[None]], **house: Any) -> None:
-    """Run `scene` with an endpoint that is closed afterwards."""
+    """Run `scene` with an endpoint, and close the endpoint afterwards."""
 
     async def main() -> None:
         async with asyncio.timeout(300):
@@ -117,7 +117,7 @@ def play(scene: Callable[[House], Awaitable[None]], **house: Any) -> None:
 
 
 async def ready(house: House) -> Client:
-    """A program that has asked for its first invocation."""
+    """Return a client that has requested its first invocation."""
     client = await house.client()
     client.send("GET", NEXT)
     await house.until(lambda: house.told)
@@ -125,7 +125,7 @@ async def ready(house: House) -> Client:
 
 
 async def invoked(house: House) -> Client:
-    """A program that has been given one."""
+    """Return a client that has received an invocation."""
     client = await ready(house)
     house.invoke()
     assert (await client.answer()).status == 200

@@ -1,4 +1,4 @@
-"""A process of `thawd.runtime` with the platform's ends of its channels, which a test speaks frames over."""
+"""A process of `thawd.runtime` with the platform's ends of its channels, over which a test exchanges frames."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOOTSTRAP = Path(__file__).parents[2] / "src" / "thawd" / "runtime" / "bootstrap
 
 
 class Process:
-    """A runtime process and our ends of its channels."""
+    """A runtime process and the test's ends of its channels."""
 
     def __init__(self, folder: Path, handler: str, *, python: str, mode: str, variables: dict[str, str]) -> None:
         self.control, control = socket.socketpair()
@@ -66,7 +66,7 @@ class Process:
             self.decoder.feed(data)
 
     def invoke(self, event: Any, **head: Any) -> tuple[bool, Any]:
-        """Whether it failed, and the answer; the process must live."""
+        """Invoke, and return whether the function failed and the answer. The process must keep running."""
         whole = {"id": "rid-1", "arn": "arn:f", "left_ms": 3000, **head}
         body = event if isinstance(event, bytes) else json.dumps(event).encode()
         self.control.sendall(frames.encode(frames.INVOKE, whole, body))
@@ -77,7 +77,7 @@ class Process:
         return frame.head["failed"], json.loads(frame.body)
 
     def printed(self) -> str:
-        """What it has written so far."""
+        """Return what it has written so far."""
         text = b""
         while select.select([self.output], [], [], 0)[0] and (data := os.read(self.output, 1 << 16)):
             text += data
@@ -104,7 +104,7 @@ def running(
     mode: str = "environment",
     **variables: str,
 ) -> Iterator[Process]:
-    """A process that runs this code; ended with the block."""
+    """Run a process with this code, and end it after the block."""
     path = folder / file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(textwrap.dedent(code))
@@ -116,7 +116,7 @@ def running(
 
 
 def ready(process: Process) -> Process:
-    """The process, once init is over."""
+    """Run a process and wait until init is over."""
     frame = process.receive()
     assert frame is not None
     assert frame.kind == frames.READY, frame

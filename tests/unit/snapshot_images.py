@@ -1,7 +1,7 @@
-"""Images for tests: a small writer that takes the layout from ``native/image.h`` and shares nothing with the decoder.
+"""Images for tests: a small writer that reads the layout from ``native/image.h`` and shares no code with the decoder.
 
-`whole()` drafts an image in which every kind of record occurs; tests change what they like in it and write it. What a
-draft holds is written as it stands, with sound checksums, so that a broken rule is not hidden behind a checksum.
+`whole()` drafts an image with every kind of record. Tests change it and write it. A draft is written unchanged, with
+correct checksums. So the decoder finds a broken rule, and not only a wrong checksum.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Record = dict[str, Any]
 
 
 def pack(name: str, values: Record) -> bytes:
-    """One struct; fields that are not given are 0."""
+    """Pack one struct. Missing fields are 0."""
     packed = bytearray(HEADER.size_of(name))
     for item in HEADER.structs[name]:
         if item.name in values:
@@ -56,7 +56,7 @@ def _pack(item: CField, value: Any) -> bytes:
 
 
 def checksum(data: bytes) -> int:
-    """As image.h has it, word by word."""
+    """Compute image.h's checksum, word by word."""
     value = len(data)
     for at in range(0, len(data), 8):
         value = ((value ^ int.from_bytes(data[at : at + 8], "little")) * 0x9E3779B97F4A7C15) % (1 << 64)
@@ -69,11 +69,11 @@ class Draft:
     """An image being made.
 
     Attributes:
-        header: fields of the header that differ from what is worked out; also changes what is.
-        sections: the same for fields of the sections' places, by section.
-        records: by section, "operations" and so on.
+        header: fields of the header, in place of the computed values.
+        sections: the same for the fields that say where a section is, by section.
+        records: records by section, such as "operations".
         data: the pages, which begin at `data_offset`.
-        rest: what follows the header in its page.
+        rest: bytes after the header in its page.
     """
 
     header: Record = field(default_factory=dict)
@@ -88,19 +88,19 @@ class Draft:
     rest: bytes = b""
 
     def string(self, value: str | bytes) -> int:
-        """Add a string; returns its offset."""
+        """Add a string and return its offset."""
         offset = len(self.strings)
         self.strings += (value if isinstance(value, bytes) else value.encode()) + b"\0"
         return offset
 
     def store(self, contents: bytes) -> int:
-        """Add whole pages of data; returns their offset in the image."""
+        """Add whole pages of data and return their offset in the image."""
         offset = self.data_offset + len(self.data)
         self.data += contents + bytes(-len(contents) % PAGE)
         return offset
 
     def tables(self) -> tuple[bytes, list[Record]]:
-        """All sections, and where they lie."""
+        """Return all sections, and where each of them is."""
         content = bytearray()
         places: list[Record] = []
         for section, record in HEADER.records.items():
@@ -115,7 +115,7 @@ class Draft:
         return bytes(content), places
 
     def image(self) -> bytes:
-        """The file."""
+        """Return the bytes of the image."""
         tables, places = self.tables()
         assert PAGE + len(tables) <= self.data_offset
         header = {
@@ -136,14 +136,14 @@ class Draft:
         return sealed(whole + bytes(self.data_offset - len(whole)) + self.data)
 
     def write(self, path: Path) -> Path:
-        """Write the file; returns its path."""
+        """Write the file and return its path."""
         path.write_bytes(self.image())
         path.chmod(0o600)
         return path
 
 
 def sealed(image: bytes) -> bytes:
-    """The same image with sound checksums, whatever was changed in it."""
+    """Return the same image with correct checksums, whatever was changed in it."""
     fields = {item.name: item for item in HEADER.structs["image_header"]}
     size = HEADER.size_of("image_header")
     strings = fields["sections"].offset + fields["sections"].size_bytes - HEADER.size_of("section_place")
@@ -156,19 +156,19 @@ def sealed(image: bytes) -> bytes:
 
 
 def operation(kind: str, address: int, pages: int, *, protection: int = 3, **values: Any) -> Record:
-    """A record for `draft.records["operations"]`; `kind` as in C, without its prefix."""
+    """Return a record for `draft.records["operations"]`; `kind` as in C, without its prefix."""
     number = FLAGS["OPERATION_" + kind]
     base = {"address": address, "length": pages * PAGE, "kind": number, "protection": protection, "index": NONE}
     return {**base, **values}
 
 
 def descriptor(kind: str, number: int, **values: Any) -> Record:
-    """A record for `draft.records["descriptors"]`."""
+    """Return a record for `draft.records["descriptors"]`."""
     return {"number": number, "kind": FLAGS["DESCRIPTOR_" + kind], **values}
 
 
 def whole() -> Draft:
-    """A sound image with every kind of operation, descriptor and table in it: 29 pages mapped from, 12 stored."""
+    """Draft a valid image with every kind of operation, descriptor and table: 29 pages mapped, 12 stored."""
     draft = Draft()
     draft.string("")
     draft.header = {"glibc": draft.string("2.36"), "flags": 0}
@@ -283,7 +283,7 @@ def _add_descriptors(draft: Draft) -> None:
 
 
 def sockaddr(port: int) -> bytes:
-    """127.0.0.1 and a port. Source: ip(7)."""
+    """Return the address of a port on 127.0.0.1. Source: ip(7)."""
     return struct.pack("<H", 2) + struct.pack(">H", port) + bytes([127, 0, 0, 1]) + bytes(8)
 
 
@@ -291,13 +291,13 @@ WHOLE = whole().image()
 
 
 def read_bytes(place: Path, image: bytes) -> Image:
-    """What the decoder makes of these bytes, as the file `place`."""
+    """Decode these bytes as the file `place`."""
     place.write_bytes(image)
     return reader.read(place)
 
 
 def refusal(place: Path, image: bytes) -> str:
-    """Why these bytes are refused."""
+    """Return the reason why these bytes are refused."""
     with pytest.raises(reader.ImageError) as caught:
         read_bytes(place, image)
     message = str(caught.value)

@@ -1,4 +1,7 @@
-"""Claims about `thawd.gateway.application`: who may ask, and which part of the gateway answers. ASGI by hand."""
+"""`thawd.gateway.application`: which clients may send requests, and which part of the gateway answers.
+
+Uses plain ASGI.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from thawd.resources import Cors, HttpApi, Route
 
 
 class Part:
-    """Answers with its name; owns the bucket ``data``."""
+    """Answers with its name. It has the bucket ``data``."""
 
     def __init__(self, name: str, routes: tuple[str, ...] = (), cors: Cors | None = None) -> None:
         self.name = name
@@ -39,7 +42,7 @@ class Part:
 
 
 class Control:
-    """Claims one path."""
+    """Handles one path."""
 
     def claims(self, path: str) -> bool:
         return path == CONTROL

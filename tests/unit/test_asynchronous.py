@@ -1,4 +1,4 @@
-"""Claims about `thawd.queue.invoker`: a stored event is run, retried and given up, and never lost."""
+"""`thawd.queue.invoker`: a stored event runs, is retried or becomes a dead letter, and is never lost."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_events_run_beside_each_other_and_only_so_many(tmp_path: Path) -> None:
 
 
 class CountingQueue(EventQueue):
-    """Counts how often it is asked."""
+    """Counts the calls of `lease`."""
 
     asked = 0
 
@@ -139,7 +139,7 @@ def test_events_that_wait_for_others_to_end_cost_nothing(tmp_path: Path) -> None
             for number in range(limit + 3):
                 await post.accept(request_id=f"id-{number}")
             await until(lambda: post.dispatcher.running == limit)
-            for _ in range(100):  # each lets the lane come round more than once
+            for _ in range(100):  # each one gives the lane time for several rounds
                 await post.queue.depth()
             assert post.queue.asked < 3 * limit + 20
             post.dispatcher.gate.set()

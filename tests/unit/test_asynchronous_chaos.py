@@ -1,6 +1,6 @@
-"""Claims about `thawd.queue.invoker` whatever happens: no event is lost, held for ever or run twice at once.
+"""`thawd.queue.invoker` under faults of all kinds: no event is lost, stuck for ever, or run twice at the same time.
 
-Functions come and go, the store fails, destinations are away, dead letters are redriven.
+Functions are added and removed, the store fails, destinations are unavailable, dead letters are redriven.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ STEPS = 120
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (invoker, outcome_delivery):
         monkeypatch.setattr(module, "_BACKOFF_FIRST_S", 0.005)
-        monkeypatch.setattr(module, "_RECHECK_S", 3600.0)  # who sleeps though there is work is found out
+        # a task that sleeps although there is work makes the test fail
+        monkeypatch.setattr(module, "_RECHECK_S", 3600.0)
     monkeypatch.setattr(invoker, "LONGEST_WAIT_S", 0.02)
 
 
 class ShakyQueue(EventQueue):
-    """Fails now and then, and is slow at times."""
+    """Fails at random, and is sometimes slow."""
 
     dice: random.Random
     shaky = True
@@ -77,7 +78,7 @@ class ShakyQueue(EventQueue):
 
 
 class ShakyDestinations(Destinations):
-    """Away now and then, and seldom not willing."""
+    """Is unavailable at random, and sometimes refuses."""
 
     dice: random.Random
 

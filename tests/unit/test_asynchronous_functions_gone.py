@@ -1,4 +1,4 @@
-"""Claims about the asynchronous events of functions that go, come back, or do both meanwhile."""
+"""Asynchronous events of functions that are removed, added again, or both."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_events_that_were_read_ahead_for_a_function_that_is_gone_are_given_up_wh
 
 
 class SlowQueue(EventQueue):
-    """What has been leased is told late."""
+    """Returns leased events late."""
 
     async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
         found = await super().lease(function, limit=limit, now=now)

@@ -1,4 +1,5 @@
-"""Claims about asynchronous events under way when the server stops or dies: they run again, the deadly ones apart."""
+"""Asynchronous events that run when the server stops or dies: they run again, and those that kill the server run
+alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about what is told of an asynchronous event, once, also where its destination refuses it or is away."""
+"""Outcomes of asynchronous events: each is reported once, even if its destination refuses it or is unavailable."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_result_that_its_table_refuses_is_a_failure_of_that_event_and_does_not
 def test_an_answer_that_is_no_json_to_anybody_else_is_recorded_as_text_and_runs_once(
     tmp_path: Path, payload: bytes, error: str | None
 ) -> None:
-    # Given what a runtime of the user's own may answer: no UTF-8, or nested without end
+    # Given answers that a custom runtime may give: not UTF-8, or nested too deeply
     async def work() -> None:
         letters = Destination("bucket", "out-bucket")
         async with Post(

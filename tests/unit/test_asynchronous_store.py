@@ -1,4 +1,4 @@
-"""Claims about the asynchronous invoker and its store: what is not read again, what a failing or slow one costs."""
+"""The asynchronous invoker and its store: what is not read again, and the effects of a failing or slow store."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_events_that_are_the_next_run_without_being_read(tmp_path: Path) -> None
                     await post.accept(request_id=f"next-{number}")
                 await post.settled()
             assert [i.request_id for i in post.dispatcher.got] == [f"next-{number}" for number in range(200)]
-            assert lease.call_count < 40  # a few, where one came while the lane looked whether there are others
+            assert lease.call_count < 40  # a few, for events that came while the lane looked for others
 
     claim(work)
 

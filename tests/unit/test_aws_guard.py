@@ -1,4 +1,4 @@
-"""Under `--aws` botocore of any version reaches the emulator, or nothing: never AWS."""
+"""Under `--aws` botocore of any version sends requests to the emulator or fails. It never sends any to AWS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from thawd.runtime import aws_guard
 
 SITE = Path(aws_guard.__file__).parent / "site"
-# What a botocore of before 1.31.0 has of the places that are changed: it takes no notice of the variable.
+# The parts of an old botocore (before 1.31.0) that the guard changes. It ignores the environment variable.
 OLD = {
     "botocore/__init__.py": '__version__ = "1.28.5"\n',
     "botocore/session.py": """
@@ -36,7 +36,7 @@ ENVIRONMENT = {"THAWD_AWS": "local", "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
 
 
 def run(tmp_path: Path, code: str, **variables: str) -> str:
-    """The last line that a program says in a Python that a function might start."""
+    """Run code in a Python that a function might start, and return the last line it prints."""
     for name, text in OLD.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -1,4 +1,5 @@
-"""Notifications of the emulator's buckets: what is configured is on the disk, whatever else is configured meanwhile."""
+"""Notifications of the emulator's buckets: what is configured is on disk, even if another request changes them
+meanwhile."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ DOCUMENT = b"<NotificationConfiguration/>"
 
 
 async def put(notifications: BucketNotifications, bucket: str) -> None:
-    """PutBucketNotificationConfiguration, which the emulator accepts."""
+    """Send a PutBucketNotificationConfiguration that the emulator accepts."""
     scope: dict[str, Any] = {
         "method": "PUT",
         "path": f"/{bucket}",
@@ -60,7 +61,7 @@ def test_two_that_are_configured_at_once_are_both_kept(tmp_path: Path, monkeypat
         first = asyncio.create_task(put(notifications, "first"))
         assert await asyncio.to_thread(begun.wait, 60)
         second = asyncio.create_task(put(notifications, "second"))
-        # It waits for the first one; where it did not, it would be done in this time.
+        # The second one waits for the first. Otherwise it would be done within this time.
         await asyncio.wait([second], timeout=0.2)
         let_go.set()
         await asyncio.gather(first, second)

@@ -1,4 +1,4 @@
-"""Claims about `thawd.stores.events.batches`: what comes together is written together, and fails by itself."""
+"""`thawd.stores.events.batches`: items that arrive together are written together, and each fails alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thawd.stores.events.batches import Batches
 
 
 class Disk:
-    """Writes numbers when the test lets it; refuses what `wrong` names."""
+    """Writes numbers when the test lets it. Refuses those in `wrong`."""
 
     def __init__(self) -> None:
         self.written: list[list[int]] = []

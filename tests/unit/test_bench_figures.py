@@ -1,4 +1,4 @@
-"""Figures are those of what was measured: percentiles, starts, ratios with their bounds; files and pages hold them."""
+"""Figures match the measurements: percentiles, starts, ratios with their bounds. Files and pages contain them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MACHINE = Machine("a processor", 2, 4096, "Linux 6", "3.11", "0.1.0")
 
 
 def made(latencies_ms: list[float], *, label: str = "it", **columns: Any) -> Run:
-    """A run of requests, one after the other."""
+    """Make a run of requests, one after the other."""
     count = len(latencies_ms)
     begins = [sum(latencies_ms[:i]) for i in range(min(count, 50))] + [1000.0] * max(0, count - 50)
     held = Columns(
@@ -211,7 +211,7 @@ def test_the_page_needs_nothing_else_and_shows_every_run_by_name() -> None:
     assert len(drawings) == 1 + 3 + 1 + 3
     for drawing in drawings:
         ET.fromstring("<svg" + drawing.partition("</svg>")[0] + "</svg>")
-    assert len(text) < 200_000  # points that would cover each other are drawn once
+    assert len(text) < 200_000  # points that would cover each other are drawn only once
 
 
 def test_a_page_of_two_runs_compared_has_their_ratios_and_what_else_differs() -> None:

@@ -1,7 +1,7 @@
-"""Claims about Ctrl-C while `thawd bench` measures: the first one ends the load, the second one waits for nothing.
+"""Ctrl-C while `thawd bench` measures: the first one ends the load; the second one does not wait for answers.
 
-Each claim runs in a process of its own, which sends the signal to itself. In a process of pytest's, a signal that
-comes too late would end the tests.
+Each test runs in a separate process, which sends the signal to itself. In pytest's process, a late signal would end the
+tests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def the_first_ends_the_load_and_what_was_measured_is_the_run() -> None:
         return OK
 
     with answering(answer) as server:
-        run = closed(server.url, count=None)  # for ever
+        run = closed(server.url, count=None)  # without end
     assert run.interrupted
     assert len(run.columns) >= 6
 
@@ -46,7 +46,7 @@ def the_second_gives_up_what_is_under_way_and_keeps_what_was_measured() -> None:
         return OK
 
     def progress(load: Load, for_s: float) -> None:
-        if load.stopped and not heard:  # the first has been heard; a third one would end the process
+        if load.stopped and not heard:  # the first one has been handled; a third one would end the process
             heard.append(True)
             interrupt()
 
@@ -59,7 +59,7 @@ def the_second_gives_up_what_is_under_way_and_keeps_what_was_measured() -> None:
 
 
 def it_ends_a_load_whose_connections_do_not_come_about() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing of TLS
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections, and does not answer the TLS handshake
         url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
         with pytest.raises(StoreError, match=r"cannot be reached: no connection within 0\.2 s"):
             closed(url, count=3, timeout_s=0.2)

@@ -1,4 +1,5 @@
-"""The load generator tells what happened: each request's time, its trouble, and a stall to whom it would have met."""
+"""The load generator records what happens: the time and failure of each request, and a stall for all requests it
+delays."""
 
 from __future__ import annotations
 
@@ -105,14 +106,14 @@ def test_a_stall_is_met_by_one_request_of_a_closed_loop_and_by_all_who_would_hav
         held = closed(server.url, count=200).columns
     ends_ms = [sent + latency for sent, latency in zip(held.intended_ms, held.latency_ms, strict=True)]
     assert held.latency_ms[50] >= 500
-    # The others were before it or after it, so what they took has nothing of it.
+    # The others began after it or ended before it, so the stall is not in their times.
     assert all(sent >= end - 0.001 for sent, end in zip(held.intended_ms[1:], ends_ms[:-1], strict=True))
     with answering(answer) as server:
-        # One connection, as for a server that stalls as a whole: who comes meanwhile waits in line.
+        # One connection represents a server that stalls as a whole: later requests wait for the connection.
         held = opened(server.url, [index / 400 for index in range(300)], connections=1).columns
     assert len(held) == 300
-    # Those meant for the first 0.4 s of the stall waited for 0.1 s at least, and for the most part of it before being
-    # sent, however slow this machine is.
+    # Requests planned for the first 0.4 s of the stall waited at least 0.1 s, mostly before they were sent, however
+    # slow this machine is.
     assert sum(latency >= 100 for latency in held.latency_ms) >= 150
     assert sum(waited >= 99 for waited in held.waited_ms) >= 150
 
@@ -128,7 +129,7 @@ def test_an_open_loop_sends_at_its_times_whatever_comes_back() -> None:
 
     offsets = [index / 1000 for index in range(30)]
     with answering(answer) as server:
-        # No request is answered before the last one has come: a loop that waited for answers would never end.
+        # No request is answered before the last one has come. A generator that waited for answers would never finish.
         held = opened(server.url, offsets, connections=30).columns
     assert sorted(held.intended_ms) == pytest.approx([offset * 1000 for offset in offsets], abs=0.001)
     assert held.outcome == [0] * 30
@@ -146,7 +147,7 @@ def test_payloads_are_sent_in_turn_and_as_many_requests_at_a_time_as_asked_for()
     together = threading.Barrier(3)
 
     def answer(request: Request) -> bytes:
-        together.wait()  # would hang with fewer at a time, and break with more
+        together.wait()  # hangs with fewer concurrent requests, and breaks with more
         return OK
 
     with answering(answer) as server:
@@ -227,7 +228,7 @@ def test_a_server_that_takes_no_connections_is_told_before_and_counted_meanwhile
         closed(url, count=3)
     ended = threading.Event()
     with answering(lambda request: OK if request.index < 2 else ended.set()) as server:
-        # It goes away for good after two answers.
+        # The server stops for good after two answers.
         def stop_listening() -> None:
             ended.wait()
             server.stop()
@@ -266,7 +267,7 @@ def test_an_https_address_is_measured_and_its_certificate_checked(
 
 
 def _certificate(folder: Path) -> Path:
-    """A key and a certificate for 127.0.0.1 that it signed itself."""
+    """Return a key and a self-signed certificate for 127.0.0.1."""
     now = datetime.datetime.now(datetime.UTC)
     day = datetime.timedelta(days=1)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -289,7 +290,7 @@ def test_a_server_that_dies_does_not_take_what_was_seen_of_its_memory_with_it() 
     async def watched() -> list[MemorySample]:
         watch = await MemoryWatch.start(server.pid)
         server.communicate()
-        await watch._process.wait()  # its end is that of the server
+        await watch._process.wait()  # this task ends when the server does
         return await watch.stop(0)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

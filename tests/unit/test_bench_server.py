@@ -1,4 +1,4 @@
-"""A private server serves one function, under the conditions given, and leaves alone what is the user's."""
+"""A private server serves one function under the given conditions, and does not touch the user's data."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ path = "elsewhere.db"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """A configuration in which everything that can invokes the function."""
+    """A configuration in which every kind of trigger invokes the function."""
     (tmp_path / "app.py").write_text("")
     (tmp_path / "thawd.toml").write_text(TOML)
     return config.load(tmp_path / "thawd.toml", environ={})

@@ -1,4 +1,5 @@
-"""Claims about `thawd.environments.children`: whose exit is told, who is ended and awaited, which strays are swept."""
+"""`thawd.environments.children`: which exits are reported, which processes are ended and awaited, which strays are
+killed."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from thawd.environments.children import Children
 
 
 def test_a_forked_process_that_was_reaped_before_it_is_watched_keeps_its_status() -> None:
-    """FORKED and EXITED can come in one piece: the second is told before anyone has had the time to watch."""
+    """FORKED and EXITED can arrive in one piece. Then the exit is reported before the process is watched."""
 
     async def work() -> None:
         children = Children()
@@ -43,7 +44,10 @@ def test_a_process_that_outlasts_the_functions_is_neither_ended_nor_awaited_with
 
 
 def test_sweeping_strays_takes_no_exit_status_from_the_platforms_own_programs() -> None:
-    """pip, for one, ends as our child and is awaited by asyncio; reaped by the sweep, its end is never learnt."""
+    """pip, for example, is a child that asyncio awaits.
+
+    If the sweep reaped it, asyncio would never learn of its end.
+    """
     process = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     Children().kill_strays(lambda identifier: True, spare_unknown=True)
@@ -51,8 +55,8 @@ def test_sweeping_strays_takes_no_exit_status_from_the_platforms_own_programs() 
 
 
 def test_a_process_without_variables_is_nobodys_only_if_it_was_so_a_while_ago_too() -> None:
-    """One that executes a program has none for a moment, whoever's it is."""
-    # In a process of its own: the children of this one are not all of this test.
+    """A process that is executing a program has no variables for a moment, whatever environment it belongs to."""
+    # In a separate process, because this one may have children of other tests.
     script = textwrap.dedent("""
         import signal, subprocess
         from thawd.environments.children import Children

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.s3.chunked_body` and `checksums`: any framing is taken off, and no wrong byte passes."""
+"""`thawd.gateway.s3.chunked_body` and `checksums`: any framing is removed, and no wrong byte passes."""
 
 from __future__ import annotations
 

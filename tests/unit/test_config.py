@@ -1,4 +1,4 @@
-"""Claims about any ``thawd.toml``: how a file is read, and how mistakes of every kind are told."""
+"""Any ``thawd.toml``: how a file is read, and how mistakes of every kind are reported."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_values_of_secrets_are_never_shown(tmp_path: Path) -> None:
     assert "server.key" in told and "environment.TOKEN" in told and "THAWD_KEY" in told
 
 
-# Files that are no configuration at all.
+# Files that are not a configuration
 
 
 def test_an_empty_file_tells_what_the_smallest_one_holds(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Claims about the destinations of ``thawd.toml``: which there are, which cannot work, and circles."""
+"""The destinations of ``thawd.toml``: the valid ones, those that cannot work, and circles."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_bucket_that_does_not_lead_back_is_a_destination(tmp_path: Path, own: 
 
 
 def circle(own: str, other: str, notify: str) -> str:
-    """Functions ``own`` and ``two`` with these destinations, and a bucket ``there``."""
+    """Return functions ``own`` and ``two`` with these destinations, and a bucket ``there``."""
     told = f"on_success = '{other}'\n" if other else ""
     return f"""
 [functions.two]

@@ -1,4 +1,5 @@
-"""Claims about the functions of ``thawd.toml``: handlers, interpreters, environments, priming events, what must fit."""
+"""The functions of ``thawd.toml``: handlers, interpreters, virtual environments, priming events, options that must
+match."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def test_provisioned_environments_must_fit(tmp_path: Path) -> None:
     ]
 
 
-# Priming events.
+# Priming events
 
 
 def test_a_priming_event_is_a_table_or_a_file_and_becomes_json(tmp_path: Path) -> None:

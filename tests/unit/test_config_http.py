@@ -1,4 +1,4 @@
-"""Claims about the tables of thawd.toml that say how functions are reached by HTTP."""
+"""The tables of thawd.toml that say how functions are called over HTTP."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_mistaken_access_keys_of_the_environment_are_told_and_not_shown(tmp_path
 
 
 def test_signed_urls_that_other_machines_can_reach_need_keys_of_their_own(tmp_path: Path) -> None:
-    """The pair test, test is known to all."""
+    """Everybody knows the default pair test, test."""
     text = HELLO + "url = { auth_type = 'AWS_IAM' }\n[server]\nhost = '0.0.0.0'\n"
     (problem,) = mistakes(tmp_path, text, environ={"THAWD_KEY": "a-long-key"})
     assert problem.key == "functions.hello.url.auth_type"

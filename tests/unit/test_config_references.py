@@ -1,4 +1,4 @@
-"""Claims about `thawd.config.cross_checks`: mistakes that show only when tables are looked at together."""
+"""`thawd.config.cross_checks`: mistakes that show only when several tables are compared."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ def function(name: str, *lines: str) -> str:
     ("text", "environments"),
     [
         (function("a"), 1),
-        (function("a") + function("b"), 1),  # they take turns
+        (function("a") + function("b"), 1),  # the functions take turns
         (function("a", "provisioned_concurrency = 3") + function("b"), 3),
         (function("a", "provisioned_concurrency = 3") + function("b", "provisioned_concurrency = 2"), 5),
         (function("a", "reserved_concurrency = 4"), 4),
         (function("a", "reserved_concurrency = 4") + function("b"), 5),
-        (function("a", "reserved_concurrency = 0") + function("b"), 1),  # it never runs
+        (function("a", "reserved_concurrency = 0") + function("b"), 1),  # the first never runs
         (function("a", "reserved_concurrency = 4", "provisioned_concurrency = 2") + function("b"), 5),
     ],
 )

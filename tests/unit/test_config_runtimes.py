@@ -1,4 +1,4 @@
-"""Claims about ``[runtimes]`` and the event that primes a function, as ``thawd.toml`` has them."""
+"""``[runtimes]`` and the priming event of a function in ``thawd.toml``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about the server's options in ``thawd.toml``, and what the environment overrides."""
+"""The server's options in ``thawd.toml``, and the environment variables that override them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about the tables of thawd.toml that say what invokes functions by itself: queues and schedules."""
+"""The tables of thawd.toml for queues and schedules, which invoke functions without a caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about the buckets and tables of ``thawd.toml``: names, notifications, paths, and folders that may not meet."""
+"""The buckets and tables of ``thawd.toml``: names, notifications, paths, and folders that must not overlap."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The page ``configuration.md``: its examples are read as they stand, and every section has its table of options.
+"""The page ``configuration.md``: thawd accepts its examples unchanged, and every section has a table of options.
 
-That the tables are those of the code is held by ``tests/architecture/test_reference.py``.
+``tests/architecture/test_reference.py`` checks that the tables match the code.
 """
 
 from __future__ import annotations

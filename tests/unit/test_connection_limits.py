@@ -1,4 +1,5 @@
-"""Claims about `thawd.gateway.http_server.limits`: how many connections there are, which one goes, what they hold."""
+"""`thawd.gateway.http_server.limits`: the number of connections, which one is closed for another, and what they
+hold."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from thawd.gateway.http_server.limits import MOST_CONNECTIONS, ConnectionLimits,
 
 
 class Connection:
-    """One connection as its limits see it; `ended` once it was closed for room or for its bytes."""
+    """One connection, as its limits see it. `ended` is set when it is closed to make room or for its bytes."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -40,14 +41,14 @@ def a_server(said: list[str] | None = None, **limits: Any) -> Connections:
 
 
 def admitted(connections: Connections, count: int) -> list[Connection]:
-    """Given: so many connections that rest, the first for longest."""
+    """Admit `count` connections that are all idle, the first for the longest time."""
     made = [Connection(str(number)) for number in range(count)]
     for connection in made:
         assert connections.admit(connection)
     return made
 
 
-# How many.
+# Number of connections
 
 
 @pytest.mark.parametrize(
@@ -73,14 +74,14 @@ async def test_a_connection_that_is_closed_leaves_room_for_another() -> None:
     assert not any(each.ended for each in (first, second, third))
 
 
-# Which one goes.
+# Which connection is closed
 
 
 async def test_room_is_made_by_the_connection_that_has_rested_longest() -> None:
     connections = a_server(connections=4)
     first, second, third, _ = admitted(connections, 4)
     connections.work(first)
-    connections.rest(first)  # it rests anew: the second has rested for longest now
+    connections.rest(first)  # its idle time begins again, so the second is idle longest now
     assert connections.admit(Connection())
     assert second.ended
     assert connections.admit(Connection())
@@ -93,7 +94,7 @@ async def test_a_connection_at_work_is_never_closed_for_room() -> None:
     connections = a_server(connections=2)
     for connection in (made := admitted(connections, 2)):
         connections.work(connection)
-        connections.work(connection)  # told twice, as by a pipelined request
+        connections.work(connection)  # called twice, as for a pipelined request
     assert not connections.admit(Connection())
     assert not any(connection.ended for connection in made)
 
@@ -116,11 +117,11 @@ async def test_where_hardly_any_connection_rests_the_one_that_has_stalled_longes
         connections.work(connection)
     for connection in (made[5], made[4]):
         connections.stall(connection)
-    # Two of sixteen rest: an eighth, which is left to them.
+    # Two of sixteen are idle: an eighth, and that many are kept.
     assert connections.admit(newcomer := Connection())
     assert made[5].ended
     assert not made[0].ended
-    # Three rest now, one more than that.
+    # Now three are idle, one more than is kept.
     assert connections.admit(Connection())
     assert made[0].ended
     assert not made[4].ended
@@ -168,7 +169,7 @@ async def test_the_operator_is_told_once_that_there_is_no_room() -> None:
     assert line.startswith("thawd: 2 connections are open")
 
 
-# What they hold.
+# Bytes that connections hold
 
 
 async def test_unfinished_heads_of_all_connections_together_are_limited_and_the_oldest_goes() -> None:
@@ -176,7 +177,7 @@ async def test_unfinished_heads_of_all_connections_together_are_limited_and_the_
     first, second, third, _ = admitted(connections, 4)
     connections.head_goes_on(first, 30)
     connections.head_goes_on(second, 30)
-    connections.head_goes_on(first, 30)  # it began first, whatever came of it last
+    connections.head_goes_on(first, 30)  # it began first, although another received bytes last
     connections.head_goes_on(third, 10)
     assert not any(connection.ended for connection in (first, second, third))  # 100 bytes are allowed
     connections.head_goes_on(second, 1)
@@ -192,7 +193,7 @@ async def test_a_head_that_is_complete_counts_no_more() -> None:
     connections.head_goes_on(first, 60)
     connections.head_is_over(first)
     connections.head_goes_on(second, 60)
-    connections.head_goes_on(first, 40)  # its next request; it began after the second's
+    connections.head_goes_on(first, 40)  # its next request, which began after the second's
     connections.head_goes_on(third, 1)
     assert [connection.ended for connection in (first, second, third)] == [False, True, False]
 
@@ -212,18 +213,18 @@ async def test_what_waits_behind_other_requests_is_limited_over_all_connections(
     connections = a_server(held_bytes=100)
     first, second = admitted(connections, 2)
     assert connections.hold(first, 60)
-    assert connections.hold(first, 40)  # in the place of the 60
+    assert connections.hold(first, 40)  # replaces the 60 bytes
     assert connections.hold(second, 60)
     assert not connections.hold(second, 61)
     assert connections.hold(first, 0)
     assert connections.hold(second, 100)
 
 
-# How long they take.
+# Time limits
 
 
 async def test_a_connection_over_its_time_is_told_once_and_the_looking_ends_with_the_last() -> None:
-    connections = a_server(head_s=0.04)  # looked at four times as often as the shortest limit
+    connections = a_server(head_s=0.04)  # a quarter of the shortest limit passes between two checks
     late, later = admitted(connections, 2)
     late.deadline_s = asyncio.get_running_loop().time() - 1
     await until(lambda: late.expired_at_s)

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.http_server.connections` that depend on when what arrives: a transport by hand."""
+"""`thawd.gateway.http_server.connections`, where the timing of received data matters. The test plays the transport."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = b"GET /x HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class Transport:
-    """Remembers what is done with it."""
+    """Records what is done with it."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -85,7 +85,7 @@ def test_what_comes_between_an_answer_and_the_request_that_waited_for_it_is_read
 
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
             await respond(send, 200, [], b"")
-            if late:  # right after the answer, before anybody else has had a turn
+            if late:  # right after the answer, before any other task has run
                 connection.data_received(late.pop())
 
         connection, transport = connect(application)
@@ -110,7 +110,7 @@ def test_the_end_of_a_head_is_not_taken_from_the_request_before_it() -> None:
         connection, transport = connect(application)
         connection.data_received(HEAD + b"\r\n")
         await until_answered(transport, 1)
-        # A body whose last bytes look like the beginning of a head's end, then a head byte by byte.
+        # The body's last bytes look like the end of a head. The next head arrives byte by byte.
         connection.data_received(b"POST /x HTTP/1.1\r\nContent-Length: 3\r\n\r\n")
         connection.data_received(b"\r\n\r")
         await until_answered(transport, 2)
@@ -152,7 +152,7 @@ def test_an_answer_is_not_measured_by_what_was_unread_of_the_one_before_it() -> 
         await until_answered(transport, 1)
         transport.unsent_bytes = 1_000_000
         connection.expire(0.0)
-        transport.unsent_bytes = 0  # the client has read it, and asks again
+        transport.unsent_bytes = 0  # the client has read it, and sends another request
         connection.data_received(HEAD + b"\r\n")
         await until_answered(transport, 2)
         transport.unsent_bytes = 2_000_000
@@ -243,7 +243,7 @@ def test_a_request_that_fails_halfway_through_its_answer_is_not_waited_for() -> 
             connection.data_received(HEAD + b"\r\n" + behind)
             while connection.tasks:  # noqa: ASYNC110 - a turn of the loop is what it waits for
                 await asyncio.sleep(0)
-            transport.is_closed = False  # the client leaves a part of it unread
+            transport.is_closed = False  # the client leaves part of the answer unread
             transport.unsent_bytes = 1
             connection.expire(0.0)
             assert connection.deadline_s < math.inf
@@ -278,7 +278,7 @@ def test_a_body_that_breaks_two_limits_at_once_is_refused_once() -> None:
 
         connection, transport = connect(application)
         limit = connection.limits.head_bytes
-        # The same 4 KiB bring one header too many and one byte too many.
+        # The same 4 KiB contain one header too many and one byte too many.
         extension = b"0;" + b"a" * (limit - 100) + b"\r\n"
         connection.data_received(CHUNKED)
         connection.data_received(extension + b"X: a\r\n" * 1000)
@@ -305,7 +305,7 @@ def test_what_was_held_is_not_begun_on_a_connection_that_was_closed_meanwhile() 
     async def scenario(*, is_lost: bool) -> None:
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
             await respond(send, 200, [], b"")
-            transport.is_closed = True  # before what is held has its turn
+            transport.is_closed = True  # before the held request is started
             if is_lost:
                 connection.connection_lost(None)
 

@@ -1,4 +1,4 @@
-"""Claims about `thawd.control` that no client can see from outside."""
+"""Rules of `thawd.control` that no client can see from outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Catalog:
 
 
 class Deployments:
-    """Notes what it is told of provisioned environments."""
+    """Records calls about provisioned environments."""
 
     def __init__(self) -> None:
         self.provisioned: list[tuple[str, int | None]] = []

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.cors`: what browsers are told, by API Gateway's rules for HTTP APIs.
+"""`thawd.gateway.cors`: headers for browsers, by API Gateway's rules for HTTP APIs.
 
 Source: API Gateway developer guide, "Configure CORS for HTTP APIs in API Gateway".
 """
@@ -66,7 +66,7 @@ def test_an_origin_that_is_not_allowed_is_told_nothing() -> None:
 
 
 def test_all_means_what_was_asked_for_where_credentials_are_allowed() -> None:
-    """Fetch standard: to a request with credentials "*" is an ordinary name."""
+    """Fetch standard: in answers to a request with credentials, "*" is an ordinary name."""
     cors = Cors(allow_origins=("https://*",), allow_methods=("*",), allow_headers=("*",), allow_credentials=True)
     got = dict(preflight_headers(cors, scope(access_control_request_headers="authorization,x-a")))
     assert got[b"access-control-allow-origin"] == SHOP.encode()

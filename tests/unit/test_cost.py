@@ -1,4 +1,4 @@
-"""Claims about `thawd.cost.bills`: bills as AWS's page works them out, break-evens as published, order."""
+"""`thawd.cost.bills`: bills as calculated on AWS's page, break-evens as published, and the order of results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def times(warm_ms: float, first_ms: float | None = None) -> Times:
     return Times(warm_ms=warm_ms, first_ms=warm_ms if first_ms is None else first_ms)
 
 
-# What follows until the next line of this kind is worked out on pages of AWS, or of others; the numbers are theirs.
+# Up to "By hand", the tests use calculations from pages of AWS or others, with the numbers published there
 
 
 def test_the_mobile_backend_of_the_pricing_page_costs_2_73_a_month() -> None:
@@ -53,8 +53,8 @@ def test_the_support_model_of_the_pricing_page_costs_106_41_with_2_048_mb_of_sto
 
 
 def test_the_application_launch_of_the_pricing_page_costs_19_96() -> None:
-    # 100 environments of 1,536 MB for 8 hours, in which 500,000 of 3 million invocations come, of 100 ms, the others of
-    # 120 ms; the free tier is for what runs on demand: $18 + $0.40 + $0.73 + $0.83.
+    # 100 environments of 1,536 MB for 8 hours. In these hours 500,000 of the 3 million invocations come, of 100 ms; the
+    # others take 120 ms. The free tier applies only to invocations on demand: $18 + $0.40 + $0.73 + $0.83.
     shape = Shape(memory_mb=1536, provisioned=100, provisioned_s=8 * 3600)
     during = bill(PRICES, shape, times(100), MonthlyLoad(invocations=5e5, provisioned_share=1), free_tier=True)
     assert during.provisioned == pytest.approx(18, abs=0.005)
@@ -69,7 +69,7 @@ def test_the_application_launch_of_the_pricing_page_costs_19_96() -> None:
 
 
 def test_the_sale_of_the_pricing_page_costs_32_26() -> None:
-    # 7 environments of 4,096 MB for 24 hours, 2 million invocations of 280 ms, all in them: $10.08 + $21.78 + $0.40.
+    # 7 environments of 4,096 MB for 24 hours serve all 2 million invocations of 280 ms: $10.08 + $21.78 + $0.40.
     shape = Shape(memory_mb=4096, provisioned=7, provisioned_s=24 * 3600)
     found = bill(PRICES, shape, times(280), MonthlyLoad(invocations=2e6, provisioned_share=1), free_tier=True)
     assert found.provisioned == pytest.approx(10.08, abs=0.005)
@@ -110,7 +110,8 @@ def test_a_server_of_208_80_crosses_where_it_was_published(memory_mb: int, durat
 def test_the_published_crossings_are_of_milliseconds_without_free_tier(
     memory_mb: int, duration_ms: int, published: float
 ) -> None:
-    # Billed in steps of 100 ms, as until 2020-12, or with the free tier, they would lie elsewhere by more than 3 %.
+    # With billing in steps of 100 ms, as until 2020-12, or with the free tier, the results would differ by more than 3
+    # %.
     shape = Shape(memory_mb=memory_mb)
     in_steps = against_server(PRICES, shape, times(-(-duration_ms // 100) * 100), 208.80)
     with_free_tier = against_server(PRICES, shape, times(duration_ms), 208.80, free_tier=True)
@@ -125,7 +126,7 @@ def test_a_provisioned_environment_pays_once_it_is_busy_for_60_percent() -> None
     assert found.invocations == pytest.approx(0.6 * MONTH_S / 0.2, rel=0.001)
 
 
-# By hand.
+# By hand
 
 
 def test_a_snapshot_costs_its_keeping_and_each_restore() -> None:
@@ -181,7 +182,7 @@ def test_what_lambda_does_not_have_is_refused() -> None:
 
 
 def test_break_even_is_none_where_there_is_none() -> None:
-    assert break_even(lambda n: 5 + n, lambda _n: 4.0) is None  # dearer from the first
+    assert break_even(lambda n: 5 + n, lambda _n: 4.0) is None  # more expensive from the start
     assert break_even(lambda n: n, lambda n: n + 1) is None  # never
     assert break_even(lambda n: n / 4, lambda _n: 10.0) == pytest.approx(40)
 
@@ -194,7 +195,7 @@ def test_a_provisioned_environment_that_would_have_to_be_busy_all_the_time_never
     )
 
 
-# Order.
+# Order of results
 
 LOADS = st.builds(
     MonthlyLoad,
@@ -255,7 +256,7 @@ def test_at_the_break_even_both_cost_the_same(
     assert bill(PRICES, shape, times, load, free_tier=free_tier).total == pytest.approx(monthly, rel=1e-6, abs=1e-6)
 
 
-# The file.
+# The price file
 
 
 def test_the_file_of_prices_says_of_when_and_whence_it_is() -> None:
@@ -287,7 +288,7 @@ def test_a_file_that_holds_no_prices_is_refused_by_name(tmp_path: Path, before: 
         load_prices(file)
 
 
-# What belongs into which sum.
+# Which costs belong to which sum
 
 
 def test_without_provisioned_environments_nothing_is_billed_as_served_by_them() -> None:
@@ -345,7 +346,7 @@ def test_a_provisioned_environment_is_compared_for_the_whole_month_whatever_the_
         Shape(memory_mb=1024, provisioned_s=3600.0),
     ):
         found = against_provisioned(PRICES, shape, times(100))
-        if not shape.snapstart:  # which costs something besides
+        if not shape.snapstart:  # SnapStart has additional costs
             assert found == plain
         assert found.invocations is not None
         assert found.busy_share == pytest.approx(found.invocations * 0.1 / MONTH_S, rel=1e-9)

@@ -1,4 +1,4 @@
-"""Claims about where `thawd cost` takes durations and arrivals from: logs, benches, the command line, rules."""
+"""Where `thawd cost` gets durations and arrivals from: logs, bench files, the command line, rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thawd.cost.prices import CostError
 from thawd.cost.records import Measured, arrivals_of, by_hand, measure, read_records
 
 ID = "3f0c8a52-7a5e-4b3c-9a55-0f1f6a1f0d11"
-# As `thawd logs` keeps them, as CloudWatch exports them, as Lambda prints them.
+# Lines in the formats of `thawd logs`, of CloudWatch exports, and of Lambda's console output.
 LOG = f"""\
 2026-11-20T10:00:00.000Z\tstream\tSTART RequestId: {ID} Version: $LATEST
 2026-11-20T10:00:02.000Z\tstream\tREPORT RequestId: {ID}\tDuration: 100.20 ms\tBilled Duration: 1101 ms\tMemory Size: \
@@ -75,7 +75,7 @@ def test_lines_that_only_look_like_reports_are_passed_over(line: str) -> None:
 def test_averages_are_by_size_and_by_kind_of_start() -> None:
     small, large = measure(read_records(LOG.splitlines()))
     assert small == Measured(memory_mb=512, warm_ms=25.5, cold_ms=1101, start_share=pytest.approx(1 / 3), count=3)
-    # Without a warm one, the time in the handler stands for it.
+    # Without a warm invocation, the time in the handler is used instead.
     assert large == Measured(memory_mb=1024, warm_ms=41, restored_ms=44, start_share=1.0, count=1)
 
 
@@ -122,7 +122,7 @@ def test_the_right_answers_of_a_bench_are_read_with_their_starts(tmp_path: Path)
     (size,) = measure(read_bench(bench_file(tmp_path), memory_mb=1024))
     assert size == Measured(
         memory_mb=1024,
-        warm_ms=13.0,  # 12 and the forked one's 14
+        warm_ms=13.0,  # 12, and the forked environment's 14
         cold_ms=811,  # 10.5 + 800
         restored_ms=15,  # 11 + 4
         start_share=0.5,

@@ -1,4 +1,4 @@
-"""CPU shares on real processes where this machine lets us, and what is written for cgroups of version 2."""
+"""CPU shares on real processes if this machine allows it, and the values written for cgroups of version 2."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cpu_s(pid: int) -> float:
 
 
 def test_in_version_2_the_memory_limits_group_serves_for_processes_and_cpu(tmp_path: Path) -> None:
-    """On a folder that stands for the control group: what the kernel would be told."""
+    """A plain folder represents the control group, which shows what would be written to the kernel."""
     (tmp_path / "cgroup.subtree_control").write_text("memory pids")
     limiter = Cgroup(tmp_path, v2=True)
     limiter.make(tmp_path / "plain", 512 << 20)

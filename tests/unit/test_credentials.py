@@ -1,6 +1,4 @@
-"""Claims about `thawd.gateway.routes.credentials`: what lets a request in is in no event, what is the function's own
-is.
-"""
+"""`thawd.gateway.routes.credentials`: events do not contain thawd's credentials, but do contain the function's own."""
 
 from __future__ import annotations
 

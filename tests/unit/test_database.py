@@ -1,4 +1,4 @@
-"""Claims about `thawd.stores.database`: durable when told, one transaction a group, clear about files it cannot use."""
+"""`thawd.stores.database`: durable when required, one transaction per group, clear messages about unusable files."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_works_that_wait_together_are_one_transaction_and_one_wake_up(db: Databa
         return commits() - before, wake_ups
 
     def commits() -> int:
-        # Frames of the write-ahead log with a commit mark: source sqlite.org/fileformat.html, "WAL Frame Header".
+        # Frames of the write-ahead log with a commit mark. Source: sqlite.org/fileformat.html, "WAL Frame Header".
         log = Path(f"{db.path}-wal").read_bytes()
         page = int.from_bytes(log[8:12], "big")
         frames = range(32, len(log), 24 + page)
@@ -202,7 +202,7 @@ def test_callers_that_went_away_do_not_disturb(db: Database) -> None:
 
 
 def test_accepted_is_durable_when_the_process_is_killed(tmp_path: Path) -> None:
-    # Given a process that reports every number once it has been accepted
+    # Given a process that prints every number once it has been stored
     script = (
         "import asyncio, sys; from pathlib import Path; from thawd.stores.database import Database\n"
         f"db = Database(Path({str(tmp_path / 'k.db')!r}), migrations={SCHEMA!r})\n"
@@ -220,12 +220,12 @@ def test_accepted_is_durable_when_the_process_is_killed(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     accepted = {int(process.stdout.readline()) for _ in range(500)}
-    # When it is killed in the midst of it
+    # When it is killed while it stores numbers
     process.send_signal(signal.SIGKILL)
     accepted |= {int(line) for line in process.stdout if line.endswith("\n")}
     process.stdout.close()
     process.wait()
-    # Then every number it reported is there
+    # Then every number it printed is there
     database = Database(tmp_path / "k.db", migrations=SCHEMA)
     assert accepted <= set(database.read_now(values))
     database.close()
@@ -272,7 +272,7 @@ def fill(folder: Path) -> Path:
 
 
 def test_a_disk_that_is_really_full_fails_and_recovers(small_disk: Path) -> None:
-    # Given a database with rows and a log in use, on a disk that somebody fills
+    # Given a database with rows and a log in use, on a disk that is then filled
     database = Database(small_disk / "thawd.db", migrations=SCHEMA)
     for i in range(10):
         database.write_now(insert(f"{i}" * 3000))
@@ -285,7 +285,7 @@ def test_a_disk_that_is_really_full_fails_and_recovers(small_disk: Path) -> None
     # When more is written than there is room for
     with pytest.raises(StoreFullError, match="disk is full"):
         database.write_now(insert(os.urandom(100_000)))
-    # Then nothing of it is stored, rows can be read and removed, and with room again everything works
+    # Then none of it is stored, rows can be read and removed, and when there is room again everything works
     assert len(database.read_now(values)) == 10
     for _ in range(9):
         database.write_now(

@@ -1,4 +1,4 @@
-"""Claims about files that `thawd.stores.database` opens: what it cannot use it says so of, and leaves as it is."""
+"""Files that `thawd.stores.database` opens: it reports a file that it cannot use, and leaves it unchanged."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_or_file_that_cannot_be_written_is_told_with_the_way_out() -> None:
-    # Given a folder and a database of root's, and a process of nobody's
+    # Given a folder and a database that belong to root, and a process of the user nobody
     if os.getuid():
         pytest.skip("acting as another user takes root")
     folder = Path(tempfile.mkdtemp(prefix="thawd-readonly-"))
@@ -224,7 +224,7 @@ MADE = "BEGIN; CREATE TABLE t (x); PRAGMA application_id = 7; PRAGMA user_versio
 
 
 class Interrupted(sqlite3.Connection):
-    """A connection before whose second statement another process makes the file."""
+    """A connection that lets another process create the file before its second statement."""
 
     asked = 0
 

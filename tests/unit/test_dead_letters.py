@@ -1,4 +1,4 @@
-"""Claims about `thawd.stores.events.dead_letters`: what is given up is kept until it is redriven or removed."""
+"""`thawd.stores.events.dead_letters`: dead letters are kept until they are redriven or removed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.in_memory
 
 def test_dead_letters_are_listed_without_reading_their_payloads(queue: EventQueue, db: Database) -> None:
     async def work() -> None:
-        # Given more bytes of dead letters than a list of them is worth
+        # Given dead letters with more bytes than a list of them may hold in memory
         for number in range(20):
             await queue.put([NewEvent(function="f", payload=b"x" * 1_000_000, request_id=f"id-{number}")])
             (leased,) = await queue.lease("f", limit=1)

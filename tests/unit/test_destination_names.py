@@ -1,4 +1,4 @@
-"""Claims about `thawd.grammar.destination_names`: what a text names, and whose it may be."""
+"""`thawd.grammar.destination_names`: what a text names, and which accounts and regions it may have."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_a_destination_is_named_by_a_word_an_address_or_an_arn(text: str, kind: 
         "ftp://example.com",
         f"arn:aws:kinesis:{OTHER}:stream",
         f"arn:aws:sqs:{OTHER}:no/slash",
-        # a queue without its region or its account; a bucket with one
+        # a queue without region or account; a bucket with either
         "arn:aws:sqs::123456789012:dead",
         "arn:aws:sqs:eu-west-1::dead",
         "arn:aws:s3:eu-west-1::photos",
         "arn:aws:s3::123456789012:photos",
-        # functions and tables of others
+        # functions and tables of other accounts
         f"arn:aws:lambda:{OTHER}:function:notify",
         f"arn:aws:dynamodb:{OTHER}:table/labels",
     ],

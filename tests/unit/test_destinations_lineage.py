@@ -1,4 +1,4 @@
-"""Claims about `thawd.destinations.lineage`: a chain that bites its tail is counted, whatever else is traced."""
+"""`thawd.destinations.lineage`: a chain of functions that loops is counted, whatever other trace fields there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about `thawd.scheduling.dispatcher`: where an invocation goes, and what a publication does."""
+"""`thawd.scheduling.dispatcher`: which version an invocation goes to, and what publishing does."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ARN = "arn:aws:lambda:us-east-1:000000000000:function"
 
 
 def origin(**attributes: Any) -> Any:
-    """What a version is started from, as a stand-in."""
+    """Return a fake for what a version is started from."""
     nothing = {"start": StartKind.COLD, "obstacles": (), "why": None, "init_ms": None, "unfrozen": None}
     return SimpleNamespace(**{**nothing, "describe": dict, **attributes})
 
 
 class Desk(Machine):
-    """A machine whose spawner says how versions start, and that can be told to fail to prepare one."""
+    """A `Machine` whose spawner says how versions start, and which can be made to fail to prepare a version."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"immediate": True, **options})
@@ -55,7 +55,7 @@ class Desk(Machine):
         return asyncio.get_running_loop().create_task(self.dispatcher.invoke(asked))
 
     async def answer(self, result: Result, qualifier: str | None = None) -> FakeEnvironment:
-        """One invocation from its begin to its end; the environment that served it."""
+        """Run one invocation to its end and return the environment that served it."""
         task = self.invoke(qualifier=qualifier)
         await until(self.busy)
         (environment,) = self.busy()
@@ -65,7 +65,7 @@ class Desk(Machine):
 
 
 async def with_versions(*numbers: str) -> Desk:
-    """Given: a function with ``$LATEST`` and these published versions, each of its own generation."""
+    """Make a function with ``$LATEST`` and these published versions, each with its own generation."""
     desk = Desk()
     await desk.serve("f")
     for number in numbers:
@@ -74,7 +74,7 @@ async def with_versions(*numbers: str) -> Desk:
     return desk
 
 
-# Where an invocation goes.
+# Which version an invocation goes to
 
 
 async def test_an_invocation_goes_to_the_version_or_alias_it_names() -> None:
@@ -90,7 +90,7 @@ async def test_a_weighted_alias_goes_to_its_versions_by_their_shares() -> None:
     desk = await with_versions("1", "2")
     desk.dispatcher.set_aliases("f", {"canary": {"1": 0.9, "2": 0.1}})
     numbers = [desk.dispatcher.entry("f", "canary").number for _ in range(2000)]
-    assert 1600 < numbers.count("1") < 1990  # by fair halves it would be 1000, some 22 give or take
+    assert 1600 < numbers.count("1") < 1990  # equal shares would give 1000, with a deviation of about 22
     assert set(numbers) == {"1", "2"}
 
 
@@ -114,7 +114,7 @@ async def test_a_version_that_is_removed_is_gone_and_what_runs_in_it_runs_to_its
     task = desk.invoke(qualifier="1")
     await until(desk.busy)
     desk.dispatcher.remove_version("f", "1")
-    desk.dispatcher.remove_version("f", "1")  # it is gone already
+    desk.dispatcher.remove_version("f", "1")  # it is removed already
     with pytest.raises(ResourceNotFoundException):
         await desk.invoke(qualifier="1")
     (environment,) = desk.busy()
@@ -150,7 +150,7 @@ async def test_asynchronous_invocations_see_what_their_qualifier_changes_and_wha
             desk.dispatcher.asynchronous(name, qualifier)
 
 
-# Publishing.
+# Publishing
 
 
 async def test_a_first_publication_that_fails_serves_its_error_until_a_start_goes_well() -> None:
@@ -162,7 +162,7 @@ async def test_a_first_publication_that_fails_serves_its_error_until_a_start_goe
         await desk.serve("f")
     entry = desk.dispatcher.entry("f")
     assert (entry.state, entry.reason) == ("Failed", "broken")
-    # The first request has init run again; it succeeds.
+    # The first request makes init run again, and it succeeds.
     await desk.answer(Result(b"1"))
     assert (entry.state, entry.reason) == ("Active", None)
     assert active == [("f", "$LATEST")]
@@ -292,17 +292,17 @@ async def test_what_was_learnt_of_idle_times_is_kept_over_publications_until_the
     assert entry.pool._keeper.policy is not learnt
 
 
-# What may be worth another publication.
+# When publishing again may help
 
 
 async def test_publishing_again_may_help_where_init_or_the_priming_event_failed() -> None:
     desk = Desk()
     version = version_of()
     desk.dispatcher.declare({"f": version.function})
-    assert desk.dispatcher.may_fare_better(version)  # it does not serve yet
+    assert desk.dispatcher.may_fare_better(version)  # it is not serving yet
     await desk.dispatcher.publish(version)
     assert not desk.dispatcher.may_fare_better(version)
-    assert desk.dispatcher.may_fare_better(version_of())  # another than the one that serves
+    assert desk.dispatcher.may_fare_better(version_of())  # a different version from the one that serves
     desk.origin = origin(unfrozen=Reason("a thread runs"))
     assert not desk.dispatcher.may_fare_better(version)
     desk.origin = origin(unfrozen=Reason(f"{frames.PRIMING_FAILED}: no such object"))

@@ -1,4 +1,4 @@
-"""Claims about the dispatcher: what becomes of requests whose function goes, changes, fails or is full."""
+"""The dispatcher: what happens to requests whose function is removed, changed, broken or full."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thawd.invocation import Result
 
 
 class FrozenLoopError(BaseException):
-    """The event loop did nothing else for a minute."""
+    """The event loop ran nothing else for a minute."""
 
 
 def raise_frozen(*_: object) -> None:
@@ -22,7 +22,7 @@ def raise_frozen(*_: object) -> None:
 
 
 def test_removing_a_function_whose_requests_wait_answers_them_and_does_not_freeze_the_loop() -> None:
-    """As at a reload that no longer has the function, and at the end of the grace period of a stop."""
+    """This happens after a reload that no longer has the function, and at the end of the grace period of a stop."""
 
     async def claim() -> None:
         machine = Machine(max_environments=1, immediate=True)
@@ -42,14 +42,15 @@ def test_removing_a_function_whose_requests_wait_answers_them_and_does_not_freez
     try:
         asyncio.run(claim())
     except FrozenLoopError:
-        pytest.fail("the event loop spins: a request asks a retired pool for ever")
+        pytest.fail("the event loop spins: a request keeps asking a retired pool")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
 async def test_a_function_that_is_declared_anew_serves_those_who_waited_for_the_one_before() -> None:
-    """As when a reload takes it from the configuration and gives it back to the Lambda API, which made it."""
+    """This happens when a reload removes a function from the configuration and so returns it to the Lambda API that
+    made it."""
     machine = Machine(max_environments=3)
     await machine.serve("f")
     waiting_for_a_start = machine.ask()
@@ -58,7 +59,7 @@ async def test_a_function_that_is_declared_anew_serves_those_who_waited_for_the_
     machine.dispatcher.declare({})
     machine.dispatcher.declare(declared)
     await turns()
-    # And once more before it has been published
+    # And again before it has been published
     waiting_for_publication = machine.ask()
     await turns()
     machine.dispatcher.declare({})

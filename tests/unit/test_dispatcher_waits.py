@@ -1,4 +1,4 @@
-"""Claims about what the dispatcher makes callers wait for, what it counts, and what its status shows."""
+"""The dispatcher: what callers wait for, what is counted, and what its status shows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from thawd.errors import (
 )
 from thawd.invocation import Invocation, Result, StartKind
 
-# Waiting for a publication.
+# Waiting for a publication
 
 
 async def test_an_invocation_waits_for_the_first_publication_until_its_deadline() -> None:
@@ -124,7 +124,7 @@ async def test_a_version_that_is_removed_while_it_is_published_is_named_by_its_n
         desk.dispatcher.entry("g", "live")
 
 
-# What is counted.
+# What is counted
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ async def test_a_version_that_is_removed_while_it_is_published_is_named_by_its_n
         (Result(b'{"errorType":"ValueError"}', function_error="Unhandled"), (1, 0, 0)),
         (Result(b'{"errorType":"Sandbox.Timedout"}', function_error="Unhandled"), (1, 1, 0)),
         (Result(b'{"errorType":"Runtime.ExitError"}', function_error="Unhandled"), (1, 0, 1)),
-        (Result(b'{"errorType":"Runtime.ExitError"}'), (0, 0, 0)),  # a handler may return what it likes
+        (Result(b'{"errorType":"Runtime.ExitError"}'), (0, 0, 0)),  # a handler may return such an answer, too
         (
             Result(b'{"say":"' + b"x" * 100 + b'","errorType":"Sandbox.Timedout"}', function_error="Unhandled"),
             (1, 0, 0),
@@ -230,7 +230,7 @@ async def test_only_the_invocation_that_waited_for_a_start_is_told_its_time() ->
     assert told == [5.0, None]
 
 
-# The end.
+# The end
 
 
 async def test_the_drain_waits_for_what_runs_at_most_its_grace() -> None:
@@ -249,7 +249,7 @@ async def test_the_drain_waits_for_what_runs_at_most_its_grace() -> None:
     await within(asyncio.gather(*tasks))
 
 
-# What is shown.
+# What is shown
 
 
 async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() -> None:
@@ -317,7 +317,7 @@ async def test_names_versions_and_most_environments_are_those_of_what_is_declare
     task = desk.invoke()
     await until(desk.busy)
     await desk.publish(generation=2, reserved_concurrency=3)
-    # The old one still has an environment that works.
+    # The old version still has an environment with an invocation.
     assert sorted(version.generation for version in desk.dispatcher.versions()) == [1, 2]
     desk.busy()[0].answer.set_result(Result(b"1"))  # type: ignore[union-attr]
     await within(task)

@@ -1,4 +1,4 @@
-"""The emulator's state is written at its end, whatever was in the way of that for a moment."""
+"""The emulator's state is written when the emulator stops, even if writing fails at first."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from thawd.server.emulator.state import SavedState
 
 
 class Hindered:
-    """A state that something keeps from being taken or written so many times.
+    """A state that cannot be captured or written the first few times.
 
     Args:
-        errors: what is raised, one after the other.
-        at: the method that raises them.
+        errors: the errors raised, one after the other.
+        at: name of the method that raises them.
     """
 
     def __init__(self, errors: list[Exception], *, at: str) -> None:
@@ -42,7 +42,7 @@ class Hindered:
 
 def keeper_of(state: Any, told: list[str], monkeypatch: pytest.MonkeyPatch) -> Keeper:
     monkeypatch.setattr(Keeper, "_LAST_PAUSE_S", 0.0)
-    monkeypatch.setattr(Keeper, "PAUSE_S", 3600.0)  # nothing is written before the end
+    monkeypatch.setattr(Keeper, "PAUSE_S", 3600.0)  # nothing is written before it stops
     keeper = Keeper(state, complain=told.append)
     keeper.start()
     return keeper

@@ -1,4 +1,4 @@
-"""Claims about `thawd.environments.environment` and its channels: nothing leaks, and all a process does is told."""
+"""`thawd.environments.environment` and its channels: nothing leaks, and all output of a process is reported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_running_out_of_descriptors_leaks_none() -> None:
 
 
 def test_channels_closed_twice_close_no_other_descriptors() -> None:
-    """A cancelled fork closes its channels; the frame with them may still be unsent, and closes them again later."""
+    """A cancelled fork closes its channels. The frame with them may still be unsent, and closes them again later."""
     channels = Channels.open()
     channels.close()
     others = [os.open("/dev/null", os.O_RDONLY) for _ in range(12)]
@@ -84,7 +84,7 @@ def test_last_words_without_a_newline_are_in_the_log(tmp_path: Path) -> None:
 def test_an_environment_killed_while_it_is_idle_is_known_to_be_unusable_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environments, "_LAST_WORDS_S", 3600.0)  # it is not that patience which ends
+    monkeypatch.setattr(environments, "_LAST_WORDS_S", 3600.0)  # the test must not end by this timeout
 
     async def work() -> None:
         async with platform(tmp_path, "def handler(e, c): return 1") as made:

@@ -1,4 +1,4 @@
-"""Event patterns: what they let pass, case by case of AWS's pages, and what holds of all of them."""
+"""Event patterns: which events they match, case by case from AWS's pages, and properties of all patterns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CASES: list[tuple[str, str, bool]] = [
     ('{"a": {"b": {"c": [true]}}}', '{"a": {"b": {"c": true}}}', True),
     ('{"a": [true]}', '{"a": 1}', False),
     ('{"a": {"b": ["x"]}}', '{"a": "x"}', False),
-    # numbers go by their spelling, as on AWS
+    # numbers match by their digits, as on AWS
     ('{"a": [300]}', '{"a": 300}', True),
     ('{"a": [300]}', '{"a": 300.0}', False),
     ('{"a": [300]}', '{"a": 3.0e2}', False),
@@ -40,7 +40,7 @@ CASES: list[tuple[str, str, bool]] = [
     ('{"a": ["x"]}', '{"a": []}', False),
     ('{"a": {"b": [1], "c": [2]}}', '{"a": [{"b": 1, "c": 3}, {"b": 2, "c": 2}]}', False),
     ('{"a": {"b": [1], "c": [2]}}', '{"a": [{"b": 1, "c": 3}, {"b": 1, "c": 2}]}', True),
-    # prefix, suffix, with and without case
+    # prefix and suffix, case-sensitive or not
     ('{"a": [{"prefix": "us-"}]}', '{"a": "us-east-1"}', True),
     ('{"a": [{"prefix": "us-"}]}', '{"a": "eu-us-"}', False),
     ('{"a": [{"prefix": "1"}]}', '{"a": 12}', False),
@@ -221,7 +221,7 @@ OBJECTS = st.dictionaries(st.text("abc", min_size=1, max_size=2), EVENTS, max_si
 
 
 def exact(event: Any) -> Any:
-    """A pattern that the event itself matches; None where nothing of it can be asked for."""
+    """Return a pattern that the event itself matches, or None if it has nothing that a pattern can name."""
     if isinstance(event, dict):
         fields = {name: made for name, value in event.items() if (made := exact(value)) is not None}
         return fields or None
@@ -307,7 +307,7 @@ def test_one_of_several_patterns_is_enough() -> None:
 
 @pytest.mark.parametrize("depth", [100, 900, 5000])
 def test_an_event_that_is_nested_too_deeply_matches_nothing_and_ends_nothing(depth: int) -> None:
-    # Given texts that are still read where each step of a comparison would be one too many
+    # Given texts that can still be decoded, but are too deep for a recursive comparison
     inner = "[" * depth + "1" + "]" * depth
     pattern = Pattern('{"a": {"b": ["x"]}}')
     for text in (inner, f'{{"a": {inner}}}'):

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.lambda_api.event_stream`, against botocore's decoder."""
+"""`thawd.gateway.lambda_api.event_stream`, compared with botocore's decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Extensions API: registration, events, states, errors. A real socket, no process."""
+"""The Extensions API: registration, events, states, errors. A real socket without a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXTENSION = "/2020-01-01/extension/"
 
 
 async def registered(house: House, name: str = "watcher", *events: str) -> tuple[Client, dict[str, str]]:
-    """A connection of an extension, and the header by which it is known."""
+    """Return an extension's connection, and the header that identifies the extension."""
     client = await house.client()
     body = json.dumps({"events": events}).encode()
     answer = await client.ask("POST", EXTENSION + "register", body, Lambda_Extension_Name=name)
@@ -92,7 +92,7 @@ def test_the_environment_is_ready_when_program_and_extensions_wait() -> None:
         extension, known = await registered(house, "watcher", "INVOKE")
         program = await house.client()
         program.send("GET", NEXT)
-        assert (await (await house.client()).ask("GET", "/x")).status == 404  # a turn later
+        assert (await (await house.client()).ask("GET", "/x")).status == 404  # one turn of the loop later
         assert not house.told
         extension.send("GET", EXTENSION + "event/next", **known)
         await house.until(lambda: house.told)
@@ -122,7 +122,7 @@ def test_the_next_invocation_waits_for_the_extension() -> None:
         await extension.answer()
         await program.ask("POST", f"{RUNTIME}invocation/{ID}/response", b"1")
         program.send("GET", NEXT)
-        await house.until(lambda: house.answers)  # the answer does not wait
+        await house.until(lambda: house.answers)  # the answer does not wait for the extension
         house.invoke(b"2", id="second")
         early = await (await house.client()).ask("POST", f"{RUNTIME}invocation/second/response", b"2")
         assert (early.status, early.error) == (400, "InvalidRequestID")

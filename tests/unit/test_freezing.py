@@ -1,4 +1,4 @@
-"""Claims about a runtime process that is to be frozen: what it says at each step, also when it cannot be frozen."""
+"""A runtime process that is to be frozen: what it reports at each step, also if it cannot be frozen."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def handler(event, context):
 def frozen(
     folder: Path, code: str, *, prime: Any = None, python: str = sys.executable
 ) -> Iterator[tuple[Process, Path]]:
-    """A process that has been asked to freeze itself into a file."""
+    """Start a process and ask it to freeze itself into a file."""
     image = folder / "image"
     with running(folder, code, mode="snapshot", python=python) as process:
         ready(process)
@@ -52,7 +52,7 @@ def frozen(
 
 
 def stages(process: Process) -> tuple[list[str], frames.Frame]:
-    """The stages it goes through, and the frame after them."""
+    """Return the stages that it reports, and the next frame."""
     passed = []
     while True:
         frame = process.receive()
@@ -88,7 +88,7 @@ def test_it_freezes_itself_and_tells_each_stage(tmp_path: Path, python: str) -> 
 
 
 def forks(process: Process) -> bool:
-    """Whether it is a template."""
+    """Return whether the process is a template."""
     ours, theirs = socket.socketpair()
     with ours, theirs, open("/dev/null", "w") as nothing:
         frame = frames.encode(frames.FORK, {"n": 1, "environ": {}})
@@ -174,7 +174,7 @@ def test_the_descriptors_of_the_platform_are_under_known_numbers(tmp_path: Path)
     with frozen(tmp_path, code) as (process, _):
         stages(process)
         _, numbers = process.invoke({})
-        # The last one is that of the folder itself, while it is listed.
+        # 6 is the descriptor of the folder while it is being listed.
         assert numbers == [0, 1, 2, *frames.DESCRIPTORS, 6]
 
 

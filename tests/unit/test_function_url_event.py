@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.function_urls.event`: what a function URL tells a function, and takes from it.
+"""`thawd.gateway.function_urls.event`: the events that a function URL makes, and the answers it accepts.
 
 Source: AWS Lambda developer guide, "Invoking Lambda function URLs", request and response payload formats.
 """

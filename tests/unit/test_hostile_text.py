@@ -1,7 +1,7 @@
-"""Text from outside takes time in proportion to its length, wherever a pattern or a parser meets it.
+"""Every pattern and parser for text from outside takes time in proportion to the length of the text.
 
-What is fed here would take a pattern with a quadratic worst case minutes; the child that runs it has a minute of
-processor time for all of it. No test measures how long anything takes.
+A pattern with quadratic run time would need minutes for these texts. The child process that runs them has one minute of
+processor time for all. No test measures a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from thawd.resources import Route
 
 _CPU_S = 60
 _LARGE = 200_000
-# So many characters of each, alone and after what a good text begins with.
+# A text of many copies of each, alone and after the beginning of a valid text.
 _UNITS = (
     " ",
     "a",
@@ -85,7 +85,7 @@ def _verify_query(text: str) -> None:
 
 
 def _verify_many_headers(text: str) -> None:
-    """With a key id that is known, as `test` is: thousands of headers, all signed, and as many dots in the path."""
+    """The key id is a known one, `test`. There are thousands of headers, all signed, and as many dots in the path."""
     date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     count = len(text) // 8
     named = ";".join(["host", *(f"h{i}" for i in range(count))])

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.hosts`: names of this machine, and pages of it, and no others."""
+"""`thawd.gateway.hosts`: accepts names of this machine and pages from it, and no others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Claims about `thawd.gateway.routes.http_api`: payload format 2.0 both ways, and no answer of a handler breaks the
-server.
-"""
+"""`thawd.gateway.routes.http_api`: payload format 2.0 both ways, and no answer of a handler breaks the server."""
 
 from __future__ import annotations
 
@@ -164,7 +162,7 @@ def test_a_connections_own_headers_are_not_the_handlers() -> None:
 
 @pytest.mark.parametrize("status", [204, 304])
 def test_a_status_that_allows_no_body_has_none(status: int) -> None:
-    """Bytes after such an answer would be read as the beginning of the next one on the connection."""
+    """A client would read bytes after such an answer as the beginning of the next answer on the connection."""
     assert answer(statusCode=status, body="smuggled").body == b""
 
 
@@ -204,7 +202,7 @@ def test_a_malformed_answer_is_refused_as_such(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b'{"statusCode": 200, "body": "x", "score": NaN}',  # what json.dumps makes of float("nan")
+        b'{"statusCode": 200, "body": "x", "score": NaN}',  # json.dumps writes this for float("nan")
         b"NaN",
         b'{"score": -Infinity}',
         b'{"statusCode": 1e999}',

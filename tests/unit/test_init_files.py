@@ -1,4 +1,4 @@
-"""Claims about `thawd.runtime.init_files`: what init read is known afterwards, and `open` is what it was."""
+"""`thawd.runtime.init_files`: it records which files init read, and restores `open` afterwards."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_any_change_is_found(tmp_path: Path, change: str) -> None:
 
 
 def test_a_file_that_changes_while_init_runs_counts_as_changed(sources: SourceFiles, tmp_path: Path) -> None:
-    """Whether init saw the old or the new contents, nobody can tell."""
+    """It is unknown whether init saw the old or the new contents."""
     path = tmp_path / "a"
     path.write_text("one")
     with open(path) as file:

@@ -1,4 +1,4 @@
-"""Claims about `thawd.publishing.interpreters`: which one a setting finds, and what is told where it finds none."""
+"""`thawd.publishing.interpreters`: which interpreter a setting selects, and the message if there is none."""
 
 from __future__ import annotations
 

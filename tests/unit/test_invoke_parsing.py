@@ -1,6 +1,4 @@
-"""Claims about `thawd.gateway.lambda_api.invoke_request`: names, ARNs, qualifiers, contexts, payloads, as a request
-has them.
-"""
+"""`thawd.gateway.lambda_api.invoke_request`: names, ARNs, qualifiers, contexts and payloads in requests."""
 
 from __future__ import annotations
 
@@ -89,7 +87,7 @@ def test_json_nested_too_deeply_is_refused_and_not_an_internal_error() -> None:
 
 
 class FakeDispatcher:
-    """Knows the function f and answers what it is given."""
+    """Knows the function f and answers with what it is given."""
 
     def __init__(self) -> None:
         self.got: list[Invocation] = []
@@ -106,7 +104,10 @@ class FakeDispatcher:
 def call(
     body: bytes = b"{}", *, name: str = "f", method: str = "POST", **headers: bytes
 ) -> tuple[int, dict[bytes, bytes], bytes, list[Invocation], list[Invocation]]:
-    """Status, headers, body, invocations run, invocations stored; a keyword ``x_amz_log_type`` is that header."""
+    """Send a request and return status, headers, body, invocations run, invocations stored.
+
+    A keyword such as ``x_amz_log_type`` sets the header of that name.
+    """
     dispatcher = FakeDispatcher()
     stored: list[Invocation] = []
 

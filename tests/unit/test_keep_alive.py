@@ -1,4 +1,4 @@
-"""Claims about `thawd.scheduling.keep_alive` and its simulation: windows, and traces that were worked out by hand."""
+"""`thawd.scheduling.keep_alive` and its simulation: windows, and request traces calculated by hand."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def run(arrivals: list[tuple[float, float]], policy: Policy, **more: object) -> 
     return simulate([Arrival(at_s, duration_s) for at_s, duration_s in arrivals], policy, **asked)  # type: ignore[arg-type]
 
 
-# The windows.
+# The windows
 
 
 def test_a_clear_peak_gives_the_windows_around_it() -> None:
-    # Idle for 20.5 minutes, always: head and tail are in bin 20. Head down to 20 min, less 10 %; tail up to 21 min, and
-    # 10 % more.
+    # The function is always idle for 20.5 minutes, so head and tail are in bin 20. The head is rounded down to 20 min,
+    # minus 10 %; the tail up to 21 min, plus 10 %.
     windows = learnt([20.5 * 60] * 10).windows()
     assert windows.prewarm_s == pytest.approx(20 * 60 * 0.9)
     assert windows.prewarm_s + windows.keep_alive_s == pytest.approx(21 * 60 * 1.1)
 
 
 def test_head_and_tail_are_the_5th_and_the_99th_percentile() -> None:
-    # 100 idle times: 4 of 10.5 min, 90 of 20.5, 5 of 30.5, 1 of 100.5. The 5th is of 20.5, the 99th of 30.5.
+    # 100 idle times: 4 of 10.5 min, 90 of 20.5, 5 of 30.5, 1 of 100.5. The 5th percentile is 20.5, the 99th is 30.5.
     times = [10.5 * 60] * 4 + [20.5 * 60] * 90 + [30.5 * 60] * 5 + [100.5 * 60]
     windows = learnt(times).windows()
     assert windows.prewarm_s == pytest.approx(20 * 60 * 0.9)
@@ -73,7 +73,7 @@ def test_idle_times_of_all_lengths_fall_back_on_the_fixed_time() -> None:
 
 
 def test_variation_is_that_of_the_bins_counts() -> None:
-    # Counts 3, 1, 0, 0: mean 1, variance (4 + 0 + 1 + 1) / 4 = 1.5.
+    # The bins count 3, 1, 0, 0: mean 1, variance (4 + 0 + 1 + 1) / 4 = 1.5.
     policy = learnt([30.0, 30.0, 30.0, 90.0], HistogramParameters(bins=4))
     assert policy.variation() == pytest.approx(1.5**0.5)
 
@@ -90,7 +90,7 @@ def test_windows_are_never_negative_and_hold_what_is_within_the_quantiles(times:
         assert served >= 0.94 * len(within) - 1
 
 
-# The keeper.
+# The keeper
 
 
 def test_the_idle_time_that_is_learnt_is_from_the_last_end_to_the_next_request() -> None:
@@ -103,19 +103,19 @@ def test_the_idle_time_that_is_learnt_is_from_the_last_end_to_the_next_request()
     policy = Noting(10.0)
     keeper = Keeper(policy, surplus_s=10.0)
     keeper.asked(0.0)
-    keeper.asked(1.0)  # while the first runs
+    keeper.asked(1.0)  # while the first invocation runs
     keeper.at_rest(5.0)
     keeper.at_rest(6.0)
     keeper.asked(25.0)
     assert observed == [20.0]
 
 
-# Traces, by hand. A start takes 1 s.
+# Traces calculated by hand. A start takes 1 s
 
 
 def test_a_timer_slower_than_the_fixed_time_starts_an_environment_each_time() -> None:
-    # At 0, 400, 800 s, for 2 s, kept 300 s: each starts, runs until 3 s later, is idle for 300 s; the last one's idle
-    # time is after the end.
+    # Requests of 2 s at 0, 400 and 800 s; environments are kept for 300 s. Each request starts one, which is free 3 s
+    # later and idle for 300 s. The last one's idle time is after the end of the trace.
     found = run([(0, 2), (400, 2), (800, 2)], FixedPolicy(300))
     assert (found.starts, found.started_ahead, found.most) == (3, 0, 1)
     assert found.idle_s == pytest.approx(600)
@@ -124,24 +124,24 @@ def test_a_timer_slower_than_the_fixed_time_starts_an_environment_each_time() ->
 
 
 def test_a_timer_faster_than_the_fixed_time_starts_one() -> None:
-    # Free at 3, 202, 402: idle 197 s and 198 s.
+    # Free at 3, 202 and 402 s: idle for 197 s and 198 s.
     found = run([(0, 2), (200, 2), (400, 2)], FixedPolicy(300))
     assert found.starts == 1
     assert found.idle_s == pytest.approx(197 + 198)
 
 
 def test_a_request_just_before_and_just_after_the_end_of_the_fixed_time() -> None:
-    # The first is free at 3 s, so kept until 303 s.
+    # The first environment is free at 3 s, so it is kept until 303 s.
     assert run([(0, 2), (302.9, 2)], FixedPolicy(300)).starts == 1
     assert run([(0, 2), (303.1, 2)], FixedPolicy(300)).starts == 2
 
 
 def test_requests_at_once_have_an_environment_each_and_the_last_used_is_used_first() -> None:
-    # Three at 0; free at 3, 4, 5 s. One at 100 s takes the one that was free last, and again at 250 and at 310: the
-    # others end at 303 and 304 s.
+    # Three requests at 0 s; their environments are free at 3, 4 and 5 s. The requests at 100, 250 and 310 s use the one
+    # that was free last. The others end at 303 and 304 s.
     found = run([(0, 2), (0, 3), (0, 4), (100, 1), (250, 1), (310, 1)], FixedPolicy(300))
     assert (found.starts, found.most) == (3, 3)
-    # idle: 300 + 300; 95 (5..100), 149 (101..250), 59 (251..310).
+    # Idle: 300 + 300 for the two that end; 95 (5 to 100), 149 (101 to 250) and 59 (251 to 310) for the third.
     assert found.idle_s == pytest.approx(300 + 300 + 95 + 149 + 59)
 
 
@@ -150,15 +150,17 @@ def test_a_request_that_comes_while_the_only_environment_runs_starts_another() -
 
 
 def test_the_histogram_unloads_and_is_back_before_the_timer() -> None:
-    # Every 1,232 s, for 1 s. The first ten wait for a start each: free 2 s after they came, idle for 1,230 s, kept for
-    # 300. With the tenth idle time, from the 11th request's end on, the windows are 1,080 s and 306 s: an environment
-    # is started 1,080 s after, and is idle from then on until the request.
+    # A request of 1 s comes every 1,232 s. The first ten wait for a start each: their environment is free after 2 s and
+    # kept for 300 s, while the function is idle for 1,230 s. The tenth idle time is known from the 11th request on.
+    # After that request's end the windows are 1,080 s and 306 s: an environment is started 1,080 s later, and is idle
+    # until the next request.
     arrivals = [(1232.0 * number, 1.0) for number in range(14)]
     found = run(arrivals, HistogramPolicy(FALLBACK_S))
-    # The 11th still waits: its idle time was the tenth that was learnt. 12th, 13th, 14th do not.
+    # The 11th request still waits, because it ended the tenth idle time. The 12th, 13th and 14th do not wait.
     assert (found.starts, found.started_ahead) == (11, 3)
-    # Idle: 10 times 300 s. Then: the 11th is free at +2 s, the environment started ahead at +1,082 is there at +1,083
-    # and waits 149 s; the 12th and 13th are free at +1 s, those are there at +1,082 and wait 150 s.
+    # Idle: 10 times 300 s. After the 11th request the environment is free at +2 s; the next one is started at +1,082,
+    # ready at +1,083 and waits 149 s. After the 12th and 13th it is free at +1 s; the next is ready at +1,082 and waits
+    # 150 s.
     assert found.idle_s == pytest.approx(10 * 300 + 149 + 150 + 150)
 
 
@@ -168,7 +170,7 @@ def test_what_was_started_ahead_in_vain_ends_with_its_window() -> None:
     found = run([*arrivals, (last_s + 5000, 1.0)], HistogramPolicy(FALLBACK_S))
     assert found.starts == 12
     assert found.started_ahead == 1
-    # There from +1,083, kept until 2 + 1,080 + 306: 305 s.
+    # Ready at +1,083 and kept until 2 + 1,080 + 306, which is 305 s.
     assert found.idle_s == pytest.approx(10 * 300 + 305)
 
 
@@ -176,7 +178,8 @@ def test_a_request_while_an_environment_is_started_ahead_takes_that_start() -> N
     arrivals = [(1232.0 * number, 1.0) for number in range(11)]
     found = run([*arrivals, (arrivals[-1][0] + 2 + 1080.4, 1.0)], HistogramPolicy(FALLBACK_S))
     assert (found.starts, found.started_ahead) == (12, 1)
-    assert found.busy_s == pytest.approx(11 * 2 + 1 + 1)  # the second start was not another one
+    # the request used the start in progress instead of another one
+    assert found.busy_s == pytest.approx(11 * 2 + 1 + 1)
 
 
 def test_provisioned_environments_serve_first_and_never_wait() -> None:
@@ -185,7 +188,7 @@ def test_provisioned_environments_serve_first_and_never_wait() -> None:
 
 
 def test_a_span_is_looked_at_to_its_end() -> None:
-    # Free at 3 s; kept until 303 s, which the span goes beyond.
+    # Free at 3 s and kept until 303 s. The span reaches beyond that.
     found = run([(0, 2)], FixedPolicy(300), span=(-100.0, 1000.0))
     assert found.spent_s == pytest.approx(1100)
     assert found.idle_s == pytest.approx(300)
@@ -224,7 +227,7 @@ def test_the_variation_of_one_full_bin_among_n_is_the_root_of_n_minus_1(bins: in
     for _ in range(20):
         policy.observe(60.0)
     assert policy.variation() == pytest.approx(variation)
-    assert policy.is_representative() is (variation >= 2.0)  # 2.0 itself is enough
+    assert policy.is_representative() is (variation >= 2.0)  # a variation of exactly 2.0 is enough
 
 
 def test_without_any_observation_there_is_no_variation() -> None:
@@ -238,11 +241,11 @@ def test_each_policy_is_made_by_its_name_with_the_fixed_time() -> None:
     assert fixed.windows() == histogram.windows() == Windows(0.0, 120.0)
 
 
-# What the simulation counts.
+# What the simulation counts
 
 
 class Says(FixedPolicy):
-    """Has an environment ahead after ``prewarm_s``, for ``keep_alive_s``, whatever it observes."""
+    """Always gives the same windows: an environment is prewarmed after ``prewarm_s`` and kept for ``keep_alive_s``."""
 
     def __init__(self, prewarm_s: float, keep_alive_s: float) -> None:
         super().__init__(keep_alive_s)
@@ -280,7 +283,8 @@ def test_nothing_is_started_ahead_where_a_provisioned_environment_is() -> None:
 
 
 def test_time_is_counted_from_the_first_arrival_to_the_last_end_with_what_was_waited_for() -> None:
-    assert run([(100, 1)], FixedPolicy(FALLBACK_S)).spent_s == 2  # a second of start, and one of work
+    assert run([(100, 1)], FixedPolicy(FALLBACK_S)).spent_s == 2  # one second for the start, and one for the invocation
     assert run([(100, 0.25)], FixedPolicy(FALLBACK_S), start_s=0.25).spent_s == 0.5
-    # Idle from 11 on, started ahead at 611, asked for at 614, ready at 621, over at 622.
+    # Idle from 11 s on, prewarming begins at 611, the request comes at 614, the environment is ready at 621, the end is
+    # at 622.
     assert run([(0, 1), (614, 1)], Says(600, 60), start_s=10.0).spent_s == 622

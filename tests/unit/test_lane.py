@@ -1,4 +1,4 @@
-"""Claims about `thawd.queue.lane`: the order of one function's events, and how much of them is held in memory."""
+"""`thawd.queue.lane`: the order of one function's events, and how much of them is held in memory."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_results_that_could_not_be_stored_are_kept_as_far_as_there_is_memory(mon
     results = [Result(b"x" * size) for size in (4, 6, 1)]
     for number, result in enumerate(results):
         lane.keep_result(event(number), result)
-    assert lane.take_result(event(2)) is None  # it was one byte too much
+    assert lane.take_result(event(2)) is None  # it exceeded the limit by one byte
     assert lane.take_result(event(0)) is results[0]
     assert lane.take_result(event(0)) is None
     lane.keep_result(event(3), Result(b"x" * 5))

@@ -1,4 +1,5 @@
-"""Claims about `thawd.telemetry.logs.events` and its neighbours: places outlive rotation, and reading holds little."""
+"""`thawd.telemetry.logs.events` and related modules: positions stay valid after rotation; reading uses little
+memory."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def write(path: Path, numbers: range, *, stream: Callable[[int], str] = lambda n
 
 
 def made(folder: Path, *, width: int = 0) -> Path:
-    """Three files, oldest first, with lines 0 to 29."""
+    """A log of three files, oldest first, with lines 0 to 29."""
     path = folder / "f.log"
     write(rotated(path, 2), range(10), width=width)
     write(rotated(path, 1), range(10, 20), width=width)
@@ -111,7 +112,7 @@ def test_torn_and_foreign_lines_are_left_out(tmp_path: Path) -> None:
     rotated(path, 1).write_bytes(line(0) + b"nonsense\n" + b"\n" + line(1)[:10] + b"\n" + line(2)[:-1])
     path.write_bytes(line(3) + b"2026-13-45T00:00:00.000Z\ts\tx\n" + line(4)[:-3])
     with LogEvents(path) as events:
-        # The end of the newest file is still being written; that of an older one will not get longer.
+        # The last line of the newest file is still being written. That of an older file will not get longer.
         assert numbers(events) == [0, 2, 3]
         assert numbers(events, backward=True) == [3, 2, 0]
 
@@ -151,7 +152,7 @@ def test_reading_holds_no_more_of_a_large_log_than_of_a_small_one(tmp_path: Path
 
 
 def interleaved(folder: Path) -> Path:
-    """Streams a to e, ten lines each, the last lines in the order c, a, e, b, d."""
+    """Streams a to e with ten lines each. Their last lines come in the order c, a, e, b, d."""
     path = folder / "f.log"
     write(rotated(path, 1), range(25), stream=lambda number: "abcde"[number % 5])
     write(path, range(25, 45), stream=lambda number: "abcde"[number % 5])

@@ -1,4 +1,4 @@
-"""Claims about `thawd.grammar.log_filters`, from AWS's page on filter patterns."""
+"""`thawd.grammar.log_filters`, from AWS's page on filter patterns."""
 
 from __future__ import annotations
 
@@ -205,13 +205,13 @@ def test_what_is_no_number_differs_from_one_and_is_neither_more_nor_less(value: 
     ("wanted", "text", "matches"),
     [
         ("ab*ba", "abba", True),
-        ("ab*ba", "aba", False),  # the two ends do not share a letter
-        ("ab*b*", "ab", False),  # a piece is sought after the one before it
-        ("*a*b*", "aba", True),  # and as near to it as can be
+        ("ab*ba", "aba", False),  # prefix and suffix must not overlap
+        ("ab*b*", "ab", False),  # each piece must come after the previous one
+        ("*a*b*", "aba", True),  # and the nearest place is taken
         ("x*a*a*y", "xay", False),
         ("x*a*a*y", "xaay", True),
         ("x*xa*y", "xay", False),
-        ("a*bc*c", "abc", False),  # a piece may not reach into the end
+        ("a*bc*c", "abc", False),  # a piece must not overlap the suffix
         ("*b*", "b", True),
         ("*", "", True),
     ],

@@ -1,4 +1,4 @@
-"""Claims about `thawd.telemetry.logs.reader`: every line once and in order, however the log rotates meanwhile."""
+"""`thawd.telemetry.logs.reader`: every line once and in order, however the log rotates meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from thawd.telemetry.logs.writer import KEPT_FILES, FunctionLog, rotated
 
 
 class Writer:
-    """Writes numbered lines as a server does, and rotates when told to."""
+    """Writes numbered lines as a server does, and rotates on request."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class Writer:
 
 
 class Told(list[str]):
-    """Gathers what a reader reports."""
+    """Collects what a reader reports."""
 
     def __call__(self, message: str) -> None:
         self.append(message)
@@ -124,7 +124,7 @@ def test_beginning_and_following_meet_without_gap_or_repetition(
 def test_a_reader_beside_a_busy_writer_sees_every_line_once(writer: Writer, reader: LogReader, told: Told) -> None:
     writer.write(50)
     done = threading.Event()
-    room = threading.Semaphore(KEPT_FILES - 1)  # rotations that the reader may lie behind
+    room = threading.Semaphore(KEPT_FILES - 1)  # number of rotations that the reader may be behind
 
     def write() -> None:
         for turn in range(400):
@@ -156,7 +156,7 @@ def test_lines_rotated_away_unread_are_told_and_reading_goes_on(writer: Writer, 
         writer.write(10, rotate=True)
     found = all_new(reader)
     kept = list(range(writer.written - 10 * KEPT_FILES, writer.written))
-    assert found == [*range(5, 15), *kept]  # the file that it held, then those that are left
+    assert found == [*range(5, 15), *kept]  # the file that was open, then the files that are left
     assert len(told) == 1
     assert "f.log" in told[0]
     writer.write(3)
@@ -167,7 +167,7 @@ def test_lines_rotated_away_unread_are_told_and_reading_goes_on(writer: Writer, 
 def test_a_slow_reader_keeps_few_files_on_the_disk_and_tells_what_it_left_out(
     writer: Writer, reader: LogReader, told: Told
 ) -> None:
-    # Given a reader that takes a line now and then while whole files go by.
+    # Given a reader that sometimes reads a line while whole files are rotated
     writer.write(1)
     reader.start(0)
     found = []
@@ -178,7 +178,7 @@ def test_a_slow_reader_keeps_few_files_on_the_disk_and_tells_what_it_left_out(
         held = [fd for fd in Path("/proc/self/fd").iterdir() if str(writer.path) in str(fd.resolve())]
         assert len(held) <= MAX_HELD
     found += all_new(reader)
-    # Then what it shows is in order, ends with the newest, and the gap was told.
+    # Then its lines are in order and end with the newest, and the gap was reported
     assert found == sorted(set(found))
     assert found[-1] == writer.written - 1
     assert told
@@ -216,7 +216,7 @@ def test_a_line_is_shown_once_it_is_whole(tmp_path: Path, told: Told) -> None:
             file.write(b"o\nthr")
         assert reader.read() == [b"two"]
         assert reader.read() == []
-        # A torn line, as a full disk leaves it, does not run into the first of the next file.
+        # An incomplete line, as left by a full disk, is not joined with the first line of the next file.
         path.replace(rotated(path, 1))
         path.write_bytes(b"four\n")
         assert [reader.read(), reader.read(), reader.read()] == [[b"thr"], [b"four"], []]
@@ -238,7 +238,7 @@ def test_the_last_lines_reach_back_over_files_as_far_as_asked(writer: Writer, to
 def test_the_end_of_a_huge_log_is_read_without_the_rest(tmp_path: Path, told: Told) -> None:
     path = tmp_path / "f.log"
     with path.open("wb") as file:
-        file.truncate(1 << 40)  # a hole: more than could be read in a day
+        file.truncate(1 << 40)  # a sparse file with more bytes than could be read in a day
         file.seek(0, 2)
         file.write(b"\n" + b"".join(b"%d\n" % n for n in range(200)))
     with LogReader(path, report=told) as reader:

@@ -1,4 +1,5 @@
-"""Claims about `thawd.telemetry.logs`: lines survive any cutting, files are bounded, a full disk harms nothing."""
+"""`thawd.telemetry.logs`: lines arrive whole however their bytes are split; files are bounded; a full disk does no
+harm."""
 
 from __future__ import annotations
 

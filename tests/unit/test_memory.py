@@ -1,4 +1,4 @@
-"""Memory limits on real processes: by watching, and by a cgroup where this machine lets us."""
+"""Memory limits on real processes: by watching, and with a cgroup if this machine allows it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def process(code: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def go(child: subprocess.Popen[str]) -> str:
-    """Let the child allocate; what it says, empty when it died of it."""
+    """Let the child allocate. Return what it prints, which is nothing if it is killed."""
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write("go\n")
@@ -104,7 +104,7 @@ def test_the_kernel_kills_what_exceeds_its_cgroup() -> None:
         pytest.skip("no cgroup may be written here")
     with process(ALLOCATE.format(mib=200)) as child:
         limit = limiter.limit(child.pid, identifier="test", limit_mib=64)
-        # The one thread does things in order: when this returns, the move before it is done.
+        # The thread works in order: when this returns, the earlier move is done.
         limiter._thread.submit(int).result()
         group = next(limiter.parent.glob("thawd-*-test"))
         assert go(child) == ""
@@ -118,7 +118,7 @@ def test_groups_of_servers_that_are_gone_are_removed() -> None:
     limiter = memory.find_limiter()
     if not isinstance(limiter, memory.Cgroup):
         pytest.skip("no cgroup may be written here")
-    left_over = limiter.parent / "thawd-4194304-abc"  # above the highest process id there is
+    left_over = limiter.parent / "thawd-4194304-abc"  # above the highest possible process id
     left_over.mkdir()
     again = memory.find_limiter()
     again.close()

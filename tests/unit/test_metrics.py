@@ -1,4 +1,4 @@
-"""Claims about `thawd.telemetry.metrics`: quantiles are right to 1 %, and every metric declared is exposed."""
+"""`thawd.telemetry.metrics`: quantiles are accurate to 1 %, and every declared metric is exposed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from thawd.telemetry.metrics import (
 
 
 def rank_of(values: list[float], fraction: float) -> float:
-    """The smallest value that at least `fraction` of all do not exceed."""
+    """Return the smallest value that at least the fraction `fraction` of all values does not exceed."""
     ordered = sorted(values)
     return next(value for i, value in enumerate(ordered, 1) if i >= fraction * len(ordered))
 
@@ -150,7 +150,7 @@ def test_the_metrics_of_many_functions_are_made_piece_by_piece_and_each_family_o
         making = asyncio.create_task(metrics.exposition())
         turns = 0
         while not making.done():
-            metrics.function(f"new{turns}")  # what happens meanwhile breaks nothing
+            metrics.function(f"new{turns}")  # changes during the iteration break nothing
             turns += 1
             await asyncio.sleep(0)
         return making.result().decode(), turns

@@ -1,4 +1,4 @@
-"""Claims about `thawd.sources.buckets.files`: who is writing, what counts as new, and that looking harms nobody."""
+"""`thawd.sources.buckets.files`: which files have writers, what counts as new, and that looking does no harm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def looker(folder: Path, *, leases: bool = True, settle_s: float = 0.1) -> Looke
 
 
 def look_rested(folder: Path, key: bytes, known: ObjectRecord | None = None) -> LookResult:
-    """Look until the file has rested."""
+    """Look until the file has been unchanged for long enough."""
     deadline = time.monotonic() + 120
     while True:
         finding = looker(folder).look(key, known=known)
@@ -45,7 +45,7 @@ def look_rested(folder: Path, key: bytes, known: ObjectRecord | None = None) -> 
 
 @pytest.fixture
 def record(tmp_path: Path) -> ObjectRecord:
-    """Of a file ``k``, written just now."""
+    """The record of a file ``k`` that was just written."""
     (tmp_path / "k").write_bytes(b"content")
     finding = look_rested(tmp_path, b"k")
     assert finding.record is not None
@@ -81,11 +81,11 @@ def test_a_file_written_a_moment_ago_is_left_to_rest(tmp_path: Path) -> None:
         ({"inode": 1}, True),
         ({"size": 8}, True),
         ({"etag": "0" * 32, "ctime_ns": 1}, True),
-        # Rewritten with the same content, or touched: the time went forward, to the moment of the change
+        # Rewritten with the same content, or touched: the time moved forward to the moment of the change
         ({"mtime_ns": -1, "ctime_ns": -1}, True),
-        # The same, but the time went back: set by a copying tool after it had closed the file
+        # The same, but the time moved back: a copying tool set it after it had closed the file
         ({"mtime_ns": +1, "ctime_ns": -1}, False),
-        # Only rights or names changed
+        # Only the mode or the names changed
         ({"ctime_ns": -1}, False),
     ],
 )
@@ -114,10 +114,10 @@ def test_a_file_of_the_platform_is_believed_and_announced_once(tmp_path: Path, r
     assert finding.state is FileState.CHANGED
     assert finding.record is not None
     assert (finding.record.etag, finding.announce) == ("e" * 32, True)
-    # Seen by the watcher between two changes of its names: announced already
+    # The watcher saw it between two changes of its names, so it is announced already
     known = msgspec.structs.replace(record, ctime_ns=record.ctime_ns - 1)
     assert not looker(tmp_path).look(b"k", known=known, written=written).announce
-    # Another file by now: not believed
+    # A different file by now, so the record does not apply
     (tmp_path / "k").write_bytes(b"other content")
     finding = looker(tmp_path).look(b"k", written=written)
     assert finding.record is None or finding.record.etag == hashlib.md5(b"other content").hexdigest()
@@ -181,7 +181,7 @@ def test_reading_stops_when_the_watcher_does(tmp_path: Path, record: ObjectRecor
     ids=["the signal is one that is ignored", "SIGIO has a handler"],
 )
 def test_a_writer_that_comes_while_we_look_neither_kills_us_nor_waits_long(tmp_path: Path, belt: str) -> None:
-    # Given a process that is held up between taking the lease and giving it up
+    # Given a process that is delayed between taking the lease and releasing it
     path = tmp_path / "k"
     path.write_bytes(b"1")
     script = (
@@ -202,10 +202,10 @@ def test_a_writer_that_comes_while_we_look_neither_kills_us_nor_waits_long(tmp_p
         "fd = os.open(path, os.O_RDONLY)\n"
         "print(object_file.has_writers(fd), writer.communicate(), flush=True)"
     )
-    # When a writer comes
+    # When another process opens the file for writing
     done = subprocess.run(
         [sys.executable, "-c", script], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, timeout=300
     )
-    # Then the process lives, and the writer goes on as soon as the lease is given up
+    # Then the process lives, and the writer continues as soon as the lease is released
     assert done.stdout == "False (b'2\\n', None)\n", done.stderr
     assert path.read_bytes() == b"12"

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.s3.files` and `object_parts`: a server that stops or clears disturbs no upload."""
+"""`thawd.gateway.s3.files` and `object_parts`: stopping the server or removing old uploads disturbs no other upload."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_an_upload_that_is_given_up_while_parts_are_joined_leaves_nothing_behind
     upload_id = object_parts.begin(root, b"k")
     parts = PartFolder(root, upload_id, key=b"k")
     folder = tmp_path / f".thawd-staging/upload-{upload_id}"
-    # The second part is a pipe, so that joining waits in it
+    # The second part is a pipe, so that joining the parts blocks on it
     (folder / f"00001-{ETAG}").write_bytes(b"x")
     os.mkfifo(folder / f"00002-{ETAG}")
     upload = Upload(root)

@@ -1,6 +1,4 @@
-"""Claims about `thawd.stores.objects.catalog`: one transaction for objects and events, one winner, flat memory and
-cost.
-"""
+"""`thawd.stores.objects.catalog`: one transaction for objects and events, one winner, constant memory and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about `thawd.stores.events.outbox`: outcomes wait beside their events, and each function's have their turn."""
+"""`thawd.stores.events.outbox`: outcomes are stored with their events, and all functions' outcomes get their turn."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_outcomes_of_all_functions_have_their_turn_however_many_one_has(queue: E
                 await queue.deliver_later(event.id, b"", at=event.id, error="down", counts=True)
         outbox = Outbox(db)
         begun = [each.function for each in await outbox.lease(limit=3, now=1000)]
-        for _ in range(12):  # one that hangs ends, and another takes its place
+        for _ in range(12):  # one delivery ends, and another takes its place
             outbox.ended(next(iter(outbox._leased)))
             (more,) = await outbox.lease(limit=1, now=1000)
             begun.append(more.function)

@@ -1,4 +1,5 @@
-"""Claims about `thawd.queue.outcome_delivery`: all that is to be told of an event is told, whatever destinations do."""
+"""`thawd.queue.outcome_delivery`: everything that must be reported about an event is reported, whatever destinations
+do."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ HOOK_TOO = Destination("http", "http://127.0.0.1/failed")
 
 
 class Scripted(Destinations):
-    """Destinations that do what `script` says, each by its kind: the errors of its tries, then success."""
+    """Destinations that follow `script`: for each kind of destination the errors of its first tries, then success."""
 
     def __init__(self, tables: Any, buckets: Any) -> None:
         super().__init__(tables, buckets, DestinationContext())
@@ -77,7 +78,8 @@ def test_the_record_and_the_dead_letter_of_an_event_go_their_ways_whatever_the_o
 
 
 def test_a_failure_is_on_the_disk_before_anyone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a crash in between would have the event run again, and it may succeed: a row and a dead letter of it."""
+    """Otherwise a crash in between would make the event run again, possibly with success: it would have a row and a
+    dead letter."""
     seen: list[Depth] = []
 
     async def work() -> None:
@@ -129,7 +131,7 @@ def test_a_success_that_is_refused_at_once_or_later_is_told_as_a_failure(
 def test_a_success_whose_destination_stays_away_is_told_as_a_failure_and_a_redrive_brings_it_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: Destination, dead: list[Callable[[], Exception]]
 ) -> None:
-    # Given a destination that is away for longer than it is waited for
+    # Given a destination that is unavailable for longer than the limit
     patience_s, away = outcome_delivery._PATIENCE_S, [AWAY(), AWAY()]
 
     scripted = Scripted.deliver
@@ -151,7 +153,7 @@ def test_a_success_whose_destination_stays_away_is_told_as_a_failure_and_a_redri
             post.stores.script = {"sqs": [make() for make in dead]}
             await post.accept()
             await post.settled(dead=1)
-            # Then who is to be told of failures is, with what the handler has answered
+            # Then the destination for failures gets a record with the handler's answer
             if failed == NEXT:
                 (told,) = [json.loads(event.payload) for event in await post.queue.lease("next", limit=5)]
             else:
@@ -164,7 +166,7 @@ def test_a_success_whose_destination_stays_away_is_told_as_a_failure_and_a_redri
             assert [made.body for made in letters] == ([b'{"n": 1}'] if NO not in dead else [])
             (letter,) = await post.dead_letters.page("f")
             assert (letter.condition, letter.attempts, letter.has_outcome) == ("DestinationFailed", 1, True)
-            # And a redrive brings the answer where it belongs, without another run
+            # And a redrive delivers the answer without another run
             await post.dead_letters.redrive([letter.id])
             post.outcomes.wake()
             await post.settled()
@@ -233,7 +235,7 @@ def test_a_function_is_told_of_a_failure_in_the_transaction_that_gives_the_event
 
 
 class NoFunctions(Scripted):
-    """Destinations of a server where no function is a destination."""
+    """Destinations of a server that has no function as a destination."""
 
     def __init__(self, tables: Any, buckets: Any) -> None:
         super().__init__(tables, buckets)

@@ -1,4 +1,4 @@
-"""Claims about the pace of `thawd.queue.outcome_delivery`: how many kept outcomes are tried at a time, and when."""
+"""The pace of `thawd.queue.outcome_delivery`: how many stored outcomes are tried at a time, and when."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def delivery(number: int = 0) -> Delivery:
 
 
 class FakeOutbox:
-    """Outcomes that wait, all due; `retried` has those that were put back: by how much later."""
+    """Stored outcomes that are all due. `retried` lists by how much those that were put back were delayed."""
 
     def __init__(self, count: int, *, tries: int = 0, since: float = NOW) -> None:
         documents = [module._encode(Outcome(delivery(number))) for number in range(count)]
@@ -63,7 +63,7 @@ class FakeOutbox:
 
 
 class FakeQueue:
-    """Notes what was kept for later and what ended."""
+    """Records which outcomes were kept for later and which events ended."""
 
     def __init__(self) -> None:
         self.kept: list[float] = []
@@ -84,7 +84,7 @@ class FakeQueue:
 
 
 class FakeDestinations:
-    """Deliveries that are under way until the test lets them arrive, or that fail."""
+    """Deliveries that are in progress until the test lets them arrive, or that fail."""
 
     def __init__(self) -> None:
         self.under_way: list[asyncio.Future[None]] = []
@@ -105,7 +105,7 @@ class FakeDestinations:
 
 
 class Desk:
-    """`Outcomes` over the fakes, and what it sleeps and says."""
+    """`Outcomes` with the fakes, and what it reports."""
 
     def __init__(self, outbox: FakeOutbox, *, report: Callable[[str], object] | None = None) -> None:
         self.outbox, self.queue, self.destinations = outbox, FakeQueue(), FakeDestinations()
@@ -134,7 +134,7 @@ class Desk:
 
 @pytest.fixture(autouse=True)
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wall clock stands still."""
+    """Stop the wall clock."""
     monkeypatch.setattr(module.clock, "now", lambda: NOW)
 
 
@@ -245,7 +245,7 @@ def test_a_destination_that_is_away_is_reported_once_until_it_takes_something_ag
                 desk.outbox.waiting = FakeOutbox(2).waiting
                 desk.outcomes.wake()
                 await turns()
-            assert [str(HOOK) in line for line in desk.told[1:]] == [True]  # that it takes outcomes again
+            assert [str(HOOK) in line for line in desk.told[1:]] == [True]  # the report that it accepts outcomes again
 
     claim(work)
 
@@ -298,7 +298,7 @@ def test_a_state_file_that_took_something_is_no_longer_backed_off_from() -> None
         desk.destinations.at_once = True
         desk.outcomes._store_backoff.wait_s = 8.0
         async with desk:
-            assert desk.outbox.limits[0] == 1  # one at a time until it takes something
+            assert desk.outbox.limits[0] == 1  # one at a time until one is stored
             assert desk.queue.done_ids == [0, 1, 2]
             assert desk.outcomes._store_backoff.wait_s == 0.0
 
@@ -318,7 +318,7 @@ def test_an_operator_whose_terminal_has_gone_stops_no_outcome() -> None:
     claim(work)
 
 
-# How an event ends.
+# How an event ends
 
 
 def test_a_failure_is_kept_first_and_what_follows_it_is_stored_with_the_end_of_the_event() -> None:
@@ -328,7 +328,7 @@ def test_a_failure_is_kept_first_and_what_follows_it_is_stored_with_the_end_of_t
         desk.outcomes.on_follow_ups = told.append
         outcome = Outcome(delivery(), DeadLetterCause("it failed", "RetriesExhausted"))
         await desk.outcomes.settle(1, outcome)
-        assert desk.queue.kept == [0.0]  # to be delivered now
+        assert desk.queue.kept == [0.0]  # due immediately
         assert desk.queue.dead_letters == []
         desk.outbox.waiting = [msgspec.structs.replace(desk.outbox.waiting[0], document=module._encode(outcome))]
         follow_up = NewEvent(function="next", payload=b"{}", request_id="r")

@@ -1,4 +1,4 @@
-"""Packages: what is copied, under which name, and what happens when a folder, a link or a disk does not play along."""
+"""Packages: what is copied, under which name, and what happens when a folder, a link or a disk causes trouble."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ sys.addaudithook(_hear_of_mkdir)
 
 @contextmanager
 def at_each_copy(action: Callable[[], object]) -> Iterator[None]:
-    """Do something between the reading of a folder and its copying: when the unfinished copy's folder is made."""
+    """Call a function between the reading of a folder and its copying, when the unfinished copy's folder is made."""
     _on_mkdir.append(lambda path: action() if Path(path).name.startswith(".new-") else None)
     try:
         yield
@@ -289,21 +289,21 @@ def test_publishers_of_the_same_folder_do_not_hinder_each_other(folder: Path, co
     arguments = [sys.executable, "-c", program, str(folder / "packages"), str(code)]
     environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
 
-    # Given four processes that are about to publish
+    # Given four processes that are about to publish the same code
     publishers = [
         subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         for _ in range(4)
     ]
     for publisher in publishers:
         assert publisher.stdout and publisher.stdout.readline() == "ready\n"
-    # When all of them do
+    # When all of them publish
     for publisher in publishers:
         assert publisher.stdin
         publisher.stdin.write("\n")
         publisher.stdin.flush()
     digests = {publisher.communicate(timeout=300)[0].strip() for publisher in publishers}
 
-    # Then they agree, and there is one package, whole
+    # Then they get the same digest, and there is one complete package
     [digest] = digests
     assert entries(folder / "packages") == {digest}
     assert contents(folder / "packages" / digest) == contents(code)

@@ -1,6 +1,4 @@
-"""Claims about `thawd.sources.buckets.pending`: a key is held once, comes at its time, and no more are held than
-allowed.
-"""
+"""`thawd.sources.buckets.pending`: a key is held once and comes at its time, and no more keys are held than allowed."""
 
 from __future__ import annotations
 

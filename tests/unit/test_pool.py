@@ -1,4 +1,4 @@
-"""Claims about `thawd.scheduling.pool`: who is served, by what, and how long the others wait."""
+"""`thawd.scheduling.pool`: which request is served, by which environment, and how long the others wait."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ async def test_a_burst_of_n_on_one_environment_starts_n_minus_1_at_once() -> Non
     house = House()
     pool = house.pool()
     await warm(house, pool)
-    # When five requests come at once
+    # When five requests come together
     tasks = [ask(pool) for _ in range(5)]
     await turns()
-    # Then one is served and four starts are under way
+    # Then one is served and four starts are in progress
     assert [task.done() for task in tasks].count(True) == 1
     assert len(house.spawner.under_way) == 4
     assert pool.counts() == {"idle": 0, "busy": 1, "starting": 4}
@@ -139,7 +139,7 @@ async def test_a_waiter_that_is_cancelled_just_as_it_is_served_gives_the_environ
     held = await pool.acquire(invocation())
     task = ask(pool)
     await turns()
-    pool.release(held)  # the lease is in the waiter's hand, but it has not run yet
+    pool.release(held)  # the request has the lease, but its task has not run yet
     task.cancel()
     await turns()
     assert task.cancelled()
@@ -171,7 +171,7 @@ async def test_provisioned_environments_are_started_kept_and_replaced() -> None:
     await turns()
     assert pool.counts()["idle"] == 2
     assert len(house.spawner.environments) == 3
-    # An extra one is reaped, they are not.
+    # An extra environment is reaped, the provisioned ones are not.
     leases = [await within(task) for task in [ask(pool) for _ in range(3)]]
     for lease in leases:
         pool.release(lease)

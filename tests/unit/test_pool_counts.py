@@ -1,4 +1,4 @@
-"""Claims about what a pool counts and says of itself: its queue, its wish for room, provisioned ones, early deaths."""
+"""What a pool counts and reports: its queue, whether it needs room, provisioned environments, early deaths."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from thawd.scheduling.pool import Pool
 
 
 async def held_by_another(house: House) -> Pool:
-    """Given: a pool without any environment, on a machine whose room another function holds."""
+    """Make a pool without any environment, on a machine where another function holds all the room."""
     other, pool = house.pool("other"), house.pool("f", max_waiting=2)
     await warm(house, other, house.room.max_environments)
     for _ in range(house.room.max_environments):
@@ -31,7 +31,7 @@ async def held_by_another(house: House) -> Pool:
     return pool
 
 
-# The queue of requests.
+# The queue of requests
 
 
 async def test_synchronous_and_asynchronous_requests_both_count_as_waiting() -> None:
@@ -64,7 +64,7 @@ async def test_a_pool_wants_room_while_more_requests_wait_than_starts_are_under_
     assert not pool.wants_room()
     first = ask(pool)
     await turns()
-    assert not pool.wants_room()  # its start is under way
+    assert not pool.wants_room()  # its start is in progress
     second = ask(pool)
     await turns()
     assert pool.wants_room()
@@ -126,7 +126,7 @@ async def test_ending_the_oldest_idle_environment_where_none_is_idle_does_nothin
     assert pool.counts()["idle"] == 1
 
 
-# Environments that are being killed.
+# Environments that are being killed
 
 
 async def test_a_killed_environment_gives_its_room_back_when_it_is_released_not_when_somebody_asks() -> None:
@@ -168,7 +168,7 @@ async def test_a_retired_pool_is_not_empty_before_its_last_process_has_ended() -
     assert pool.empty.is_set()
 
 
-# Provisioned environments.
+# Provisioned environments
 
 
 async def test_lowering_the_provisioned_number_frees_as_many_as_are_too_many_and_no_more() -> None:
@@ -201,7 +201,7 @@ async def test_a_provisioned_environment_keeps_serving_its_function_though_anoth
 
 
 async def test_a_request_that_takes_a_provisioned_start_is_told_no_init_time() -> None:
-    """Lambda does not bill the init of a provisioned environment to the request that meets it first."""
+    """Lambda does not bill the init of a provisioned environment to the first request that uses it."""
     house = House(max_environments=1)
     pool = house.pool(provisioned_concurrency=1)
     pool.grow()
@@ -228,7 +228,7 @@ async def test_the_node_learns_whether_a_start_is_of_a_provisioned_environment()
     assert asked == [True, False]
 
 
-# Starts and environments that end early.
+# Starts and environments that end early
 
 
 async def test_an_init_that_was_killed_from_outside_holds_the_next_request_back_no_moment() -> None:
@@ -248,7 +248,7 @@ async def test_an_init_that_was_killed_from_outside_holds_the_next_request_back_
 
 
 async def die_unused(pool: Pool, times: int) -> None:
-    """The pool's one idle environment is killed by somebody else, so often, each time before it served."""
+    """Kill the pool's one idle environment from outside `times` times, each time before it has served."""
     for _ in range(times):
         (environment,) = pool.all()
         assert isinstance(environment, FakeEnvironment)

@@ -1,4 +1,4 @@
-"""Claims about `thawd.scheduling.pool` as environments end: killed, retired, reaped, dead under a request."""
+"""`thawd.scheduling.pool` when environments end: killed, retired, reaped, dead during a request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from thawd.scheduling.leases import PoolRetiredError
 
 
 async def test_an_environment_that_was_killed_is_not_given_to_anyone_when_it_is_released() -> None:
-    """A killed process is dead in a moment: whoever got it would fail for something it did not do."""
+    """A killed process is dead in a moment. A request that got it would fail through no fault of its own."""
     house = House(max_environments=2)
     house.spawner.slow_to_die = True
     pool = house.pool()
@@ -62,7 +62,10 @@ async def test_retiring_during_a_start_ends_what_was_started() -> None:
 
 
 async def test_a_start_that_is_cancelled_by_a_retirement_leaves_the_pool_empty() -> None:
-    """The spawner cancels a template's start when its version is retired; who waited for it sees a CancelledError."""
+    """The spawner cancels a template's start when its version is retired.
+
+    The requests that wait for it see a CancelledError.
+    """
     house = House()
     pool = house.pool()
     task = ask(pool)
@@ -76,21 +79,21 @@ async def test_a_start_that_is_cancelled_by_a_retirement_leaves_the_pool_empty()
 
 
 async def test_a_retired_pool_is_empty_only_when_its_last_process_has_ended() -> None:
-    # Given a pool with two busy environments whose processes take their time to die
+    # Given a pool with two busy environments whose processes take long to die
     house = House()
     house.spawner.slow_to_die = True
     pool = house.pool()
     first, second = await warm(house, pool, 2)
     leases = [await pool.acquire(invocation()), await pool.acquire(invocation())]
-    # When it is retired, both are given back, and one of them has died
+    # When it is retired, both leases are released, and one process has died
     pool.retire()
     for lease in leases:
         pool.release(lease)
     first.die()
     await turns()
     if pool.empty.is_set():
-        house.room.leave(pool)  # what the dispatcher does then
-    # Then the other one's room is given back as well
+        house.room.leave(pool)  # the dispatcher does this then
+    # Then the other one's room is released as well
     second.die()
     await turns()
     assert pool.empty.is_set()

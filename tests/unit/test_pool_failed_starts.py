@@ -1,4 +1,4 @@
-"""Claims about `thawd.scheduling.pool` where starts fail: who is told, the back-off, and what is tried again."""
+"""`thawd.scheduling.pool` when starts fail: which requests get the error, the back-off, and what is tried again."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_each_failure_doubles_the_back_off_up_to_a_minute(monkeypatch: pytest.Mo
             now_s = pool._failure.until_s + 0.5
         assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
-    # The loop's own clock must not stand still.
+    # The loop's own clock must advance.
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(loop, "time", iter(range(10_000)).__next__)
     try:
@@ -121,7 +121,7 @@ def test_each_failure_doubles_the_back_off_up_to_a_minute(monkeypatch: pytest.Mo
 async def test_a_request_that_queued_during_the_back_off_is_served_even_if_the_timer_fires_a_little_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """uvloop's timers count whole milliseconds and fire up to one early; a request must not be forgotten for that."""
+    """uvloop's timers count whole milliseconds and may fire one early. No request may be forgotten because of that."""
     monkeypatch.setattr(pool_module, "_BACKOFF_FIRST_S", 0.05)
 
     house = House(max_environments=2)
@@ -153,7 +153,7 @@ async def test_an_error_of_the_platform_while_starting_is_told_as_a_service_exce
 
 
 async def test_a_remembered_failure_does_not_grow_with_each_request_it_is_told_to() -> None:
-    """An exception raised again and again keeps the frames, and with them the payloads, of all who got it."""
+    """An exception that is raised repeatedly keeps the frames, and so the payloads, of all requests that got it."""
     house = House()
     pool = house.pool()
     task = ask(pool)
@@ -205,7 +205,7 @@ async def test_a_provisioned_environment_that_dies_at_once_again_and_again_is_no
     await within(pool.provision())
     for _ in range(50):
         if pool.all():
-            environment_of(Lease(pool.all()[0], None)).die()  # idle: it never served
+            environment_of(Lease(pool.all()[0], None)).die()  # idle: it has never served
         await turns(3)
     assert len(house.spawner.begun) < 10
 

@@ -1,4 +1,4 @@
-"""Claims about what the pool keeps and starts ahead, on a loop whose clock goes on when there is nothing else to do."""
+"""What the pool keeps and prewarms, on a loop with a simulated clock that advances when there is nothing else to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from thawd.scheduling.pool import Pool
 
 
 class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
-    """Waits for nothing but events that are there; what would be waited for is added to the clock."""
+    """Waits for no event. The time that it would wait is added to the clock."""
 
     now_s = 1000.0
 
@@ -40,7 +40,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[pytest.MonkeyPatch], None]:
-    """Run an asynchronous claim on such a loop; the pool's clock is the loop's."""
+    """Run an asynchronous test on such a loop. The pool uses the loop's clock."""
 
     def run(monkeypatch: pytest.MonkeyPatch) -> None:
         loop = _Loop()
@@ -61,7 +61,7 @@ def pool_with(house: House, policy: Policy, *, idle_timeout_s: float = 300.0) ->
 
 
 async def serve(pool: Pool, duration_s: float = 0.0) -> tuple[FakeEnvironment, bool]:
-    """One invocation, and whether it waited for a start."""
+    """Run one invocation. Return its environment, and whether it waited for a start."""
     lease = await ask(pool, wait_s=1e9)
     await asyncio.sleep(duration_s)
     pool.release(lease)
@@ -71,7 +71,7 @@ async def serve(pool: Pool, duration_s: float = 0.0) -> tuple[FakeEnvironment, b
 
 
 class Told(FixedPolicy):
-    """Says what the test says."""
+    """Gives the windows that the test sets, and records idle times."""
 
     def __init__(self, prewarm_s: float, keep_alive_s: float) -> None:
         super().__init__(keep_alive_s)
@@ -91,7 +91,7 @@ async def test_the_environment_used_last_is_kept_for_the_policys_time_and_others
     pool = pool_with(house, Told(0, 1000), idle_timeout_s=300)
     await asyncio.gather(serve(pool, 1), serve(pool, 2))
     await asyncio.sleep(299)
-    assert pool.counts()["idle"] == 1  # the first of them was idle a second longer
+    assert pool.counts()["idle"] == 1  # the first of the two was idle a second longer
     await asyncio.sleep(700)
     assert pool.counts()["idle"] == 1
     await asyncio.sleep(2)
@@ -116,12 +116,12 @@ async def test_with_a_prewarm_window_it_ends_at_once_is_back_in_time_and_ends_af
     assert not waited
     assert second is not first
     assert policy.observed == [pytest.approx(600.1)]
-    await asyncio.sleep(650)  # 600 s later there is one again, for 60 s
+    await asyncio.sleep(650)  # 600 s later an environment is prewarmed again, for 60 s
     assert pool.counts()["idle"] == 1
     await asyncio.sleep(11)
     assert pool.counts()["idle"] == 0
     await asyncio.sleep(10_000)
-    assert len(house.spawner.environments) == 3  # once in each idle time, not for ever
+    assert len(house.spawner.environments) == 3  # once in each idle time, and not again after that
     house.assert_nothing_leaked(pool)
 
 
@@ -230,7 +230,7 @@ async def test_of_three_that_a_burst_left_each_is_reaped_in_its_own_time() -> No
 
 @scenario
 async def test_a_function_is_not_idle_while_a_request_waits_for_the_next_environment() -> None:
-    """Else the policy would learn the time that the request took as idle time."""
+    """Otherwise the policy would learn the time that the request took as idle time."""
     house = House(immediate=True)
     policy = Told(0, 1000)
     pool = pool_with(house, policy)

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.routes.prelude`: where status and headers of a streamed answer end, however it is cut."""
+"""`thawd.gateway.routes.prelude`: where status and headers of a streamed answer end, however its bytes are split."""
 
 from __future__ import annotations
 

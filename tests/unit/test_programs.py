@@ -1,4 +1,4 @@
-"""Which program a function's runtime means: found, configured, refused."""
+"""Which program a function's runtime selects: found, configured or refused."""
 
 from __future__ import annotations
 

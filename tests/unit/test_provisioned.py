@@ -1,4 +1,4 @@
-"""Claims about provisioned concurrency by the clock: which count is in force, when it changes, what is done then."""
+"""Provisioned concurrency by the clock: which count applies, when it changes, and what happens then."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def at(text: str, zone: str = BERLIN) -> float:
         ("2026-11-20T17:59:59", 4),
         ("2026-11-20T18:00:00", 1),
         ("2026-11-22T12:00:00", 1),  # a Sunday
-        ("2026-10-26T08:30:00", 4),  # the Monday after the clocks were put back
+        ("2026-10-26T08:30:00", 4),  # the Monday after the end of daylight saving time
     ],
 )
 def test_the_entry_that_came_last_is_in_force(moment: str, count: int) -> None:
@@ -91,7 +91,7 @@ def test_a_night_in_which_the_clock_is_changed_has_an_hour_less_or_more() -> Non
         ("2026-10-25", "2026-10-26", 7),
     ):
         assert provisioned_seconds(plan, at(f"{day}T00:00:00"), at(f"{next_day}T00:00:00")) == hours * 3600
-    # 2:30 comes once when the clock is put back, and not at all when it is put forward.
+    # 2:30 comes once on the day when the clock is put back, and not at all when it is put forward.
     half_past_two = ProvisionedPlan(
         [ProvisionedSchedule(schedule="cron(30 2 * * ? *)", count=1, timezone=BERLIN)], otherwise=0
     )
@@ -101,7 +101,7 @@ def test_a_night_in_which_the_clock_is_changed_has_an_hour_less_or_more() -> Non
 
 
 class _Clock:
-    """Sleeps end when the test says what time it is."""
+    """Its sleeps end when the test sets the time."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -149,7 +149,7 @@ def test_a_function_that_is_gone_does_no_harm() -> None:
     schedules.declare({})
 
 
-# The file.
+# The configuration file
 
 HELLO = "[functions.hello]\nhandler = 'hello.handler'\n"
 ENTRY = "[[functions.hello.provisioned_schedule]]\nschedule = 'cron(0 8 ? * MON-FRI *)'\ncount = 4\n"

@@ -1,4 +1,4 @@
-"""Claims about `thawd.publishing.publisher`: the order of publications, what is remembered, what an error costs."""
+"""`thawd.publishing.publisher`: the order of publications, what is remembered, and the effect of an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Builder:
-    """Builds at once: the last version again, while `code` has not changed."""
+    """Builds at once. Returns the last version again while `code` has not changed."""
 
     def __init__(self) -> None:
         self.code = "a"
@@ -44,7 +44,7 @@ class Builder:
 
 
 class Publishing(House):
-    """A publisher with a real dispatcher; each init waits for `gate` and may fail."""
+    """A publisher with a real dispatcher. Each init waits for `gate` and may fail."""
 
     def __init__(self) -> None:
         super().__init__(immediate=True)
@@ -106,7 +106,7 @@ def test_a_request_for_the_same_source_waits_for_the_outcome_and_a_newer_one_com
         newer = house.publish()
         await turns()
         assert (house.order, house.publisher.is_publishing("f", LATEST)) == (["a"], True)
-        first.cancel()  # who asked is gone; the publication goes on
+        first.cancel()  # the caller is cancelled; the publication continues
         house.gate.set()
         assert (await same).ending is Ending.SERVES
         assert (await newer).ending is Ending.SERVES

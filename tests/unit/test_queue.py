@@ -1,6 +1,4 @@
-"""Claims about `thawd.stores.events.queue`: nothing accepted is lost, order is kept, cost does not grow with the
-backlog.
-"""
+"""`thawd.stores.events.queue`: nothing accepted is lost, order is kept, cost does not grow with the backlog."""
 
 from __future__ import annotations
 
@@ -104,7 +102,7 @@ def test_what_is_given_back_comes_first_and_is_leased_by_nobody_meanwhile(queue:
         assert numbers(await queue.lease("f", limit=9)) == [1]
         assert numbers(await queue.lease("f", limit=9)) == [2, 3]
         await queue.retry(first.id, at=50, error="x")
-        queue.give_back(first)  # no longer leased: nothing happens
+        queue.give_back(first)  # not leased any more, so nothing happens
         assert numbers(await queue.lease("f", limit=9, now=60)) == [0]
 
     asyncio.run(scenario())
@@ -199,7 +197,7 @@ def test_events_and_other_changes_of_one_transaction_stand_or_fall_together(db: 
 
 
 def test_the_cost_of_a_lease_does_not_grow_with_the_backlog(db: Database) -> None:
-    """Counted in steps of SQLite's virtual machine, which unlike time are the same on every machine."""
+    """Counts steps of SQLite's virtual machine, which unlike time are the same on every machine."""
     queue = EventQueue(db)
 
     def steps_of(operation: Callable[[], object]) -> int:
@@ -232,7 +230,7 @@ def test_the_cost_of_a_lease_does_not_grow_with_the_backlog(db: Database) -> Non
     async def fill(count: int) -> None:
         for at in range(0, count, 500):
             await queue.put([new(i) for i in range(at, at + 500)])
-        # Some wait for a retry far away, as many as are ready.
+        # Half of the events wait for a retry far in the future, the other half are ready.
         for event in await queue.lease("f", limit=count // 2):
             await queue.retry(event.id, at=9e9, error="later")
 

@@ -1,4 +1,4 @@
-"""Claims about `server.max_queued`: how many events a queue takes, from wherever they come."""
+"""`server.max_queued`: how many events a queue accepts, whatever their source."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_queue_that_is_filled_from_all_sides_at_once_takes_as_many_as_it_may(t
     async def by_many(queue: EventQueue, _: Database) -> None:
         given = [queue.put([new(number)] * (1 + number % 2)) for number in range(9)]
         ids = await asyncio.gather(*given, return_exceptions=True)
-        # Events that come together are accepted in their order, as far as there is room
+        # Events that arrive together are accepted in their order while there is room
         assert ids[:3] == [[1], [2, 3], [4]]
         assert ids[4] == [5]
         assert {type(one) for one in (ids[3], *ids[5:])} == {TooManyRequestsException}
@@ -63,11 +63,11 @@ def test_a_queue_that_is_filled_from_all_sides_at_once_takes_as_many_as_it_may(t
         for event in await queue.lease("f", limit=2):
             await queue.dead_letter(event.id, error="x", condition="RetriesExhausted")
         assert not queue.full
-        # When events come of an object, of a schedule, of a redrive
+        # When events come from an object, a schedule and a redrive
         await objects.apply("b", [changed("one")], events_for=lambda _, __: [new(7)])
         assert not queue.full
         await schedules.advance(None, ScheduleState("s", "rate(1 minute)", 0.0, 0.0), [new(8)])
-        # Then that is known at once
+        # Then the queue counts them immediately
         assert queue.full
         with pytest.raises(TooManyRequestsException, match=r"^5 asynchronous events wait"):
             await queue.put([new(9)])

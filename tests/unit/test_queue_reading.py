@@ -1,4 +1,4 @@
-"""Claims about what the queue reads: no more than asked for, nothing hidden by what is leased, and what it reports."""
+"""What the queue reads: only as much as requested, nothing hidden by leased events; and what it reports."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.in_memory
 
 
 async def put_one_by_one(queue: EventQueue, count: int) -> list[int]:
-    """Ids of so many events, each accepted by itself."""
+    """Put `count` events, each separately, and return their ids."""
     return [(await queue.put([new(number)], now=100.0))[0] for number in range(count)]
 
 
 async def with_retries(queue: EventQueue, count: int, *, retries: int) -> list[Event]:
-    """Given: so many events, the first `retries` of which have failed once and are due at 110, 111, ..."""
+    """Put `count` events, the first `retries` of which have failed once and are due at 110, 111, ..."""
     await put_one_by_one(queue, count)
     failed = await queue.lease("f", limit=retries, now=100.0)
     for place, event in enumerate(failed):
@@ -36,7 +36,7 @@ async def with_retries(queue: EventQueue, count: int, *, retries: int) -> list[E
     return failed
 
 
-# How many are read, and which.
+# How many are read, and which
 
 
 async def test_retries_and_new_events_together_are_no_more_than_the_limit(queue: EventQueue) -> None:
@@ -79,16 +79,16 @@ async def test_of_what_was_given_back_only_as_much_is_taken_as_was_asked_for(que
     assert numbers(await queue.lease("f", limit=2)) == [2]
 
 
-# Whether there is more.
+# Whether there are more
 
 
 async def test_a_function_is_exhausted_once_a_lease_found_less_than_it_asked_for(queue: EventQueue) -> None:
     assert not queue.exhausted("f")
     await put_one_by_one(queue, 4)
     await queue.lease("f", limit=2)
-    assert not queue.exhausted("f")  # two more are there
+    assert not queue.exhausted("f")  # two more exist
     await queue.lease("f", limit=2)
-    assert not queue.exhausted("f")  # as many as it asked for: there may be more
+    assert not queue.exhausted("f")  # it found as many as requested, so there may be more
     await queue.lease("f", limit=2)
     assert queue.exhausted("f")
     assert not queue.exhausted("g")
@@ -117,7 +117,7 @@ async def test_a_function_that_had_events_given_back_is_exhausted_no_more(queue:
     assert not queue.exhausted("f")
 
 
-# When the next one is due.
+# When the next one is due
 
 
 async def test_an_event_is_due_now_before_anything_has_been_leased(queue: EventQueue) -> None:
@@ -149,7 +149,7 @@ def test_without_a_time_the_clocks_is_taken(queue: EventQueue, monkeypatch: pyte
     asyncio.run(main())
 
 
-# What the queue reports.
+# What the queue reports
 
 
 async def test_functions_wait_while_an_event_of_theirs_is_queued_or_runs(queue: EventQueue) -> None:
@@ -207,7 +207,7 @@ def test_after_a_restart_a_retry_that_is_due_soon_keeps_its_time(tmp_path: Path)
             database.close()
 
 
-# Leases by themselves.
+# Leases alone
 
 
 def test_while_one_of_two_readings_is_over_an_event_is_still_not_taken_unread() -> None:
@@ -261,7 +261,7 @@ def test_events_that_ran_at_a_power_failure_are_not_blamed_for_it(
     again.close()
 
 
-# What need not be read, as it was just put.
+# What need not be read, because it was just put
 
 
 def test_an_event_that_was_put_is_leased_unread_and_is_as_it_would_have_been_read(
@@ -320,7 +320,7 @@ def test_what_a_lease_may_find_or_has_found_is_not_leased_a_second_time(queue: E
 
         assert not queue.take(as_accepted(new(0), during, 0.0))
         await queue.done([during])
-        assert not queue.take(as_accepted(new(0), during, 0.0))  # who put it comes late: it has run
+        assert not queue.take(as_accepted(new(0), during, 0.0))  # the putter comes late: the event has run
 
     asyncio.run(scenario())
 

@@ -1,4 +1,4 @@
-"""Claims about what a queue finds when it is opened again: after a stop, a death, a clock set back, an older thawd."""
+"""A queue that is opened again: after a stop, a crash, a clock set back, or an older thawd."""
 
 from __future__ import annotations
 

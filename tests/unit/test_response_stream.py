@@ -1,4 +1,4 @@
-"""Claims about `thawd.wire.response_stream`: the order of parts, how many may wait, and how a stream ends."""
+"""`thawd.wire.response_stream`: the order of parts, how many may wait, and how a stream ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thawd.wire.response_stream import HIGH_BYTES, ResponseStream
 
 
 class Tap:
-    """A source that knows whether it may bring more."""
+    """A source that can be paused and resumed."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -56,7 +56,7 @@ def test_the_source_is_paused_beyond_the_bound_and_resumed_when_all_is_taken() -
         stream.put("a/b", b"x" * HIGH_BYTES)
         assert tap.is_open
         stream.put("a/b", b"x")
-        stream.put("a/b", b"x")  # what was read with it still comes
+        stream.put("a/b", b"x")  # a part that was read before the pause still arrives
         assert (tap.is_open, stream.waiting_bytes) == (False, HIGH_BYTES + 2)
         assert len(await stream.take() or b"") == HIGH_BYTES + 2
         assert tap.is_open

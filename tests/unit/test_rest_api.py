@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.routes.rest_api`: payload format 1.0 both ways.
+"""`thawd.gateway.routes.rest_api`: payload format 1.0 both ways.
 
 Source: API Gateway developer guide, "Lambda proxy integrations in API Gateway", input and output format.
 """

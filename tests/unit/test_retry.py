@@ -1,4 +1,4 @@
-"""Claims about `thawd.system.retry`: waits grow to their limit and start again, and a lasting trouble is said once."""
+"""`thawd.system.retry`: waits grow to their limit and start again, and a lasting failure is reported once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_one_failure_may_have_a_limit_of_its_own() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.0, 100.0), st.booleans())))
 def test_waits_never_leave_their_limits_and_do_not_drift(steps: list[tuple[float, bool]]) -> None:
-    """The end of a wait is fixed when it begins: asking again does not move it."""
+    """The end of a wait is fixed when it begins. Another call does not move it."""
     backoff, now_s = Backoff(first_s=0.5, longest_s=30.0), 0.0
     for passed_s, fails in steps:
         now_s += passed_s

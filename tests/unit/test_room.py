@@ -1,4 +1,4 @@
-"""Claims about `thawd.scheduling.room`: room is shared fairly, never lost, never given twice."""
+"""`thawd.scheduling.room`: room is shared fairly, never lost, never given twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def test_no_more_environments_than_the_machine_carries_by_count_and_by_mem
     assert house.room._used_mb == 128 + 128 + 512
     small.release(tasks[0].result())
     await turns()
-    assert tasks[3].done() is False  # the count would do, the memory does not
+    assert tasks[3].done() is False  # the number of environments would allow it, the memory does not
     small.release(tasks[1].result())
     await within(tasks[3])
 
@@ -45,7 +45,7 @@ async def test_on_a_full_machine_the_longest_idle_environment_of_another_functio
 
 
 async def test_the_start_that_room_is_made_for_is_begun_before_the_other_is_killed() -> None:
-    """While the kernel takes a process down, one that starts at the same time waits for a processor."""
+    """While the kernel ends a process, another process that starts at the same time has to wait for a processor."""
     house = House(max_environments=1)
     first, second = house.pool("a"), house.pool("b")
     (ending,) = await warm(house, first)
@@ -107,7 +107,7 @@ async def test_a_function_without_any_environment_is_not_starved_by_another_that
 
 
 async def test_an_idle_environment_is_kept_when_nobody_waits_for_room_any_more() -> None:
-    # Given a function that asked for room in vain and whose request has gone since
+    # Given a function that requested room without success, and whose request has been cancelled since
     house = House(max_environments=1)
     first, second = house.pool("a"), house.pool("b")
     (environment,) = await warm(house, first)
@@ -124,7 +124,7 @@ async def test_an_idle_environment_is_kept_when_nobody_waits_for_room_any_more()
 
 
 async def test_an_idle_environment_of_a_reserved_function_is_kept_when_ending_it_would_help_nobody() -> None:
-    """Its place is set aside: an unreserved function that waits for a place could not have it anyway."""
+    """Its place is reserved, so an unreserved function that waits for a place could not use it anyway."""
     house = House(max_environments=2)
     reserved, a, b = house.pool("r", reserved_concurrency=1), house.pool("a"), house.pool("b")
     (environment,) = await warm(house, reserved)
@@ -157,8 +157,8 @@ async def test_reserved_concurrency_is_set_aside_and_is_a_limit() -> None:
 
 
 async def test_two_functions_that_wait_are_both_offered_room_that_comes_free() -> None:
-    """An offer to the first can itself free room and offer it to the second; nobody may trip over that."""
-    # Given: a place for one unreserved function, held by x; r idle in a place of its own; large and small wait
+    """An offer to the first can itself free room and offer it to the second. This must cause no error."""
+    # Given a place for one unreserved function, held by x; r, idle in its reserved place; large and small, which wait
     house = House(max_environments=2, memory_mb=1000, immediate=True)
     x = house.pool("x")
     reserved = house.pool("r", reserved_concurrency=1, memory_mb=512)
@@ -172,7 +172,7 @@ async def test_two_functions_that_wait_are_both_offered_room_that_comes_free() -
     environment_of(held).die()
     x.release(held)
     await turns()
-    # Then one of the two has the place, not both, and no exception has escaped
+    # Then one of the two has the place, not both, and there was no exception
     assert house.failures == []
     assert [task.done() for task in tasks].count(True) == 1
     first, second = (0, 1) if tasks[0].done() else (1, 0)
@@ -199,7 +199,7 @@ async def test_room_is_not_given_twice_when_ending_an_idle_environment_offers_it
 
 
 async def test_a_synchronous_request_does_not_wait_for_a_flood_of_asynchronous_ones() -> None:
-    """Not for a moment of patience either, which is an hour here."""
+    """It does not even wait for the patience time, which is an hour here."""
     house = House(max_environments=1, immediate=True, patience_s=3600.0)
     flooded, asked = house.pool("flooded"), house.pool("asked")
     lease = await within(ask(flooded, asynchronous=True))

@@ -1,4 +1,4 @@
-"""Claims about `thawd.scheduling.room` whatever happens, in any order: room is never lost, nobody is forgotten."""
+"""`thawd.scheduling.room` with events in any order: room is never lost, no request is forgotten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from thawd.scheduling.pool import Pool
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """Requests, answers, deaths, failures and publications in any order: room is never lost, nobody is forgotten."""
+    """Requests, answers, deaths, failures and publications in any order: room is never lost, no request is
+    forgotten."""
 
     leases = Bundle("leases")
     FUNCTIONS = (

@@ -1,4 +1,4 @@
-"""Claims about what a `Room` may hold, what it reports of a version, and how it watches memory."""
+"""What a `Room` may hold, what it reports about a version, and how it watches memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from thawd.scheduling.room import default_max_environments, default_memory_mb
 from thawd.scheduling.status import document
 from thawd.telemetry.metrics import Metrics
 
-# What the machine may hold.
+# What the machine may hold
 
 
 def test_a_reserved_function_can_have_its_share_and_an_unreserved_one_what_is_left() -> None:
@@ -71,7 +71,7 @@ def test_sixteen_environments_may_be_for_each_core_this_process_may_use(monkeypa
     assert default_max_environments() == 32
 
 
-# What it reports, and what it watches.
+# What it reports, and what it watches
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_memory_of_environments_is_looked_at_while_they_are_busy_and_those_o
         await asyncio.wait_for(greedy.was_killed.wait(), 60)
         assert not any(environment.was_killed.is_set() for environment in (unlimited, modest, idle))
         assert set(looked) == {"modest", "greedy"}
-        await until(lambda: looked.count("modest") >= 3)  # it goes on looking though one has finished
+        await until(lambda: looked.count("modest") >= 3)  # it continues although one has finished
         for environment in (unlimited, modest, greedy):
             room.finished(environment)
         await turns()

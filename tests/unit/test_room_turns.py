@@ -1,4 +1,4 @@
-"""Claims about the room of a `Room`, asked directly: who overtakes whom, who must give way, what it may hold."""
+"""The room of a `Room`, called directly: which function may overtake, which must yield, and what it may hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW_S = 1000.0
 
 
 class Tenant:
-    """A function that wants room, urgently or not; `idle` has since when each of its idle environments is."""
+    """A function that wants room, urgently or not. `idle` lists since when its idle environments are idle."""
 
     def __init__(self, name: str, *, urgent: bool = False, **function: Any) -> None:
         self.version = version_of(name, **function)
@@ -66,28 +66,28 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-# Overtaking: `first` waits in line, the room it waits for has just come free, and `second` asks before the offer.
+# Overtaking: `first` waits in line, the room it waits for was just freed, and `second` asks before the offer to `first`
 
 
 def second_may_have(
     first: Tenant, second: Tenant, *, held: int = 0, max_environments: int = 8, memory_mb: int = 10_000
 ) -> bool:
-    """Whether `second` gets room while `first` waits for its own.
+    """Return whether `second` gets room while `first` waits for room.
 
     Args:
-        held: environments of another unreserved function, 100 MiB each.
+        held: number of environments of another unreserved function, 100 MiB each.
     """
 
     async def work() -> bool:
         other, whole = Tenant("other", memory_mb=100), Tenant("whole", memory_mb=memory_mb)
         room = a_room(other, first, second, whole, max_environments=max_environments, memory_mb=memory_mb)
-        # Given: everything is taken, so that `first` waits.
+        # Given that everything is taken, so that `first` waits
         assert room.reserve(whole)
         own = first.version.function.reserved_concurrency or 0
-        room._count[first] = own  # a reserved function waits where its own share is used up, or the memory is
+        room._count[first] = own  # a function with reserved concurrency waits when its share, or the memory, is used up
         assert not room.reserve(first)
         room._count[first] = 0 if first.version.function.name == "served" else own
-        # When: what was held by `whole` comes free but for `held` others
+        # When the room that `whole` held is freed, except for `held` others
         room.release(whole)
         room._count[other] = held
         room._used_mb = held * 100
@@ -184,16 +184,16 @@ async def test_room_that_comes_free_is_offered_to_synchronous_requests_first() -
     assert not room.reserve(patient)
     assert not room.reserve(urgent)
     room.release(whole)
-    assert offered == []  # not before what is being done is done
+    assert offered == []  # only after the current call
     await turns()
     assert offered == ["u", "p"]
 
 
-# Making room by ending what is idle.
+# Making room by ending idle environments
 
 
 def with_idle(room: Room, tenant: Tenant, *since_s: float) -> None:
-    """Given: so many environments of `tenant` that are idle, each since that time."""
+    """Give `tenant` environments that are idle, each since one of these times."""
     for at_s in since_s:
         assert room.reserve(tenant)
         tenant.idle.append(at_s)
@@ -219,7 +219,7 @@ def test_memory_is_made_by_ending_idle_environments_of_reserved_functions_too_as
     with_idle(room, a, 2.0, 4.0)
     with_idle(room, reserved, 1.0, 3.0)
     assert room.reserve(asking)
-    assert (reserved.idle, a.idle) == ([], [4.0])  # 1.0, 2.0 and 3.0 went: 128 + 300 MiB fit into 512
+    assert (reserved.idle, a.idle) == ([], [4.0])  # 1.0, 2.0 and 3.0 were ended: 128 + 300 MiB fit into 512
 
 
 def test_no_function_ends_its_own_idle_environment_to_make_room_for_itself() -> None:
@@ -234,7 +234,7 @@ def test_no_function_ends_its_own_idle_environment_to_make_room_for_itself() -> 
 
 
 class Crowded(FakeSpawner):
-    """A machine without a process left, until so many tries were made."""
+    """A machine that can start no process until `free_after` tries were made."""
 
     def __init__(self, free_after: int) -> None:
         super().__init__(immediate=True)
@@ -252,11 +252,11 @@ class Crowded(FakeSpawner):
     ("idle", "free_after", "tries", "left"),
     [
         (9, 0, 1, 9),
-        (9, 1, 2, 8),  # one gave its process
+        (9, 1, 2, 8),  # one idle environment was ended for its process
         (9, 5, 6, 8),
-        (9, 6, 7, 7),  # another after five tries, as the kernel may still be taking the first down
+        (9, 6, 7, 7),  # another one is ended after five tries, as the kernel may still be ending the first
         (9, 19, 20, 5),
-        (1, 19, 20, 0),  # and it goes on trying once one has been ended
+        (1, 19, 20, 0),  # and it keeps trying after the only one has been ended
     ],
 )
 def test_where_no_process_is_left_idle_environments_are_ended_a_few_tries_apart(
@@ -286,19 +286,19 @@ def test_where_no_process_comes_free_the_start_fails_at_the_twentieth_try_or_the
     assert spawner.tries == [False] * tries
 
 
-# Giving way between two requests.
+# Yielding between two requests
 
 
 def must_yield(
     clock: SimpleNamespace, *, running: bool, waiting: bool, waited_s: float, has_one: bool, patience_s: float = 5.0
 ) -> bool:
-    """Whether a function must give its environment up for another.
+    """Return whether a function must give up its environment for another function.
 
     Args:
-        running: the one that would go on has synchronous requests.
-        waiting: the one that waits has.
-        waited_s: so long it has waited.
-        has_one: it has an environment already.
+        running: whether the function that has the environment has synchronous requests.
+        waiting: whether the waiting function has synchronous requests.
+        waited_s: how long the other function has waited, seconds.
+        has_one: whether the other function has an environment already.
     """
     tenant, other = Tenant("a", urgent=running), Tenant("b", urgent=waiting)
     room = a_room(tenant, other, max_environments=2, patience_s=patience_s)

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.routes`: which function answers, by API Gateway's rules, and what it is told."""
+"""`thawd.gateway.routes`: which function answers, by API Gateway's rules, and what it receives."""
 
 from __future__ import annotations
 

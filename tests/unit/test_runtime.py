@@ -1,4 +1,4 @@
-"""Claims about `thawd.runtime`: what handlers are given, how errors, logs and ends are told. Real processes."""
+"""`thawd.runtime`: what handlers receive, and how errors, logs and ends are reported. Uses real processes."""
 
 from __future__ import annotations
 

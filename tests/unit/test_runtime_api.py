@@ -1,4 +1,4 @@
-"""Claims about `thawd.environments.runtime_api.endpoint`: states, statuses, errors. A real socket, no process."""
+"""`thawd.environments.runtime_api.endpoint`: states, statuses, errors. A real socket without a process."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_second_answer_is_403_and_changes_nothing(operation: str) -> None:
 
 
 def test_a_late_answer_to_the_same_request_id_is_not_taken_for_the_next_invocations() -> None:
-    """Retries of an asynchronous event carry one id."""
+    """Retries of an asynchronous event have the same request id."""
 
     async def scene(house: House) -> None:
         client = await invoked(house)

@@ -1,4 +1,4 @@
-"""Claims about `thawd.environments.runtime_api.http`: odd, large and many requests harm no other, nor the server."""
+"""`thawd.environments.runtime_api.http`: odd, large and many requests harm neither other requests nor the server."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_headers_without_end_are_431() -> None:
         try:
             said = await client.reader.read()
         except ConnectionResetError:
-            return  # the answer was overtaken by the reset that unread bytes cause
+            return  # unread bytes caused a reset, which discarded the answer
         assert said.startswith(b"HTTP/1.1 431 ")
 
     play(scene)

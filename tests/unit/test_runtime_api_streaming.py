@@ -1,4 +1,4 @@
-"""Claims about responses that a program streams to the Runtime API: gathered or passed on part by part, cut, broken."""
+"""Responses that a program streams to the Runtime API: collected or passed on part by part, limited, broken."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ STREAMING = {"Lambda_Runtime_Function_Response_Mode": "streaming", "Transfer_Enc
 
 
 async def streaming(house: House, *, limit_bytes: int = 1000, content_type: str = "text/plain") -> Client:
-    """A program that has begun to stream the answer of an invocation that is wanted part by part."""
+    """Return a program that has begun to stream its answer to an invocation that wants it part by part."""
     client = await ready(house)
     house.invoke(stream=limit_bytes)
     await client.answer()
@@ -113,7 +113,7 @@ def test_a_sender_that_is_paused_waits() -> None:
 def test_a_sender_that_is_paused_by_its_last_part_is_heard_again() -> None:
     async def scene(house: House) -> None:
         client = await streaming(house)
-        house.on_part = house.api.pause  # as a stream does whose client is behind
+        house.on_part = house.api.pause  # as a stream does when its client reads too slowly
         client.writer.write(b"1\r\nx\r\n0\r\n\r\n")
         assert (await client.answer()).status == 202
         client.send("GET", NEXT)

@@ -1,4 +1,4 @@
-"""Claims about `thawd.runtime.logs`: the variables decide, again in a copy; no record is too odd."""
+"""`thawd.runtime.logs`: environment variables decide, in a copy too; any record can be logged."""
 
 from __future__ import annotations
 

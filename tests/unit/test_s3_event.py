@@ -1,4 +1,4 @@
-"""Claims about `thawd.sources.buckets.s3_event`: the JSON is S3's, and a notification gets what it asked for."""
+"""`thawd.sources.buckets.s3_event`: the JSON is S3's, and a notification gets the events it is configured for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thawd.resources import Notification
-from thawd.sources.buckets.s3_event import CREATED, REMOVED, ObjectEvent, encode, functions_for, row_key
+from thawd.sources.buckets.notification_rules import functions_for, wants
+from thawd.sources.buckets.s3_event import CREATED, REMOVED, ObjectEvent, encode, row_key
 
 
 def event(key: bytes = b"cats/a b+c.png", name: str = CREATED, **changes: object) -> ObjectEvent:
@@ -108,7 +109,7 @@ def test_any_name_of_a_file_can_be_got_back_from_the_key(key: bytes) -> None:
     ],
 )
 def test_event_types_match_as_in_s3(pattern: str, name: str, wanted: bool) -> None:
-    assert Notification(function="f", events=(pattern,)).wants(name, b"a") is wanted
+    assert wants(Notification(function="f", events=(pattern,)), name, b"a") is wanted
 
 
 def test_a_function_gets_an_event_once_however_many_of_its_notifications_match() -> None:

@@ -1,4 +1,4 @@
-"""Schedule expressions in EventBridge's dialect: the times they stand for, on every kind of day."""
+"""Schedule expressions in EventBridge's dialect: the times they denote, on every kind of day."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from thawd.grammar.schedule_expressions import ScheduleError, parse, utc_text
 
 
 def times(expression: str, start: str, *, zone: str = "UTC", count: int = 3) -> list[str]:
-    """The first times after `start`, which is of the zone, as the zone's clock shows them."""
+    """Return the first times after `start`, in the zone's local time, which `start` also uses."""
     schedule = parse(expression, zone=ZoneInfo(zone))
     moment = anchor = datetime.fromisoformat(start).replace(tzinfo=ZoneInfo(zone)).timestamp()
     found = []
@@ -57,7 +57,8 @@ def times(expression: str, start: str, *, zone: str = "UTC", count: int = 3) -> 
         ("cron(0 0 ? * FRI-MON/2 *)", "2026-01-01", ["2026-01-02 00:00", "2026-01-04 00:00", "2026-01-09 00:00"]),
         ("cron(0 0 1 NOV-FEB ? *)", "2026-10-01", ["2026-11-01 00:00", "2026-12-01 00:00", "2027-01-01 00:00"]),
         ("cron(0 0 1 NOV-FEB ? *)", "2027-01-01", ["2027-02-01 00:00", "2027-11-01 00:00", "2027-12-01 00:00"]),
-        # the first and the last day of a month; a month that ends on a Sunday; one whose next month begins on a Friday
+        # the last day of one month and the first of the next; a month that ends on a Sunday; a month before one that
+        # begins on a Friday
         ("cron(0 0 ? * THU,FRI *)", "2026-12-25", ["2026-12-31 00:00", "2027-01-01 00:00", "2027-01-07 00:00"]),
         ("cron(0 0 LW * ? *)", "2026-05-15", ["2026-05-29 00:00", "2026-06-30 00:00", "2026-07-31 00:00"]),
         ("cron(0 0 ? * FRIL *)", "2026-04-10", ["2026-04-24 00:00", "2026-05-29 00:00", "2026-06-26 00:00"]),
@@ -76,7 +77,7 @@ def test_an_expression_stands_for_its_times(expression: str, start: str, expecte
 @pytest.mark.parametrize(
     ("expression", "zone", "start", "expected"),
     [
-        # 2026-03-29 02:00 to 03:00 does not exist in Berlin, 2026-10-25 02:00 to 03:00 is there twice.
+        # In Berlin, 2026-03-29 02:00 to 03:00 does not exist, and 2026-10-25 02:00 to 03:00 comes twice.
         ("cron(30 2 * * ? *)", "Europe/Berlin", "2026-03-27T12:00", ["2026-03-28 02:30", "2026-03-30 02:30"]),
         ("cron(30 2 * * ? *)", "Europe/Berlin", "2026-10-24T12:00", ["2026-10-25 02:30", "2026-10-26 02:30"]),
         ("cron(0 * * * ? *)", "Europe/Berlin", "2026-03-29T01:00", ["2026-03-29 03:00", "2026-03-29 04:00"]),
@@ -96,7 +97,7 @@ def test_the_repeated_hour_counts_the_first_time() -> None:
     at = schedule.after(datetime(2026, 10, 24, 12, tzinfo=UTC).timestamp(), anchor=0)
     assert at is not None
     assert datetime.fromtimestamp(at, UTC) == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
-    # Asked again within the hour that is repeated, it says the next day.
+    # Within the repeated hour the next time is on the next day.
     again = schedule.after(at + 3600, anchor=0)
     assert again is not None
     assert datetime.fromtimestamp(again, UTC) == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
@@ -187,7 +188,7 @@ def test_a_time_in_an_event_is_in_utc_to_the_second() -> None:
 
 @pytest.fixture
 def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The machine itself stands on Kiritimati, 14 hours before UTC and 25 before Pago Pago."""
+    """The machine's own zone is Kiritimati, 14 hours ahead of UTC and 25 ahead of Pago Pago."""
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "Pacific/Kiritimati")
         time.tzset()
@@ -221,7 +222,7 @@ def test_times_follow_each_other_and_none_is_shown_twice(zone: str, expression: 
     assert all(one < other for one, other in pairwise(found))
     shown = [datetime.fromtimestamp(at, ZoneInfo(zone)).replace(tzinfo=None) for at in found]
     assert len(set(shown)) == len(shown)
-    # Nothing lies between two of them that the second call would have missed.
+    # There is no time between two of them that the second call would have missed.
     assert schedule.after(found[0] - timedelta(seconds=1).total_seconds(), anchor=0) == found[0]
 
 

@@ -1,4 +1,4 @@
-"""Schedules at work, with a clock of our own: each time once, whatever happens to server and clock."""
+"""Running schedules, with a simulated clock: each time once, whatever happens to server and clock."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Clock:
 
 
 class House:
-    """A state file, a clock, and servers that come and go."""
+    """A state file, a clock, and a server that can be restarted."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "thawd.db"
@@ -63,7 +63,7 @@ class House:
         )
 
     def restart(self) -> None:
-        """The server ends and begins again."""
+        """Stop the server and start it again."""
         self.db.close()
         self.db = open_state(self.path)
         self.schedules = self.new()
@@ -72,7 +72,7 @@ class House:
         await self.schedules.declare({one.name: one for one in schedules}, paused=self.paused)
 
     async def run(self, *, at: float) -> list[str]:
-        """Set the clock, look, and take what came of it: the times of the events, HH:MM."""
+        """Set the clock and look once. Return the times of the resulting events, HH:MM."""
         self.clock.time = at
         await self.schedules.catch_up()
         queue = EventQueue(self.db)
@@ -234,7 +234,7 @@ def test_what_is_declared_while_nothing_can_be_stored_is_in_force_once_it_can(ho
     async def scenario() -> None:
         await house.declare(schedule())
         house.restart()
-        # Given a state file that can be read, and takes nothing
+        # Given a state file that can be read, but refuses writes
         await house.db.write(
             lambda connection: (
                 connection.execute(
@@ -245,7 +245,7 @@ def test_what_is_declared_while_nothing_can_be_stored_is_in_force_once_it_can(ho
         )
         with pytest.raises(StoreError):
             await house.declare(schedule("rate(5 minutes)"))
-        # Then how things stand can be told all the same
+        # Then the status can be shown nevertheless
         assert house.schedules.next_run("s") is None
         with pytest.raises(StoreError):
             await house.schedules.catch_up()
@@ -257,7 +257,7 @@ def test_what_is_declared_while_nothing_can_be_stored_is_in_force_once_it_can(ho
 
 
 def test_two_that_look_at_once_give_one_event(house: House) -> None:
-    """As after a crash in which the answer of the store was lost."""
+    """This happens after a crash in which the store's answer was lost."""
 
     async def scenario() -> None:
         await house.declare(schedule())
@@ -297,7 +297,7 @@ def test_one_that_rested_when_the_server_ended_and_is_awake_when_the_next_begins
         house.clock.time = minutes(55)
         await house.declare(schedule(missed=missed))
         assert await house.run(at=minutes(55)) == []
-        # It keeps its rhythm, and what is missed from now on is made up for
+        # The schedule keeps its rhythm, and times missed from now on are made up for
         assert await house.run(at=minutes(60)) == ["13:00"]
         house.restart()
         await house.declare(schedule(missed=missed))
@@ -318,7 +318,7 @@ def test_the_last_time_of_a_busy_season_long_ago_is_found_in_few_steps(
         return after(self, moment, anchor=anchor)
 
     async def scenario() -> None:
-        # Given a schedule of each minute of one month, and half a year without a server
+        # Given a schedule for each minute of one month, and half a year without a server
         await house.declare(schedule("cron(* * * 5 ? *)", missed="once"))
         house.restart()
         monkeypatch.setattr(schedule_expressions._Cron, "after", counted)
@@ -402,7 +402,7 @@ def test_progress_that_somebody_else_changed_is_not_overwritten(house: House) ->
 @pytest.mark.parametrize(
     ("begins", "expected"),
     [
-        # 02:30 does not exist on 2026-03-29, and is there twice on 2026-10-25, first at 00:30 UTC.
+        # 02:30 does not exist on 2026-03-29, and comes twice on 2026-10-25, first at 00:30 UTC.
         (datetime(2026, 3, 28, tzinfo=UTC), ["28 01:30", "30 00:30"]),
         (datetime(2026, 10, 24, tzinfo=UTC), ["24 00:30", "25 00:30", "26 01:30"]),
     ],
@@ -446,7 +446,7 @@ def test_whatever_clock_and_server_do_each_time_gives_one_event(steps: list[tupl
                 house.restart()
                 await house.declare(schedule(missed="all"))
             if trouble == "crash":
-                # What another look has done already, and this one does not know of.
+                # Another run has handled these times already, and this one does not know it.
                 other = house.new()
                 await other.declare({"s": schedule(missed="all")}, paused=frozenset())
                 await other.catch_up()

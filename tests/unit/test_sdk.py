@@ -1,4 +1,4 @@
-"""boto3 for functions that do not bring it: offered at the end, never beside what does not go with it."""
+"""boto3 for functions that do not include it: offered last on the path, and never with incompatible packages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ sdk.install()
 
 
 def run(python: str, own: Path, code: str, *, offered: str) -> tuple[str, str]:
-    """Output and errors of a program in an interpreter without packages, whose own packages lie in a folder."""
+    """Run a program in an interpreter whose own packages are in a folder. Return its output and errors."""
     own.mkdir(exist_ok=True)
     done = subprocess.run(
         [
@@ -52,7 +52,7 @@ def version_of(python: str) -> tuple[int, int]:
 
 
 def bring(own: Path, name: str, version: str, *, requires: str = "") -> None:
-    """Install a package of which there is nothing but its version."""
+    """Install a package that has nothing but its version."""
     (own / name).mkdir(parents=True)
     (own / name / "__init__.py").write_text(f"__version__ = {version!r}\nOWN = True\n")
     (own / f"{name}-{version}.dist-info").mkdir()

@@ -1,6 +1,6 @@
-"""Claims about `thawd.gateway.lambda_api.shapes`: which operation a request is, how its input is read, what is told.
+"""`thawd.gateway.lambda_api.shapes`: which operation a request is, how its input is read, and the error messages.
 
-Source: the wording of Lambda's ValidationException and SerializationException.
+Source: the texts of Lambda's ValidationException and SerializationException.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def refusal(kind: type[ThawdError], members: dict[str, Any], document: object = 
     return caught.value.message
 
 
-# Which operation.
+# Which operation
 
 
 def test_an_operation_is_found_by_method_and_path_with_its_members_decoded() -> None:
@@ -66,7 +66,7 @@ def test_a_path_that_no_operation_has_and_a_method_that_none_takes_are_told_apar
     assert wrong.value.message == "/2015-03-31/functions/f accepts DELETE, GET, not PATCH"
 
 
-# Where members stand.
+# Where members are in a request
 
 
 def test_members_come_from_path_query_and_body_and_from_nowhere_else() -> None:
@@ -104,7 +104,7 @@ def test_a_body_that_is_no_object_is_told_so() -> None:
     assert refusal(SerializationException, {}, [1]) == "Start of structure or map found where not expected"
 
 
-# Types.
+# Types
 
 GOOD: list[tuple[dict[str, Any], object, object]] = [
     (TEXT, "a", "a"),
@@ -200,7 +200,7 @@ def test_a_request_is_nested_to_33_levels_at_most() -> None:
         refusal(SerializationException, {"M": shape}, {"M": value})
 
 
-# Constraints.
+# Constraints
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.sigv4`: what botocore signs is let in, and nothing that was changed, stale or foreign.
+"""`thawd.gateway.sigv4`: requests signed by botocore are accepted; changed, expired or foreign ones are not.
 
 Source: IAM user guide, "Create a signed AWS API request".
 """
@@ -35,7 +35,7 @@ def signed(
     presigned_s: int | None = None,
     headers: dict[str, str] | None = None,
 ) -> SignedRequest:
-    """A request as botocore's signer and an HTTP client make it."""
+    """Return a request as botocore's signer and an HTTP client make it."""
     url = f"http://{HOST}{path}{'?' + query if query else ''}"
     request = AWSRequest(method=method, url=url, data=body, headers=headers or {})
     credentials = Credentials(key, KEYS[key] if secret is None else secret)
@@ -324,7 +324,7 @@ def test_an_amz_header_beside_the_signature_must_be_signed() -> None:
         code, message = code_of(added)
         assert code == "InvalidSignatureException"
         assert message.startswith("There were headers present in the request which were not signed")
-        # Known before the body is read.
+        # This is known before the body is read.
         with pytest.raises(SignatureError):
             check_claim(added, KEYS, now_s=time.time())
 

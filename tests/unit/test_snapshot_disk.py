@@ -1,4 +1,5 @@
-"""Claims about `thawd.snapshot.disk`: what init left is kept as it is, nobody writes to it, and all goes in the end."""
+"""`thawd.snapshot.disk`: what init left is kept unchanged, nothing writes to it, and all of it is removed in the
+end."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def being_nobody() -> Iterator[None]:
 
 @pytest.fixture
 def program(folder: Path) -> Callable[[str], Path]:
-    """Make a program that stands in for thawd-thaw: it ends as a shell script says."""
+    """A function that makes a fake thawd-thaw, which ends as a shell script says."""
 
     def make(script: str) -> Path:
         path = folder / "program"
@@ -63,7 +64,7 @@ def program(folder: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def disks(folder: Path, program: Callable[[str], Path]) -> Disks:
-    """Temporary folders on a machine that can mount overlays."""
+    """Temporary folders, on a machine that can mount overlays."""
     return Disks(folder / "tmp", program=program("exit 0"))
 
 
@@ -72,7 +73,7 @@ NO_NAMESPACES = 'echo "thawd: cannot thaw here: no namespaces" >&2; exit 120'
 
 
 def put_all_sorts(into: Path) -> None:
-    """One of everything that a copy keeps."""
+    """Make one of each kind of file that a copy keeps."""
     (into / "file").write_bytes(b"contents")
     (into / "file").chmod(0o4751)
     os.setxattr(into / "file", "user.origin", b"a model hub")
@@ -97,7 +98,7 @@ def put_all_sorts(into: Path) -> None:
 
 
 def described(folder: Path) -> dict[str, object]:
-    """All that a copy must have as the original has it, by name."""
+    """Return, by name, everything in which a copy must equal the original."""
     found: dict[str, object] = {}
     inodes: dict[int, int] = {}
     for path, status in sorted(file_trees.walk(folder)):
@@ -142,7 +143,7 @@ def test_a_copy_across_file_systems_is_as_the_original(folder: Path) -> None:
     try:
         file_trees.copy(source, target)
         there, here = described(target), described(source)
-        # Disk space is counted in other units there, and is told of files in the description.
+        # The descriptions contain the disk space of files, which the other file system counts in different units.
         assert there.keys() == here.keys()
         assert (target / "sparse").read_bytes() == (source / "sparse").read_bytes()
         assert (target / "sparse").stat().st_blocks * 512 < MIB
@@ -186,7 +187,7 @@ def test_disk_space_counts_hard_links_once_and_holes_not(folder: Path) -> None:
 
 def test_devices_are_refused(folder: Path) -> None:
     try:
-        # The only one that anybody may make: overlays mark removed files by it.
+        # The only device that any user may make: overlays mark removed files with it.
         os.mknod(folder / "device", stat.S_IFCHR, os.makedev(0, 0))
     except PermissionError:
         pytest.skip("this kernel lets only root make device files")
@@ -252,7 +253,7 @@ def test_what_is_written_after_the_freeze_is_refused(disks: Disks) -> None:
     frozen_unix_ns = time.time_ns()
     assert disks.look("template", frozen_unix_ns=frozen_unix_ns) is not None
     changed_unix_ns = frozen_unix_ns
-    while changed_unix_ns <= frozen_unix_ns:  # the clock of file systems is a coarse one
+    while changed_unix_ns <= frozen_unix_ns:  # the clock of file systems is coarse
         (at / "file").write_text("after")
         changed_unix_ns = (at / "file").stat().st_ctime_ns
     with pytest.raises(
@@ -418,7 +419,7 @@ def test_folders_go_with_their_processes(disks: Disks, folder: Path) -> None:
     for name in ("first", "second"):
         disks.prepare(taken, name)
     disks.remove("template")
-    assert at.is_dir()  # copies have theirs mounted there: without it they would lose them
+    assert at.is_dir()  # copies mount their folders there; without it they would lose them
     disks.remove("first")
     assert sorted(path.name for path in at.parent.iterdir()) == ["second", "template"]
     disks.remove("second")

@@ -1,4 +1,4 @@
-"""Claims about `thawd.snapshot.hooks` and our ``snapshot_restore_py``: order, time limit, errors, whose registry."""
+"""`thawd.snapshot.hooks` and thawd's ``snapshot_restore_py``: order, time limit, errors, and which registry is used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OURS = ROOT / "src" / "thawd" / "runtime" / "snapshot_restore_py.py"
 
 
 def told(code: str, *, python: str = sys.executable, path: Path | None = None) -> Any:
-    """What `code` prints as JSON in a process of its own."""
+    """Run `code` in a separate process and return what it prints as JSON."""
     search = [str(ROOT / "src"), *([str(path)] if path else [])]
     done = subprocess.run(
         [python, "-c", textwrap.dedent(code)],
@@ -42,7 +42,7 @@ def told(code: str, *, python: str = sys.executable, path: Path | None = None) -
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Our module, fresh, under the name by which functions import it."""
+    """thawd's module, freshly imported, under the name that functions import."""
     spec = importlib.util.spec_from_file_location(hooks.MODULE, OURS)
     assert spec is not None
     assert spec.loader is not None

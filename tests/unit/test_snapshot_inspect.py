@@ -1,4 +1,4 @@
-"""The decoder of images: all of a sound image comes back, and a damaged one is refused, whatever the damage."""
+"""The decoder of images: it returns everything in a valid image, and refuses a damaged one, whatever the damage."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ many = settings(max_examples=300, deadline=None)
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that tests write over again and again."""
+    """A file that tests overwrite."""
     return tmp_path_factory.mktemp("image") / "an.image"
 
 
-# What comes back
+# What the decoder returns
 
 
 def test_memory_comes_back_as_it_was_written(place: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_path_that_is_no_utf_8_comes_back_byte_for_byte(place: Path) -> None:
     assert os.fsencode(read_bytes(place, draft.image()).files[1].path) == b"/models/\xff\xfe.bin"
 
 
-# Files that are no images
+# Files that are not images
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -154,13 +154,13 @@ def test_another_file_is_no_image(place: Path) -> None:
 
 
 def header_field(image: bytes, name: str, value: bytes) -> bytes:
-    """The image with other bytes in a field of its header, and sound checksums."""
+    """Return the image with other bytes in a field of its header, and correct checksums."""
     offset = next(item.offset for item in HEADER.structs["image_header"] if item.name == name)
     return sealed(image[:offset] + value + image[offset + len(value) :])
 
 
 def test_an_image_of_another_layout_is_refused_by_version_and_not_as_damaged(place: Path) -> None:
-    # Where the checksum of another layout lies nobody knows: it must not be asked for.
+    # It is unknown where the checksum of another layout is, so it must not be checked.
     for newer in (header_field(WHOLE, "layout", b"\3\0\0\0"), WHOLE[:8] + b"\3" + WHOLE[9:]):
         assert refusal(place, newer) == "has image layout 3, but this thawd reads layout 2. Freeze again."
 
@@ -242,7 +242,10 @@ places = st.one_of(st.integers(16, HEADER.size_of("image_header") - 8), st.integ
 @settings(max_examples=300)
 @given(st.lists(st.tuples(places, words, st.sampled_from([1, 2, 4, 8])), min_size=1, max_size=4))
 def test_a_forged_image_is_refused_or_can_be_described(place: Path, changes: list[tuple[int, int, int]]) -> None:
-    """Whoever forges the checksums as well meets the rules, and what passes those must not surprise a reader."""
+    """A forger can correct the checksums, but must still follow the rules.
+
+    An image that follows them must cause no error later.
+    """
     forged = bytearray(WHOLE)
     for offset, word, size in changes:
         forged[offset & -size : (offset & -size) + size] = word.to_bytes(8, "little")[:size]
@@ -271,7 +274,7 @@ def test_the_rest_of_the_headers_page_is_zero(place: Path) -> None:
     assert "header: the rest of its page" in refusal(place, draft.image())
 
 
-# Where it runs
+# Which machines it runs on
 
 
 ALONE = """

@@ -1,4 +1,4 @@
-"""The rules of an image, one by one: each is broken in a sound image with sound checksums, and must be named."""
+"""The rules of an image, one by one. Each is broken in a valid image with correct checksums, and must be named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ZONE = 0x3F00_0000_0000
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that tests write over again and again."""
+    """A file that tests overwrite."""
     return tmp_path_factory.mktemp("image") / "an.image"
 
 
@@ -69,7 +69,7 @@ def far_end(draft: Draft) -> int:
     return draft.data_offset + len(draft.data)
 
 
-# What is changed in a sound image, and why it is refused then.
+# For each rule: a change to a valid image, and the refusal that it causes.
 RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "unknown flags of the image": (header(flags=2), "header: flags: unknown bits 0x2"),
     "data_offset within the tables": (header(data_offset=PAGE), "header: pages begin at byte 4096"),
@@ -325,7 +325,7 @@ def test_a_broken_rule_is_refused_by_name(place: Path, rule: tuple[Callable[[Dra
     assert found.endswith(". The image is damaged: remove it and freeze again.")
 
 
-# What is changed in a sound image that stays sound, by a hair.
+# Changes to a valid image that only just keep it valid.
 JUST_SOUND: dict[str, Callable[[Draft], Any]] = {
     "nothing": lambda draft: None,
     "anonymous_offset at the end": lambda draft: draft.header.update(anonymous_offset=far_end(draft)),

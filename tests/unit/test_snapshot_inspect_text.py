@@ -1,4 +1,4 @@
-"""Descriptions and reports of images: mappings as a person thinks of them, sums that add up, lines that line up."""
+"""Descriptions and reports of images: mappings as people think of them, correct sums, aligned lines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from thawd.snapshot.inspect.reader import Image, describe, read, text
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that tests write over again and again."""
+    """A file that tests overwrite."""
     return tmp_path_factory.mktemp("image") / "an.image"
 
 
@@ -81,7 +81,7 @@ def test_what_takes_most_space_comes_first(place: Path) -> None:
 
 
 def test_a_mapping_that_is_stored_as_a_whole_keeps_its_name(place: Path) -> None:
-    """Freeze leaves out the mapping below pages that cover all of it, and with it the name of the file."""
+    """If stored pages cover a whole mapping, freeze leaves out the mapping below them, and so the name of its file."""
     draft = whole()
     pages = draft.store(b"w" * 3 * PAGE)
     draft.header["anonymous_offset"] = pages + 2 * PAGE
@@ -153,7 +153,7 @@ def test_a_report_shows_control_characters_and_does_not_send_them(place: Path) -
 
 
 def large(place: Path) -> Image:
-    """An image of the size of a real one; its pages are a hole."""
+    """An image of a realistic size. Its pages are a hole in the file."""
     mib = 1 << 20
     draft = whole()
     start = draft.data_offset

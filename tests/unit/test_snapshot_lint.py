@@ -1,4 +1,4 @@
-"""Claims about `thawd.snapshot.lint.search`: how far it looks, what it leaves alone and unchanged, what it tells."""
+"""`thawd.snapshot.lint.search`: how far it searches, what it leaves unchanged, and what it reports."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_every_supported_interpreter_finds_the_same(tmp_path: Path, python: str)
         ("TS009", "app.child"),
         ("TS010", "app.folder"),
         ("TS012", "app.STREAM"),
-        ("TS006", "app.loop"),  # a note
+        ("TS006", "app.loop"),  # a note, not an error
     ]
 
 

@@ -1,7 +1,6 @@
-"""Claims about `thawd.snapshot.lint.rules`: each rule finds what it is for, leaves alone what it is not for, and is
-documented.
+"""`thawd.snapshot.lint.rules`: each rule finds what it is for, reports nothing else, and is documented.
 
-Every case is a module of a function.
+Every case is the module of a function.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ PAGE = ROOT / "docs" / "reference" / "snapshot-lint.md"
 
 
 class Case(NamedTuple):
-    """What a rule must find, as `where` -> module; and modules in which it must find nothing."""
+    """What a rule must find, as `where` -> module, and modules in which it must find nothing."""
 
     found: dict[str, str]
     clean: dict[str, str]

@@ -1,4 +1,4 @@
-"""Claims about `thawd.snapshot.store`: what is found is whole and trusted, what is used stays, what is old goes."""
+"""`thawd.snapshot.store`: snapshots that are found are complete and trusted; used ones stay, old ones are removed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def told() -> list[str]:
-    """What the store reported."""
+    """A list of what the store reported."""
     return []
 
 
@@ -85,7 +85,7 @@ def add(store: SnapshotStore, content: bytes = b"image", of: ImageOrigin | None 
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Root may do everything: drop that for a while, so that permissions mean something."""
+    """Drop root's rights for a while, so that file permissions take effect."""
     if os.geteuid() != 0:
         yield
         return

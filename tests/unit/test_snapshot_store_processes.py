@@ -1,4 +1,4 @@
-"""Claims about `thawd.snapshot.store` when several processes use one folder, when one dies, and when a disk is full."""
+"""`thawd.snapshot.store` when several processes use one folder, when one dies, and when a disk is full."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ PRELUDE = """
 
 
 def program(text: str) -> list[str]:
-    """The command of a process that has a store on the folder named by its first argument."""
+    """Return the command of a process with a store on the folder that its first argument names."""
     return [sys.executable, "-c", textwrap.dedent(PRELUDE) + textwrap.dedent(text)]
 
 
 def run(text: str, *arguments: str | Path, status: int = 0, before: tuple[str, ...] = ()) -> str:
-    """Run one to its end; its output."""
+    """Run such a process to its end and return its output."""
     command = [*before, *program(text), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == status, done.stdout + done.stderr
@@ -52,7 +52,7 @@ def run(text: str, *arguments: str | Path, status: int = 0, before: tuple[str, .
 
 @contextmanager
 def running(text: str, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
-    """Run one until the end of the block; it has said a line of its own when the block begins."""
+    """Run such a process until the end of the block. It has printed a line when the block begins."""
     command = [*program(text), *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -111,7 +111,7 @@ def test_a_process_started_meanwhile_does_not_inherit_a_lease(tmp_path: Path) ->
 
 @pytest.mark.parametrize("verb", ["adopt", "remove"])
 def test_a_process_that_dies_at_any_step_leaves_all_of_a_snapshot_or_none(tmp_path: Path, verb: str) -> None:
-    """Each child dies one call of the operating system later, until one gets through."""
+    """Each child dies one system call later than the one before, until one finishes."""
     text = """
         def die_at(step):
             left = step

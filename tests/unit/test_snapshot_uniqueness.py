@@ -1,7 +1,7 @@
-"""Claims about `thawd.snapshot.uniqueness`: real processes with the same memory, as thawed copies have it.
+"""`thawd.snapshot.uniqueness`: real processes with the same memory, like thawed copies.
 
-The copies are made by the C library's own fork, so that no handler of Python's runs in them, and see the same pid if a
-test says so: both as after a thaw, and unlike after `os.fork`.
+The copies are made by the C library's own fork, so that none of Python's fork handlers runs in them. They see the same
+pid if a test says so. Both are as after a thaw, and unlike after `os.fork`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PRELUDE = """
 
 
 def told(code: str, *, python: str = sys.executable, **variables: str) -> Any:
-    """What `code` tells in a process of its own."""
+    """Run `code` in a separate process and return what it reports."""
     done = subprocess.run(
         [python, "-c", textwrap.dedent(PRELUDE) + textwrap.dedent(code)],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), **variables},
@@ -71,7 +71,7 @@ def told(code: str, *, python: str = sys.executable, **variables: str) -> Any:
 
 @pytest.fixture(scope="session")
 def same_pid(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A library that, preloaded, has every process believe it is number 4242; in containers, all are number 1."""
+    """A library for LD_PRELOAD that gives every process the pid 4242. In containers, every process may have pid 1."""
     folder = tmp_path_factory.mktemp("same-pid")
     (folder / "pid.c").write_text("int getpid(void) { return 4242; }\n")
     compiler = os.environ.get("CC", "cc")
@@ -114,7 +114,7 @@ STREAMS = """
 @pytest.mark.parametrize("python", INTERPRETERS)
 def test_copies_with_the_same_pid_differ_in_everything_random_and_only_when_renewed(same_pid: str, python: str) -> None:
     one, other, renewed, renewed_other = told(STREAMS, python=python, LD_PRELOAD=same_pid)
-    assert one == other  # as it is without renewal: what is tested can fail
+    assert one == other  # without renewal they are equal, which shows that the test can fail
     assert len(renewed) == 7
     for name, value in renewed.items():
         assert len({str(value), str(renewed_other[name]), str(one[name])}) == 3, name

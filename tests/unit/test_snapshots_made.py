@@ -1,4 +1,5 @@
-"""An image that breaks a rule of its format is a reason for no snapshot: nothing is thawed, kept or raised."""
+"""If an image breaks a rule of its format, there is no snapshot: nothing is thawed or kept, and no exception is
+raised."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from .snapshot_images import STACK, Draft, operation, whole
 
 
 class FakeTemplate:
-    """A process that writes what it is given in place of an image, and goes on."""
+    """A process that writes given bytes in place of an image, and continues."""
 
     def __init__(self, written: Draft) -> None:
         self.child = SimpleNamespace(pid=os.getpid())
@@ -41,7 +42,7 @@ class FakeTemplate:
 
 
 class FakeStarter:
-    """Has one template, and fails the test if anything is thawed."""
+    """Has one template, and fails the test if a thaw is attempted."""
 
     def __init__(self, template: FakeTemplate) -> None:
         self._template = template
@@ -57,7 +58,7 @@ class FakeStarter:
 
 
 def made_of(written: Draft, folder: Path) -> tuple[FreezeResult, FakeTemplate]:
-    """What comes of a freeze that writes this."""
+    """Return the result of a freeze that writes these bytes."""
     template = FakeTemplate(written)
     starter: Any = FakeStarter(template)
     engine = Engine(Path("/nowhere/library"), Path("/nowhere/program"))

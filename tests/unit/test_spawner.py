@@ -1,4 +1,4 @@
-"""Claims about `thawd.environments.starts.spawner`, with real processes: starts serve whatever becomes of templates."""
+"""`thawd.environments.starts.spawner`, with real processes: starts work whatever happens to templates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_starts_of_both_kinds_serve_and_leave_no_descriptor_open(tmp_path: Path)
         async with platform(tmp_path, "import os\ndef handler(e, c): return os.getpid()") as made:
             forked = await made.spawner.start(made.version)
             assert forked.kind == StartKind.FORK
-            cold = await made.spawner.start(made.make(snapshot=False))  # same generation, so the same origin
+            cold = await made.spawner.start(made.make(snapshot=False))  # same generation, and so the same origin
             for environment in (forked, cold):
                 result = await environment.invoke(invocation(), init_ms=None)
                 assert json.loads(result.payload) == environment.child.pid  # type: ignore[union-attr]
@@ -70,7 +70,7 @@ def test_a_template_that_is_killed_while_forks_are_asked_for_harms_none_of_them(
 
 
 def test_a_template_killed_now_and_then_is_always_started_again(tmp_path: Path) -> None:
-    """A kill now and then, by an operator or for memory, must not end the forks of a version."""
+    """An occasional kill, by an operator or for lack of memory, must not end the forks of a version."""
 
     async def work() -> None:
         async with platform(tmp_path, "def handler(e, c): return 1") as made:

@@ -1,4 +1,4 @@
-"""Calls of SQS in threads: what nobody waits for any more is given back."""
+"""Calls of SQS in threads: messages whose receiver was cancelled are returned to the queue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_what_comes_when_its_caller_is_cancelled_is_given_back(when: str) -> Non
             await asyncio.wait({calling})
             go.set()
         else:
-            # The loop stands still until the answer has come; then the cancellation comes before anybody has seen it.
+            # The loop is blocked until the answer has come. So the cancellation comes before any task has seen the
+            # answer.
             go.set()
             while not loop._ready:  # type: ignore[attr-defined]
                 time.sleep(0.001)  # noqa: ASYNC251 - that is what is meant

@@ -1,4 +1,4 @@
-"""The receiver against a queue in memory: what it deletes, holds, gives back, and how it bears trouble."""
+"""The receiver with a queue in memory: what it deletes, holds and releases, and how it handles failures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from thawd.sources.sqs.receiver import Receiver, Throttled
 
 
 class Queue:
-    """A queue in memory, whose receptions are given one by one.
+    """A queue in memory. The test gives what each call of `receive` returns.
 
     Attributes:
-        trouble: what every call fails with; None: they succeed.
-        refused: handles that deletion and extension fail for, each once.
-        calls: what was asked of it besides receiving.
+        trouble: the error with which every call fails; None lets calls succeed.
+        refused: handles for which deletion and extension fail once.
+        calls: all calls except those of `receive`.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Queue:
 
 
 class House:
-    """A receiver at work, and what it handed over."""
+    """A running receiver, and the batches that it passed on."""
 
     def __init__(self, **batching: Any) -> None:
         self.queue = Queue()
@@ -140,7 +140,7 @@ def test_what_was_handled_is_deleted_and_what_failed_is_not() -> None:
             await house.until(house.queue.deleted)
             assert house.queue.deleted() == ["a", "c"]
             await house.until(lambda: house.progress.failed == 1)
-        # It was held by the queue's own timeout alone, which goes on.
+        # Only the queue's own visibility timeout holds the message, and it continues.
         assert [call for call in house.queue.calls if call[0] == "visibility"] == []
 
     asyncio.run(scenario())
@@ -207,14 +207,14 @@ def test_a_batch_is_no_larger_than_an_event_may_be() -> None:
 def test_what_does_not_fit_waits_where_the_queue_keeps_an_order_and_goes_back_after_a_failure(fails: bool) -> None:
     async def scenario() -> None:
         async with working(most_bytes=8, ordered=True) as house:
-            # Given a batch of a FIFO queue that is at work on its first messages
+            # Given a batch of a FIFO queue, with its first messages in progress
             house.gate.clear()
             house.outcome = lambda ids: {"bbb"} & set(ids) if fails else set()
             house.queue.put("aaa", "bbb", "ccc", "ddd", "eee")
             await house.until(lambda: house.receiver._under_way == 3)
             assert house.batches == [["aaa", "bbb"]]
             house.gate.set()
-            # Then those behind are handled once it has succeeded, and not at all when it has failed
+            # Then the messages behind them are handled if they succeed, and released if they fail
             if fails:
                 await house.until(lambda: len(house.queue.released) == 3)
                 assert sorted(house.queue.released) == ["ccc", "ddd", "eee"]

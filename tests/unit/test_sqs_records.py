@@ -1,4 +1,4 @@
-"""What a handler's answer says of the messages of its batch; names of queues."""
+"""What a handler's answer says about the messages of its batch; names of queues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mapping at work, with a dispatcher that says what it is told to."""
+"""A running event source mapping, with a scripted dispatcher."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ARN = "arn:aws:sqs:eu-west-1:123456789012:orders"
 
 
 class Dispatcher:
-    """Answers as told, one answer for each invocation.
+    """Gives one scripted answer for each invocation.
 
     Attributes:
         answers: results, or errors to raise.
-        invoked: what it was asked to run.
+        invoked: the invocations it received.
     """
 
     def __init__(self, function: Function | None, *answers: Result | Exception) -> None:

@@ -1,4 +1,4 @@
-"""Claims about the URLs of stores: what they may be, that passwords come from elsewhere and are shown nowhere."""
+"""URLs of stores: which are valid, and that passwords come from elsewhere and are never shown."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_queue_of_notifications_is_one_buckets(tmp_path: Path) -> None:
     assert bucket_at(tmp_path, "s3://there", f"notifications = '{QUEUE}'").notifications == QUEUE
 
 
-# What is secret.
+# What is secret
 
 
 def test_a_password_is_concealed_as_it_is_written_as_it_is_meant_and_as_it_is_encoded(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_secret_that_is_within_a_longer_one_leaves_nothing_of_it(tmp_path: Pat
     assert [len(secret) for secret in url.secrets] == sorted((len(secret) for secret in url.secrets), reverse=True)
 
 
-# What just fits.
+# What is just within the limits
 
 
 @pytest.mark.parametrize(

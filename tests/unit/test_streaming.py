@@ -1,4 +1,4 @@
-"""Claims about `thawd.streaming`, as handlers use it, and the runtime that runs them, on every interpreter here."""
+"""`thawd.streaming`, as handlers use it, and the runtime that runs them, on every installed interpreter."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_parts_of_several_threads_stay_whole() -> None:
 def test_called_as_an_ordinary_handler_it_returns_the_whole_answer() -> None:
     @streaming.handler
     def plain(event: Any, stream: Stream, context: Any) -> None:
-        """What it does."""
+        """Call the handler without streaming and return what it does."""
         stream.write(event)
         stream.write("!")
 
@@ -159,7 +159,7 @@ def handler(event, stream, context):
 
 
 def parts_of(process: Process, event: Any, **head: Any) -> tuple[list[tuple[str, bytes]], dict[str, Any], bytes]:
-    """Parts with their types, and the RESULT."""
+    """Return the parts with their types, and the RESULT."""
     whole = {"id": "rid-1", "arn": "arn:f", "left_ms": 3000, **head}
     process.control.sendall(frames.encode(frames.INVOKE, whole, json.dumps(event).encode()))
     parts = []

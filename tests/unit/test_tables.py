@@ -1,4 +1,4 @@
-"""Claims about tables in SQLite files, and how tables are opened; what all stores promise is in test_table_stores."""
+"""Tables in SQLite files, and how tables are opened. test_table_stores checks what all stores guarantee."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_reader_that_stops_half_way_does_not_keep_the_table_from_being_written
     reader = read_file(path)
     assert next(reader) == ("a", b"{}")
     asyncio.run(store.put("b", b"{}"))
-    # A checkpoint of this mode says 1, for busy, when somebody is still reading
+    # A checkpoint in this mode returns 1, for busy, while another connection reads
     with sqlite3.connect(path) as other:
         assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
     other.close()
@@ -142,7 +142,7 @@ def test_the_reader_tells_at_once_what_is_wrong_with_a_file(tmp_path: Path) -> N
 
 
 def test_a_table_in_a_folder_that_may_only_be_read_is_read() -> None:
-    # Given a table of root's, and a process of nobody's
+    # Given a table that belongs to root, and a process of the user nobody
     if os.getuid():
         pytest.skip("acting as another user takes root")
     folder = Path(tempfile.mkdtemp(prefix="thawd-table-"))

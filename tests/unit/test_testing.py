@@ -1,4 +1,4 @@
-"""The public stand-ins do what the real things do."""
+"""The public fakes behave like the real things."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about starting from snapshots, the platform's side: real processes; stand-ins for thaw where it must fail."""
+"""Starting from snapshots, the platform's side: real processes, and fakes for thaw where it must fail."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def inits(made: Platform) -> int:
 
 
 def exchange_thaw(made: Platform, script: str) -> Origin:
-    """Have a shell script stand in for thaw from now on."""
+    """Replace the thaw program with a shell script from now on."""
     program = made.folder / "stand-in"
     program.write_text(f"#!/bin/sh\n{textwrap.dedent(script)}\n")
     program.chmod(0o755)
@@ -71,7 +71,7 @@ def exchange_thaw(made: Platform, script: str) -> Origin:
 
 
 async def start_and_end(made: Platform) -> StartKind:
-    """Start an environment, have it answer, end it; how it was started."""
+    """Start an environment, invoke it and end it. Return how it was started."""
     environment = await within(made.spawner.start(made.version))
     result = await environment.invoke(invocation(), init_ms=None)
     assert json.loads(result.payload) == environment.child.pid
@@ -99,7 +99,7 @@ def test_thaws_and_what_prepares_them_leave_no_descriptor_open(tmp_path: Path) -
 
 
 def test_starts_at_once_share_one_init_and_one_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawner, "_SLOW_RESTORE_MS", math.inf)  # else a slow machine forks some of them
+    monkeypatch.setattr(spawner, "_SLOW_RESTORE_MS", math.inf)  # otherwise a slow machine forks some of them
 
     async def work() -> None:
         async with platform(tmp_path) as made:
@@ -245,7 +245,7 @@ def test_a_disk_that_is_full_leaves_the_function_forked(tmp_path: Path, monkeypa
 
     def full(path: object) -> os.statvfs_result:
         values = list(real(path))  # type: ignore[call-overload]
-        values[4] = 0  # f_bavail
+        values[4] = 0  # field f_bavail
         return os.statvfs_result(values)
 
     async def work() -> None:
@@ -301,7 +301,10 @@ os.waitpid(pid, 0)
 def test_descriptors_arrive_under_their_numbers_whatever_numbers_they_had(
     tmp_path: Path, numbers: tuple[int, ...]
 ) -> None:
-    """Each pipe holds its own place in the list; the last comes as the log, on standard output and error."""
+    """Each pipe holds its own index in the list.
+
+    The last one is passed as the log, on standard output and standard error.
+    """
     subprocess.run([sys.executable, "-c", PLACED, *map(str, numbers)], cwd=tmp_path, timeout=300, check=True)
     pipes, *rest = (tmp_path / "found").read_text().splitlines()
     assert pipes == "01230"

@@ -1,4 +1,4 @@
-"""Claims about what `thawd tune` chooses among sizes, and about its page."""
+"""What `thawd tune` chooses among memory sizes, and its page."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def tuned(*sizes: Size, weight: float = 0.5, function: str = "f") -> Tuned:
 
 
 def test_cheapest_fastest_and_balanced_by_hand() -> None:
-    # GB-ms: 128 MB x 1,000 = 125, 512 x 300 = 150, 1,769 x 200 = 345.5; and the request with each. A million costs
-    # 2.283, 2.7, 5.958. Balanced: 0.383 + 1, 0.453 + 0.3, 1 + 0.2.
+    # GB-ms: 128 MB x 1,000 ms = 125, 512 x 300 = 150, 1,769 x 200 = 345.5. With the price per request, a million
+    # invocations cost 2.283, 2.7 and 5.958. Balanced: 0.383 + 1, 0.453 + 0.3, 1 + 0.2.
     found = tuned(size(128, 1000), size(512, 300), size(1769, 200))
     assert found.per_million == {
         128: pytest.approx(2.283, abs=0.001),

@@ -1,4 +1,4 @@
-"""Claims about `thawd.queue.upkeep`: events whose function is gone become dead letters, and others do not."""
+"""`thawd.queue.upkeep`: events whose function no longer exists become dead letters, and others do not."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_events_of_functions_that_a_stop_takes_away_are_not_given_up(tmp_path: P
         upkeep = Upkeep(
             state, queue, DeadLetters(state), names=lambda: names, retention_s=1e9, report=lambda line: None
         )
-        # Given an event older than any is kept, whose function is there
+        # Given an event that is older than the age limit, whose function exists
         await queue.put([NewEvent(function="f", payload=b"1", request_id="id")], now=1.0)
         await upkeep.sweep()
         assert (await queue.depth())["f"].queued == 1
-        # When the server stops, and with it the function
+        # When the server stops, which removes the function
         upkeep.stop()
         names.clear()
         await upkeep.sweep()

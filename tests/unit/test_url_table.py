@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.function_urls.table`: which function an address belongs to."""
+"""`thawd.gateway.function_urls.table`: which function an address belongs to."""
 
 from __future__ import annotations
 

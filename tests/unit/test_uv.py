@@ -1,4 +1,4 @@
-"""Environments made by uv: what pip would install, by pip's settings; pip where uv would not do the same."""
+"""Virtual environments made by uv: the same packages and settings as with pip; pip is used if uv would differ."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def no_settings_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def prepare(
     requirements: Path, *, environ: dict[str, str] | None = None, python: Interpreter = ME, uv: Path | None = UV
 ) -> tuple[Path, list[str]]:
-    """The environment and what was said; caches and settings of the machine have no part in it."""
+    """Make a virtual environment. Return it with the printed lines. The machine's caches and settings are not used."""
     folder, lines = requirements.parent, list[str]()
     plain = {
         name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "XDG_", "SSL_CERT"))
@@ -47,7 +47,7 @@ def prepare(
 
 
 def version_in(python: Path) -> str:
-    """The version of `tiny` that an environment has."""
+    """Return the version of `tiny` in a virtual environment."""
     said = subprocess.run(
         [python, "-c", "import tiny; print(tiny.VERSION)"], capture_output=True, text=True, check=True
     )
@@ -137,7 +137,7 @@ def test_a_hash_is_checked_and_demands_hashes_of_all_as_with_pip(tmp_path: Path)
     assert (version_in(made), by_pip(lines)) == ("1.0", False)
 
     other = "0" * 64
-    # The message is pip's, which tries what uv has refused
+    # The message is pip's, which tries again after uv has refused
     with pytest.raises(EnvironmentBuildError, match="DO NOT MATCH THE HASHES"):
         prepare(requirements_file(tmp_path, f"{head}tiny==1.0 --hash=sha256:{other}\n"))
     assert wants_hashes(requirements_file(tmp_path, f"tiny==1.0 --hash=sha256:{digest}\nother\n"))
@@ -146,7 +146,7 @@ def test_a_hash_is_checked_and_demands_hashes_of_all_as_with_pip(tmp_path: Path)
 
 
 def made_up_python(folder: Path) -> Interpreter:
-    """An interpreter whose environments are copies of itself, and whose pip says so."""
+    """Return an interpreter whose virtual environments are copies of itself, and whose pip prints a line."""
     text = 'case "$*" in *"-m venv"*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;; *) echo "pip was run" ;; esac'
     return Interpreter(program(folder / "python", text), (3, 12, 0))
 
@@ -284,7 +284,7 @@ def test_files_of_pip_in_its_order(tmp_path: Path) -> None:
         "UV_HTTP_TIMEOUT": "8",
         "UV_HTTP_RETRIES": "1",
     }
-    # The file that a variable names takes the place of the user's
+    # The file that this variable names replaces the user's
     own = {"PIP_CONFIG_FILE": str(tmp_path / "own" / "pip.conf")}
     assert settings_of(tmp_path, own)[1]["UV_DEFAULT_INDEX"] == "https://own.example"
     assert settings_of(tmp_path, own | {"PIP_INDEX_URL": "https://v.example"})[1]["UV_DEFAULT_INDEX"] == (

@@ -1,7 +1,7 @@
-"""Claims about `thawd.publishing.virtual_environments`: an environment of requirements is made once and whole.
+"""`thawd.publishing.virtual_environments`: a virtual environment for requirements is made once and completely.
 
-It is made anew when what it is made of changes, and removed when nobody uses it. By real programs, some of them made
-up for the purpose.
+It is made again when its inputs change, and removed when no process uses it. The tests use real programs, some of them
+made for the purpose.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def prepare(requirements: Path, root: Path, *, python: Interpreter = ME, lines: 
 
 
 def installer(folder: Path, *, on_install: str = "true") -> Interpreter:
-    """A made-up interpreter: it notes each start, makes an "environment" of itself, and "installs" as told."""
+    """Return a fake interpreter.
+
+    It records each start, makes a "virtual environment" from itself, and "installs" with the given script.
+    """
     script = f"""
         echo "$@" >> {folder}/starts
         case "$*" in
@@ -53,12 +56,12 @@ def starts(folder: Path) -> int:
 
 
 def left(root: Path) -> list[str]:
-    """What is in the folder of environments, but for the locks."""
+    """Return the contents of the folder of virtual environments, except the locks."""
     return [path.name for path in root.iterdir() if path.suffix != ".lock"]
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is seen that another process does; at most half a minute."""
+    """Wait, for at most half a minute, until another process has done something."""
     deadline = time.monotonic() + 300
     while not is_so():
         assert time.monotonic() < deadline, "it never came to be"
@@ -177,7 +180,7 @@ def test_callers_in_several_processes_wait_for_one_build(tmp_path: Path) -> None
         )
         for _ in range(2)
     ]
-    # Given four calls in two processes, of which one builds and three have said that they wait
+    # Given four calls in two processes: one builds, and three have printed that they wait
     said: list[str] = []
     seen = threading.Semaphore(0)
 
@@ -193,7 +196,7 @@ def test_callers_in_several_processes_wait_for_one_build(tmp_path: Path) -> None
     for _ in range(4):
         assert seen.acquire(timeout=300), said
     assert sum("waiting for another process" in line for line in said) == 3, said
-    # When the build can go on
+    # When the build may continue
     gate.write_text("go\n")
     for caller, listener in zip(callers, listeners, strict=True):
         assert caller.wait(timeout=300) == 0
@@ -201,7 +204,7 @@ def test_callers_in_several_processes_wait_for_one_build(tmp_path: Path) -> None
         assert caller.stdout
         caller.stdout.close()
 
-    # Then all have the same environment, and it was made once
+    # Then all have the same virtual environment, and it was made once
     assert len({path for line in said if line.startswith("/") for path in line.split()}) == 1
     assert starts(tmp_path) == 2
 
@@ -211,7 +214,7 @@ def test_cancelling_kills_the_installer_and_leaves_no_half_environment(
     tmp_path: Path, loop_factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
     requirements = requirements_file(tmp_path)
-    # The installer's child, too, and it holds the other end of the output.
+    # The installer's child must be killed, too. It holds the other end of the output pipe.
     python = installer(tmp_path, on_install=f"cd {tmp_path}; sleep 60 & echo $$ $! > pids; mv pids up; wait")
 
     async def cancel() -> None:
@@ -220,7 +223,7 @@ def test_cancelling_kills_the_installer_and_leaves_no_half_environment(
         )
         await until((tmp_path / "up").exists)
         pids = [int(pid) for pid in (tmp_path / "up").read_text().split()]
-        births = {pid: birth(pid) for pid in pids}  # on a busy machine a number is soon another process's
+        births = {pid: birth(pid) for pid in pids}  # on a busy machine another process may soon have the same id
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -233,7 +236,7 @@ def test_cancelling_kills_the_installer_and_leaves_no_half_environment(
 
 
 def birth(pid: int) -> int:
-    """When the process began, clock ticks since the machine did; -1 when it has ended."""
+    """Return when the process started, in clock ticks since boot; -1 if it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -257,7 +260,7 @@ def test_after_a_killed_builder_the_next_one_waits_for_its_installer_and_starts_
     """
 
     async def take_over() -> Path:
-        # Given a builder that was killed while its installer lives on
+        # Given a builder that was killed while its installer still runs
         builder = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -268,7 +271,7 @@ def test_after_a_killed_builder_the_next_one_waits_for_its_installer_and_starts_
         await until((tmp_path / "first").exists)
         builder.send_signal(signal.SIGKILL)
         await builder.wait()
-        # When another one comes
+        # When another builder comes
         lines: list[str] = []
         call = asyncio.ensure_future(
             prepare_environment(requirements, python, tmp_path / "environments", on_line=lines.append)
@@ -282,7 +285,7 @@ def test_after_a_killed_builder_the_next_one_waits_for_its_installer_and_starts_
 
     made = asyncio.run(take_over())
 
-    # And it makes the environment from the beginning
+    # And it makes the virtual environment from the beginning
     assert starts(tmp_path) == 4
     assert not (made.parents[1] / "half").exists()
     assert left(tmp_path / "environments") == [made.parents[1].name]

@@ -1,4 +1,4 @@
-"""Claims about `thawd.grammar.wildcards`: a star stands for any characters, and matching takes no longer for it."""
+"""`thawd.grammar.wildcards`: a star matches any characters, and many stars do not slow the matching down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about `thawd.wire`: frames survive any cutting of the stream, and nothing sent breaks the reader."""
+"""`thawd.wire`: frames arrive whole however the stream is split, and no sent bytes break the reader."""
 
 from __future__ import annotations
 

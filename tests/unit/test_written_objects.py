@@ -1,4 +1,4 @@
-"""Claims about objects that thawd writes for functions: they have the rights of any new file, and leave no scraps."""
+"""Objects that thawd writes for functions: they have the mode of any new file, and no temporary files are left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The yardstick: what it judges, and that its report tells it."""
+"""The yardstick: which promises it checks, and that its report has the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def run(engine: str, *answers: tuple[str, float], wrong: int = 0) -> Run:
-    """A run by `engine`: answers by start kind and latency, the last `wrong` of them wrong."""
+    """A run with `engine`: answers by start kind and latency. The last `wrong` of them are wrong."""
     count = len(answers)
     nothing: list[float | None] = [None] * count
     columns = Columns(
@@ -98,7 +98,7 @@ def test_what_a_workload_tells_that_measures_itself_stands_in_both_forms() -> No
 
 
 def test_the_report_has_each_engine_the_reference_what_does_not_hold_and_how_busy_the_machine_was() -> None:
-    # Given a workload with a reference whose promise does not hold, and one that was left out
+    # Given a workload with a reference and a promise that is not kept, and a workload that was left out
     reference = {"source": "a page", "rows": {"elsewhere": [1, 2, 3, 4, 5555]}}
     one = workload(
         run("cold", ("cold", 900.0), ("warm", 10.0)),
@@ -106,9 +106,9 @@ def test_the_report_has_each_engine_the_reference_what_does_not_hold_and_how_bus
         slowest_over_median=2.0,
         reference=reference,
     )
-    # When it is reported
+    # When the report is made
     texts = [report([one], {"other": "no torch"}, took_s=60, load_before=99.0) for report in (markdown, page)]
-    # Then both forms tell it
+    # Then both forms contain that
     for text in texts:
         assert all(word in text for word in ("cold", "thaw", "elsewhere", "5,555", "a page", "no torch"))
         assert "does not hold" in text
@@ -121,7 +121,7 @@ def test_the_report_has_each_engine_the_reference_what_does_not_hold_and_how_bus
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/yardstick.toml")), ids=lambda path: path.parent.name)
 def test_what_an_example_asks_for_can_be_read(path: Path) -> None:
     asked = tomllib.loads(path.read_text())
-    if "command" in asked:  # it measures itself
+    if "command" in asked:  # the workload measures itself
         assert (path.parent / asked["command"][0]).exists()
         return
     assert {"title", "target", "requests", "concurrency", "payload", "expect"} <= set(asked)

@@ -1,4 +1,4 @@
-"""A package `tiny`, made by hand, and files that require it."""
+"""A package `tiny`, and requirements files that name it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def wheel(folder: Path, version: str = "1.0") -> Path:
-    """A package `tiny`, by hand."""
+    """Make a wheel of the package `tiny`."""
     folder.mkdir(exist_ok=True)
     path = folder / f"tiny-{version}-py3-none-any.whl"
     info = f"tiny-{version}.dist-info"

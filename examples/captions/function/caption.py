@@ -1,4 +1,4 @@
-"""A caption for each image that lands in the bucket, by thawd's own bucket and table."""
+"""Writes a caption for each image that arrives in the bucket, with thawd's own bucket and table."""
 
 from urllib.parse import unquote_plus
 

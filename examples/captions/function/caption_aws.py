@@ -1,4 +1,7 @@
-"""A caption for each image that lands in the bucket, by boto3 with S3 and DynamoDB: runs on AWS Lambda as it is."""
+"""Writes a caption for each image that arrives in the bucket, with S3 and DynamoDB through boto3.
+
+Runs unchanged on AWS Lambda.
+"""
 
 import os
 from urllib.parse import unquote_plus
@@ -10,7 +13,7 @@ _clients = {}
 
 
 def client(service):
-    # Made by the first invocation, not at init: a snapshot must hold no open connection and no credentials.
+    # The first invocation makes the clients, not init: a snapshot must hold no open connection and no credentials.
     if service not in _clients:
         _clients[service] = boto3.client(service)
     return _clients[service]

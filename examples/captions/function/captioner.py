@@ -1,4 +1,4 @@
-"""ViT-GPT2 by transformers: a picture's bytes in, its caption out. Loaded once, in the init phase."""
+"""ViT-GPT2 with transformers: takes a picture's bytes and returns its caption. The init phase loads it once."""
 
 import io
 import os
@@ -15,7 +15,8 @@ BEAMS = 4
 MOST_NEW_TOKENS = 16
 FOLDER = str(Path(__file__).with_name("model"))
 
-tqdm.tqdm.monitor_interval = 0  # else progress bars leave a thread behind, and a process with threads is not forked
+# otherwise progress bars leave a thread behind, and a process with threads is not forked
+tqdm.tqdm.monitor_interval = 0
 torch.set_num_threads(1)  # an environment has one invocation at a time
 Image.preinit()
 model = VisionEncoderDecoderModel.from_pretrained(FOLDER).eval()

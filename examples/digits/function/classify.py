@@ -12,8 +12,8 @@ from PIL import Image
 
 import thawd
 
-# Out here is the init phase: it runs once, and environments that are forked find everything loaded.
-Image.preinit()  # else Pillow loads its decoders at the first picture, in every environment anew
+# Code at the top level runs once, in the init phase. Forked environments have everything loaded already.
+Image.preinit()  # otherwise each environment loads Pillow's decoders at its first picture
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1  # an environment has one invocation at a time, and threads do not survive a fork
 session = onnxruntime.InferenceSession(str(Path(__file__).with_name("digits.onnx")), options)

@@ -1,10 +1,10 @@
-"""Two ways to serve many models by one function.
+"""Two ways to serve many models with one function.
 
-``resident`` loads whatever model a request names, keeps as many as fit ``MEMORY_MB``, and notices within seconds when
-one is replaced in the store. ``single`` has the one model that its variable ``MODEL`` names: published once for each
-model, with SnapStart, it is there as soon as its environment is thawed.
+``resident`` loads the model that a request names. It keeps as many as fit into ``MEMORY_MB`` and notices within seconds
+when one is replaced in the store. ``single`` serves the one model that its variable ``MODEL`` names. It is published
+once for each model, with SnapStart, so the model is loaded as soon as the environment is thawed.
 
-An event: ``{"model": "model-007", "image": "<64 x 64 x 3 bytes, Base64>"}``, by HTTP as the body.
+An event is ``{"model": "model-007", "image": "<64 x 64 x 3 bytes, Base64>"}``; over HTTP it is the body.
 """
 
 import base64
@@ -21,14 +21,15 @@ FOLLOW_S = 1.0
 
 
 def address_of(name):
-    """Where a model is: below ``STORE``, such as s3://bucket/models, else in the bucket ``models``, a folder."""
+    """Return a model's address: below ``STORE``, such as s3://bucket/models, or else in the local bucket ``models``."""
     store = os.environ.get("STORE") or "file:" + thawd.bucket("models").folder
     place, mark, parameters = store.partition("?")
     return f"{place}/{name}.onnx{mark}{parameters}"
 
 
 def load(model):
-    """Mapped, not prepacked: the optimised copy has the weights of convolutions in their final layout."""
+    """Load a model mapped, without prepacking: the optimised copy has convolution weights in their final layout
+    already."""
     return models.load_onnx(model, prepack=False, optimise=os.environ.get("OPTIMISE") != "no")
 
 
@@ -53,7 +54,7 @@ def answer(loaded, event, how, began_s):
 
 if os.environ.get("MODEL"):
     only = load(models.open(address_of(os.environ["MODEL"])))
-    # The first run makes the session's buffers: before the snapshot, so that no copy makes them again.
+    # The first run allocates the session's buffers. It happens before the snapshot, so that the copies need not do it.
     only.value.run(["scores"], {"image": numpy.zeros((1, 64, 64, 3), numpy.uint8)})
     invoked = False
 else:
@@ -62,7 +63,7 @@ else:
 
 
 def single(event, context):
-    """One model, loaded when the version was published."""
+    """Answer with the one model that was loaded when the version was published."""
     global invoked
     began_s = time.perf_counter()
     if event["model"] != os.environ["MODEL"]:
@@ -72,7 +73,7 @@ def single(event, context):
 
 
 def resident(event, context):
-    """Any model, loaded when it is asked for."""
+    """Answer with any model, loaded when it is requested."""
     if "body" in event:
         event = json.loads(base64.b64decode(event["body"]) if event["isBase64Encoded"] else event["body"])
     began_s, before = time.perf_counter(), residents.hits

@@ -1,4 +1,4 @@
-"""What is on the picture? POST /predict with a picture answers the five likeliest classes of Inception V3."""
+"""What does the picture show? POST /predict with a picture answers the five likeliest classes of Inception V3."""
 
 import base64
 import io
@@ -9,10 +9,11 @@ import numpy as np
 import onnxruntime
 from PIL import Image
 
-# Out here is the init phase: it runs once, before the snapshot; environments are thawed with all of it in place.
+# Code at the top level runs once, in the init phase, before the snapshot. Thawed environments have it all loaded.
 Image.preinit()
 options = onnxruntime.SessionOptions()
-options.intra_op_num_threads = 1  # an environment has one invocation at a time; there are as many as there are requests
+# an environment has one invocation at a time; further requests get further environments
+options.intra_op_num_threads = 1
 session = onnxruntime.InferenceSession(str(Path(__file__).with_name("inception_v3.onnx")), options)
 SIZE = session.get_inputs()[0].shape[2]
 MOST = 5

@@ -1,7 +1,6 @@
-"""From bucket to table: for each picture a row with `UUID`, `ImageName`, `ObjectClass`.
+"""From bucket to table: writes for each picture a row with `UUID`, `ImageName`, `ObjectClass`.
 
-Events are delivered at least once. The UUID is therefore made of bucket and name: a second delivery writes the same
-row.
+Events are delivered at least once. So the UUID is computed from bucket and name: a second delivery writes the same row.
 """
 
 import uuid

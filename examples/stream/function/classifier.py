@@ -1,7 +1,9 @@
-"""ResNet-50 v2 and its labels, both objects of the bucket `models`: put others there, and the next picture is theirs.
+"""ResNet-50 v2 and its labels, both objects of the bucket `models`. If they are replaced there, the next picture uses
+the new ones.
 
-MODELS names a folder to take them from instead.
-ACCELERATION=off switches ONNX Runtime's off: no fused operators, no memory layout made for the processor's vectors.
+The variable MODELS names a folder to read them from instead.
+ACCELERATION=off switches off ONNX Runtime's acceleration: no fused operators, no memory layout for the processor's
+vectors.
 """
 
 import io
@@ -22,7 +24,7 @@ _held = {}
 
 
 def follow(key, load):
-    """What `load` made of the object's file; made anew when the object is another."""
+    """Return the result of `load` on the object's file. Load it again when the object has changed."""
     path = str(Path(FOLDER, key)) if FOLDER else thawd.bucket("models").path(key)
     found = Path(path).stat()
     mark = (found.st_ino, found.st_size, found.st_mtime_ns)
@@ -54,4 +56,4 @@ def classify(picture):
     return {"ObjectClass": labels[best], "Score": round(float(scores[best]), 4)}
 
 
-follow(MODEL, load_model), follow(LABELS, load_labels)  # in the init phase, and so in the snapshot
+follow(MODEL, load_model), follow(LABELS, load_labels)  # in the init phase, so that the snapshot contains both

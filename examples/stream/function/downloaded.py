@@ -1,7 +1,7 @@
-"""As `stream`, but libraries, model and labels are downloaded from the bucket `models` to /tmp at init, the libraries
-unpacked before anything of them is imported.
+"""Like `stream`, but init downloads libraries, model and labels from the bucket `models` to /tmp.
 
-That is how functions larger than a deployment package may be were built; every cold start does all of it again.
+It unpacks the libraries before it imports anything from them. Functions larger than a deployment package were built in
+this way. Every cold start repeats all of it.
 """
 
 import io

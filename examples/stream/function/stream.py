@@ -1,4 +1,4 @@
-"""From bucket to bucket: for each picture a JSON object of the same name."""
+"""From bucket to bucket: writes for each picture a JSON object of the same name."""
 
 import json
 from urllib.parse import unquote_plus

@@ -2,9 +2,9 @@
 
     python digits.py IMAGE waiting|busy    with model.onnx in the working folder
 
-Prints a digest of all that was computed, freezes, and waits to be killed; a copy computes and prints it again, says
-``pass`` and ends like any program. ``busy`` has five threads that multiply matrices, classify and allocate memory, at
-the freeze as before and after; each compares all it computes with what it computed first.
+Prints a digest of all results, freezes, and waits to be killed. A copy computes and prints the digest again, prints
+``pass`` and ends normally. With ``busy``, five threads multiply matrices, classify and allocate memory before, during
+and after the freeze. Each compares its results with its first ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import onnxruntime
 from thawd.snapshot import engine
 
 DEADLINE_S = 60.0
-REST_S = 0.0005  # else a copy would take as long as its threads are many
+REST_S = 0.0005  # without a pause, the time of a copy would grow with its number of threads
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.malloc.argtypes = [ctypes.c_size_t]
@@ -37,23 +37,23 @@ session = onnxruntime.InferenceSession("model.onnx", options, providers=["CPUExe
 
 
 def pictures(seed: int) -> np.ndarray:
-    """(8, 64), float32, 0 to 1."""
+    """Return pictures: (8, 64), float32, 0 to 1."""
     return (np.arange(seed, seed + 512, dtype=np.float32).reshape(8, 64) * 0.37) % 1
 
 
 def classify(seed: int) -> bytes:
-    """Probabilities, float32 (8, 10), as bytes."""
+    """Return probabilities, float32 (8, 10), as bytes."""
     return bytes(session.run(None, {"pixels": pictures(seed)})[0].tobytes())
 
 
 def multiply(seed: int) -> bytes:
-    """A product of whole numbers, large enough for the threads of the BLAS library."""
+    """Return a product of integers, large enough for the BLAS library to use its threads."""
     left = np.arange(seed, seed + 128 * 128, dtype=np.float64).reshape(128, 128) % 101
     return (left @ left.T).tobytes()
 
 
 def allocate(seed: int) -> bytes:
-    """Python objects, arrays and blocks of the C library come and go."""
+    """Allocate and free Python objects, arrays and blocks of the C library."""
     names = {f"name {number}": [number] * (number % 50) for number in range(seed, seed + 200)}
     blocks = [libc.malloc(16 + number * 977 % 90000) for number in range(20)]
     for number, block in enumerate(blocks):
@@ -67,7 +67,7 @@ def allocate(seed: int) -> bytes:
 
 
 class Busy(threading.Thread):
-    """Computes the same again and again, until it is told to stop."""
+    """Repeats the same computation until it is told to stop."""
 
     def __init__(self, compute: Callable[[int], bytes], seed: int) -> None:
         super().__init__(name=f"{compute.__name__} {seed}", daemon=True)
@@ -86,14 +86,14 @@ class Busy(threading.Thread):
             self.wrong = repr(error)
 
     def goes_on(self) -> None:
-        """Wait for the end of a round."""
+        """Wait until a round ends, which shows that the thread still runs."""
         self.went_on.clear()
-        assert self.went_on.wait(DEADLINE_S), f"{self.name} stands still"
+        assert self.went_on.wait(DEADLINE_S), f"{self.name} makes no progress"
         assert not self.wrong, f"{self.name}: {self.wrong}"
 
 
 def digest() -> str:
-    """Of all results."""
+    """Return a digest of all results."""
     results = [compute(seed) for seed in range(2) for compute in (classify, multiply, allocate)]
     return hashlib.sha256(b"".join(results)).hexdigest()
 

@@ -1,4 +1,5 @@
-"""Writes a perceptron of 64 inputs, two layers of 1,024 and 10 classes: ``python make_model.py FILE``. 4.5 MB."""
+"""Writes a perceptron of 64 inputs, two layers of 1,024 and 10 classes: ``python make_model.py FILE``. It has 4.5
+MB."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ OPSET = 13
 
 
 def main(path: Path) -> None:
-    """Weights are made up, the same every time."""
+    """Write the model. The weights are made up and the same every time."""
     random = np.random.default_rng(7)
     nodes, weights = [], []
     for number, (inputs, outputs) in enumerate(itertools.pairwise(WIDTHS)):

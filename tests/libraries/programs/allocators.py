@@ -1,4 +1,4 @@
-"""The C library's malloc, or the one that LD_PRELOAD names, and nothing else."""
+"""Uses only the C library's malloc, or the one that LD_PRELOAD names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import scenario
 
 
 class Allocators:
-    """Objects of all sizes that stay, and more that come and go."""
+    """Objects of all sizes that are kept, and others that are allocated and freed."""
 
     def __init__(self) -> None:
         chance = random.Random(7)

@@ -15,7 +15,7 @@ SIZE = 160
 
 
 class Arrays:
-    """A matrix kept through the freeze, and what is computed with it."""
+    """A matrix kept through the freeze, and computations with it."""
 
     def __init__(self, options: scenario.Options) -> None:
         threadpool_limits(options.threads)

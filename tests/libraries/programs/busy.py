@@ -1,4 +1,4 @@
-"""Frozen in the middle of work: five threads that multiply, run ONNX Runtime and torch, allocate, and take locks."""
+"""A process frozen during work: five threads that multiply, run ONNX Runtime and torch, allocate, and take locks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from threadpoolctl import threadpool_limits
 
 DEADLINE_S = 60.0
 SIZE = 100
-TURNS = 3  # that each thread must have made before the freeze and again after the thaw
+TURNS = 3  # turns that each thread must have made before the freeze, and again after the thaw
 
 
 class Busy:
-    """Threads that never stop, and a counter of turns for each."""
+    """Threads that never stop, with a counter of turns for each."""
 
     def __init__(self, options: scenario.Options) -> None:
         torch.set_num_threads(options.threads)
@@ -37,7 +37,7 @@ class Busy:
         self._wrong: list[BaseException] = []
         kinds = (self._multiply, self._infer, self._torch, self._allocate, self._pass_on)
         self._turns = {work.__name__: threading.Semaphore(0) for work in kinds}
-        # Daemons, so that a failed check ends the process.
+        # Daemon threads, so that a failed check ends the process.
         self._threads = [threading.Thread(target=self._go_on, args=(work,), daemon=True) for work in kinds]
         for thread in self._threads:
             thread.start()
@@ -52,7 +52,7 @@ class Busy:
             while turns.acquire(blocking=False):
                 pass
         self._wait_for_turns()
-        self._ended.set()  # before anything forks: OpenBLAS hangs where one thread multiplies and another forks
+        self._ended.set()  # before anything forks: OpenBLAS hangs if one thread multiplies while another forks
         for thread in self._threads:
             thread.join(DEADLINE_S)
             assert not thread.is_alive()
@@ -61,7 +61,7 @@ class Busy:
     def _wait_for_turns(self) -> None:
         for name, turns in self._turns.items():
             for _ in range(TURNS):
-                assert turns.acquire(timeout=DEADLINE_S), f"{name} stands still: {self._wrong}"
+                assert turns.acquire(timeout=DEADLINE_S), f"{name} makes no progress: {self._wrong}"
 
     def _go_on(self, work: Callable[[int], None]) -> None:
         turn = 0

@@ -1,4 +1,4 @@
-"""transformers: ViT-GPT2 of a small configuration, its weights mapped from a safetensors file, beam search."""
+"""transformers: a small ViT-GPT2 with weights mapped from a safetensors file, and beam search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEAMS = 4
 
 
 class Captions:
-    """A model made from a fixed seed, saved, and loaded as a user loads one."""
+    """A model made from a fixed seed, saved, and loaded as users do."""
 
     def __init__(self, options: scenario.Options) -> None:
         torch.set_num_threads(options.threads)

@@ -1,4 +1,4 @@
-"""Compares what two processes have answered. Standard library only: it runs in frozen processes, too."""
+"""Compares the answers of two processes. Uses only the standard library, because it also runs in frozen processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ABSOLUTE_TOLERANCE = 1e-6
 
 
 def first_difference(got: Any, wanted: Any, place: str) -> str | None:
-    """Where two answers differ, or None; numbers with a fraction may differ by rounding."""
+    """Return the first place where two answers differ, or None. Floats may differ by rounding."""
     if isinstance(wanted, float) and isinstance(got, float):
         same = math.isclose(got, wanted, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE)
     elif isinstance(wanted, list) and isinstance(got, list) and len(got) == len(wanted):

@@ -19,7 +19,7 @@ import web
 
 
 class Everything:
-    """One of each."""
+    """One instance of each program."""
 
     def __init__(self, options: scenario.Options) -> None:
         with_options = (

@@ -1,4 +1,4 @@
-"""polars: lazy and streaming queries in its own threads, with its own jemalloc."""
+"""polars: lazy and streaming queries in polars' own threads, with its own jemalloc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS = 50_000
 
 
 class Frames:
-    """A frame kept through the freeze; the threads of polars and tokio are up by then."""
+    """A frame kept through the freeze. The threads of polars and tokio are running by then."""
 
     def __init__(self) -> None:
         self._frame = self._made(0)

@@ -1,7 +1,7 @@
-"""What the kernel promises about memory, asked directly of memory that was written before the freeze.
+"""What the kernel guarantees about memory, tested on memory that was written before the freeze.
 
-Also takes thawd's answer to madvise and mremap out again, which shows that the checks here need it. It runs in the
-frozen process: standard library only.
+It can also remove thawd's hooks of madvise and mremap, which shows that the checks fail without them. It runs in the
+frozen process and uses only the standard library.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from memory import PAGE, C, MapHeap
 PAGES = 512
 OLD = 0x5A
 NEW = 0xA5
-CODE_BYTES = 16  # at the start of a function; the jump that thawd writes there is shorter
+CODE_BYTES = 16  # bytes at the start of a function; the jump that thawd writes there is shorter
 
 C.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
@@ -33,7 +33,7 @@ class WrittenBefore:
         """Drop, free and grow this memory.
 
         Raises:
-            AssertionError: a byte is not what the kernel promises.
+            AssertionError: a byte is not what the kernel guarantees.
         """
         dropped, freed, grown, moved = self._blocks
         start, length = PAGE * 7, PAGE * 100
@@ -45,11 +45,11 @@ class WrittenBefore:
         freed.owner.madvise(mmap.MADV_FREE, start, length)
         freed.check(start)
         freed.check(start=start + length)
-        freed.fill(NEW)  # what is written after MADV_FREE stays
+        freed.fill(NEW)  # data written after MADV_FREE stays
         freed.check()
 
         for block, times in ((grown, 2), (moved, 64)):
-            longer = self._heap.resized(block, block.length * times)  # checks that what is new is zero
+            longer = self._heap.resized(block, block.length * times)  # checks that the added part is zero
             longer.check(PAGES * PAGE)
             longer.fill(NEW)
             longer.check()
@@ -57,10 +57,10 @@ class WrittenBefore:
 
 
 def unhook() -> None:
-    """Put the C library's own code of madvise and mremap back, from its file.
+    """Restore the C library's own code of madvise and mremap from its file.
 
     Raises:
-        AssertionError: it was not changed, so there is nothing to take out.
+        AssertionError: it was not changed, so there is nothing to restore.
     """
     for name in ("madvise", "mremap"):
         address = ctypes.cast(getattr(C, name), ctypes.c_void_p).value
@@ -73,12 +73,12 @@ def unhook() -> None:
 
 
 def code_in_file(address: int) -> bytes:
-    """The bytes at `address`, which is in the C library's code, as its file has them."""
+    """Return the bytes that the C library's file has for `address`, which is in its code."""
     nearest = None
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, _protection, offset, _device, _inode, *path = line.split(maxsplit=5)
         start = int(span.split("-")[0], 16)
-        # The page itself is mapped from the image, since it was changed; what lies before it tells where it was.
+        # The changed page itself is mapped from the image. The mapping before it shows where the file was mapped.
         if start <= address and path and path[0].endswith("/libc.so.6"):
             nearest = (path[0], address - start + int(offset, 16))
     assert nearest is not None, "there is no C library below that address"

@@ -1,4 +1,4 @@
-"""numba: machine code made before the freeze, more of it after the thaw, its parallel threads."""
+"""numba: machine code compiled before the freeze, more compiled after the thaw, and numba's parallel threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import scenario
 
 @numba.njit
 def collatz(start: int) -> int:
-    """Steps until 1."""
+    """Return the number of steps to 1."""
     steps = 0
     while start != 1:
         start = start // 2 if start % 2 == 0 else 3 * start + 1
@@ -21,7 +21,7 @@ def collatz(start: int) -> int:
 
 @numba.njit(parallel=True)
 def norms(rows: np.ndarray) -> np.ndarray:
-    """The length of each row."""
+    """Return the length of each row."""
     found = np.zeros(len(rows))
     for at in numba.prange(len(rows)):
         found[at] = np.sqrt((rows[at] ** 2).sum())

@@ -1,12 +1,12 @@
-"""Works every allocator of the process under a checker that knows what each byte must be.
+"""Uses every allocator of the process and checks every byte.
 
-Memory of a thawed process is mapped from an image. Where an allocator gives pages back to the kernel (madvise) and
-takes them again, it counts on zeros; where it grows a block (mremap), it counts on new pages behind it. A block here is
-filled with one byte value, checked over its whole length before it is freed or resized, and a block that was asked for
-zeroed is checked to be zero.
+Memory of a thawed process is mapped from an image. When an allocator returns pages to the kernel (madvise) and uses
+them again, it expects zeros. When it grows a block (mremap), it expects new pages at the end. Each block here is filled
+with one byte value and is checked completely before it is freed or resized. A block that was requested as zeroed memory
+is checked for zeros.
 
-It runs in the frozen process: standard library only; numpy, torch, polars and pyarrow where the program has loaded
-them.
+It runs in the frozen process and uses only the standard library, and those of numpy, torch, polars and pyarrow that the
+program has loaded.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ C.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 
 @dataclass
 class Block:
-    """Memory of one allocation, all of whose bytes are `mark`."""
+    """Memory of one allocation. All its bytes are `mark`."""
 
     address: int
     length: int
@@ -54,7 +54,7 @@ class Block:
         """Check that `length` bytes from `start` on are all `mark`.
 
         Raises:
-            AssertionError: one is not; names the first.
+            AssertionError: a byte differs; the message names the first.
         """
         end = self.length if length is None else length
         mark = self.mark if mark is None else mark
@@ -78,20 +78,20 @@ class Heap(Protocol):
     name: str
 
     def zeroed(self, length: int) -> Block:
-        """A new block, which the allocator says is zero."""
+        """Return a new block that the allocator guarantees to be zero."""
 
     def unset(self, length: int) -> Block:
-        """A new block of any contents."""
+        """Return a new block with any contents."""
 
     def resized(self, block: Block, length: int) -> Block:
-        """`block` with another length; the contents of the shorter of both stay."""
+        """Return `block` with another length. The contents stay up to the shorter of the two lengths."""
 
     def free(self, block: Block) -> None:
-        """Give `block` back."""
+        """Free `block`."""
 
 
 class CHeap:
-    """malloc, whichever library it comes from."""
+    """malloc, from whichever library provides it."""
 
     name = "malloc"
 
@@ -109,7 +109,7 @@ class CHeap:
 
 
 class MapHeap:
-    """mmap, mremap and munmap; freed pages are dropped by madvise first and must then be zero."""
+    """mmap, mremap and munmap. Freed pages are dropped with madvise first and must then be zero."""
 
     name = "mmap"
 
@@ -135,12 +135,12 @@ class MapHeap:
     def _block(self, area: mmap.mmap, length: int) -> Block:
         exported = ctypes.c_char.from_buffer(area)
         address = ctypes.addressof(exported)
-        del exported  # a mapping with a view on it can be neither resized nor closed
+        del exported  # a mapping that has an exported buffer cannot be resized or closed
         return Block(address, length, area)
 
 
 class NumpyHeap:
-    """numpy's arrays: calloc, realloc, huge pages advised from 4 MiB on."""
+    """numpy's arrays: calloc, realloc, and huge pages requested from 4 MiB on."""
 
     name = "numpy"
 
@@ -155,7 +155,7 @@ class NumpyHeap:
 
     def resized(self, block: Block, length: int) -> Block:
         before, mark = block.length, block.mark
-        block.owner.resize(length, refcheck=False)  # zeroes what is new
+        block.owner.resize(length, refcheck=False)  # zeroes the added part
         resized = self._block(block.owner)
         resized.mark = mark
         resized.check(start=before, mark=0)
@@ -196,7 +196,10 @@ class TorchHeap:
 
 
 class PolarsHeap:
-    """polars' series, in jemalloc built into polars: zeroed vectors take what jemalloc holds to be zero unseen."""
+    """polars' series, in the jemalloc built into polars.
+
+    Zeroed vectors trust jemalloc that its fresh memory is zero.
+    """
 
     name = "polars"
 
@@ -223,7 +226,7 @@ class PolarsHeap:
 
 
 class ArrowHeap:
-    """A memory pool of pyarrow: the system's allocator, jemalloc or mimalloc, the last two built into pyarrow."""
+    """A memory pool of pyarrow: the system's allocator, or jemalloc or mimalloc, which are built into pyarrow."""
 
     def __init__(self, arrow: Any, pool: Any) -> None:
         self.name = f"pyarrow {pool.backend_name}"
@@ -248,14 +251,14 @@ class ArrowHeap:
 
 
 def arrow_pools(arrow: Any) -> list[Any]:
-    """The memory pools that this build of pyarrow has."""
+    """Return the memory pools that this build of pyarrow has."""
     makers = {"system": arrow.system_memory_pool, "jemalloc": arrow.jemalloc_memory_pool}
     makers["mimalloc"] = arrow.mimalloc_memory_pool
     return [makers[name]() for name in arrow.supported_memory_backends()]
 
 
 def loaded_heaps() -> list[Heap]:
-    """Every allocator of the libraries that are loaded."""
+    """Return every allocator of the libraries that are loaded."""
     heaps: list[Heap] = [CHeap(), MapHeap()]
     loaded = sys.modules.get
     if numpy := loaded("numpy"):
@@ -270,7 +273,7 @@ def loaded_heaps() -> list[Heap]:
 
 
 def some_length(chance: random.Random) -> int:
-    """A length in bytes; each power of two is as likely as any other."""
+    """Return a length in bytes. All powers of two are equally likely."""
     return int(2 ** chance.uniform(SMALLEST_POWER, LARGEST_POWER))
 
 
@@ -278,7 +281,7 @@ def churn(heap: Heap, *, seed: int, steps: int) -> None:
     """Allocate, fill, resize and free blocks at random, checking every byte.
 
     Raises:
-        AssertionError: a byte is not what it must be.
+        AssertionError: a byte has the wrong value.
     """
     chance = random.Random(seed)
     live: list[Block] = []
@@ -304,7 +307,7 @@ def churn(heap: Heap, *, seed: int, steps: int) -> None:
 
 
 def resize(heap: Heap, block: Block, length: int) -> Block:
-    """Resize `block`; what it held must still be there."""
+    """Resize `block` and check that its contents are still there."""
     block.check()
     kept = min(block.length, length)
     resized = heap.resized(block, length)
@@ -313,12 +316,13 @@ def resize(heap: Heap, block: Block, length: int) -> Block:
 
 
 class Survivors:
-    """Blocks that live through the freeze, and freed ones between them, so that the image holds old contents."""
+    """Blocks kept through the freeze, with freed ones between them, so that the image holds old contents."""
 
     def __init__(self, heap: Heap, *, workers: ThreadPoolExecutor, seed: int) -> None:
         self.heap = heap
         self._lengths = [some_length(random.Random(seed * SURVIVORS + at)) for at in range(SURVIVORS)]
-        by_worker = list(workers.map(heap.unset, self._lengths))  # allocated in other threads: other arenas of malloc
+        # allocated in other threads, which use other arenas of malloc
+        by_worker = list(workers.map(heap.unset, self._lengths))
         here = [heap.unset(length) for length in self._lengths]
         for at, block in enumerate(here + by_worker):
             block.fill(at + 1)
@@ -327,7 +331,7 @@ class Survivors:
             heap.free(block)
 
     def check_and_release(self, workers: ThreadPoolExecutor) -> None:
-        """Check the blocks after the thaw, free them, and take zeroed memory of the same sizes.
+        """Check the blocks after the thaw, free them, and allocate zeroed memory of the same sizes.
 
         Raises:
             AssertionError: a block changed, or memory that must be zero is not.
@@ -356,7 +360,7 @@ class Survivors:
 
 
 def give_back() -> None:
-    """Make every allocator return what it can to the kernel."""
+    """Make every allocator return to the kernel what it can."""
     if hasattr(C, "mallctl"):
         C.mallctl(b"thread.tcache.flush", None, None, None, ctypes.c_size_t(0))
         C.mallctl(f"arena.{JEMALLOC_ALL_ARENAS}.purge".encode(), None, None, None, ctypes.c_size_t(0))

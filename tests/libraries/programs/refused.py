@@ -1,7 +1,7 @@
-"""Holds something that cannot come back, is refused, goes on, lets it go, and can then be frozen.
+"""Holds something that cannot be restored; its freeze is refused, it releases the thing, and then it can be frozen.
 
-`refused.py IMAGE CASE` says why it was refused on standard error and then ``frozen``; a copy says ``pass``. Where
-nothing within the process helps, it ends with status 0 instead. It runs in the frozen process.
+`refused.py IMAGE CASE` prints the refusal on standard error and then ``frozen``; a copy prints ``pass``. If the process
+cannot release the thing, it ends with status 0 instead. It runs in the frozen process.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from thawd.snapshot import engine
 
 Release = Callable[[], object]
 NOTHING_HELD = 77
-"""The status when the library does not do here what the case is about."""
+"""Exit status if the library does not hold here what the case is about."""
 
 
 def onnx_telemetry() -> Release:
-    """ONNX Runtime's telemetry: a database under a lock, for as long as the process lives.
+    """ONNX Runtime's telemetry: a locked database for as long as the process lives.
 
-    A thread of its own opens it, some time after the import.
+    A separate thread opens it some time after the import.
     """
     import onnxruntime
 
@@ -32,19 +32,19 @@ def onnx_telemetry() -> Release:
     patience = time.monotonic() + 60
     while not _locks_held():
         if time.monotonic() > patience:
-            print("ONNX Runtime keeps no telemetry here", file=sys.stderr)
+            print("ONNX Runtime opens no telemetry database here", file=sys.stderr)
             sys.exit(NOTHING_HELD)
         time.sleep(0.01)
     return sys.exit
 
 
 def _locks_held() -> bool:
-    """Whether this process holds a lock on a file."""
+    """Return whether this process holds a lock on a file."""
     return any(line.split()[4] == str(os.getpid()) for line in Path("/proc/locks").read_text().splitlines())
 
 
 def loader_workers() -> Release:
-    """torch's data loader workers that stay: children at work."""
+    """torch's persistent data loader workers: running child processes."""
     from torch.utils.data import DataLoader
 
     loader = DataLoader(list(range(100)), batch_size=10, num_workers=2, persistent_workers=True)
@@ -54,7 +54,7 @@ def loader_workers() -> Release:
 
 
 def process_pool() -> Release:
-    """A pool of multiprocessing."""
+    """A process pool of multiprocessing."""
     import multiprocessing
 
     pool = multiprocessing.get_context("fork").Pool(2)
@@ -68,7 +68,7 @@ def process_pool() -> Release:
 
 
 def shared_memory() -> Release:
-    """Memory under a name, which other processes may open."""
+    """Named shared memory, which other processes may open."""
     from multiprocessing import resource_tracker, shared_memory
 
     area = shared_memory.SharedMemory(create=True, size=4096)
@@ -106,7 +106,7 @@ def http_server() -> Release:
             self.end_headers()
 
         def log_message(self, *_arguments: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = False
@@ -131,7 +131,7 @@ CASES: dict[str, Callable[[], Release]] = {
 
 
 def main(image: Path, case: str) -> None:
-    """Hold, be refused, let go, freeze."""
+    """Hold the thing, be refused, release it, freeze."""
     release = CASES[case]()
     try:
         engine.freeze(str(image))

@@ -1,10 +1,10 @@
-"""Takes one library through a freeze that many copies are thawed from; each copy says what it computed.
+"""Freezes a process that uses one library and from which many copies are thawed. Each copy prints its answers.
 
-A program makes an object with `answer` and hands it to `main`. `main` computes some answers and freezes; each thawed
-copy computes all answers, those that nobody has asked for before the freeze first, once in the main thread and once in
-a new one, and prints them as one line of JSON. With ``--cold`` the same happens in one process that was never frozen.
+A program makes an object with `answer` and passes it to `main`. `main` computes some answers and freezes. Each thawed
+copy computes all answers, in the main thread and in a new thread, beginning with those that were not computed before
+the freeze. It prints them as one line of JSON. With ``--cold`` one process that was never frozen does the same.
 
-It runs in the frozen process: standard library only, besides what the program itself imports.
+It runs in the frozen process: besides what the program itself imports, it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-BEFORE = (0, 1)  # inputs answered before the freeze, so that everything is warm
+BEFORE = (0, 1)  # inputs answered before the freeze, so that everything is loaded
 NUMBERS = (2, 3, 0, 1)
 THREAD_DEADLINE_S = 120.0
 
 
 class Program(Protocol):
-    """What a program brings."""
+    """What a program provides."""
 
     def answer(self, number: int) -> Any:
-        """The result for input `number`: lists, dicts, strings and numbers, the same in each process."""
+        """Return the result for input `number`: lists, dicts, strings and numbers, the same in each process."""
 
 
 @dataclass
@@ -36,10 +36,10 @@ class Options:
     """How a program was started.
 
     Attributes:
-        image: where the image goes; None: this process is not frozen.
+        image: path of the image; None if this process is not frozen.
         threads: threads of the library's own pools.
-        address: of the server that the program connects to, as the program wants it.
-        certificate: path of the certificate that the server shows; empty: it shows none.
+        address: address of the server that the program connects to, in the program's format.
+        certificate: path of the server's certificate; empty if it has none.
     """
 
     image: Path | None
@@ -49,16 +49,16 @@ class Options:
 
 
 connections: list[Any] = []
-"""What the server calls each connection that this process has used since it was thawed (or started)."""
+"""Names that the server has for the connections that this process has used since it was thawed or started."""
 
 
 def name() -> str:
-    """What this process is called: differs in each copy."""
+    """Return the name of this process, which is different in each copy."""
     return os.environ["COPY"]
 
 
 def main(prepare: Callable[[Options], Program]) -> None:
-    """Run the program around `prepare`; does not return in the original."""
+    """Run the program made by `prepare`. Does not return in the original."""
     options = parsed_options()
     program = prepared(prepare, options) if options.image is None else frozen(prepare, options)
     connections.clear()
@@ -70,7 +70,7 @@ def main(prepare: Callable[[Options], Program]) -> None:
 
 
 def prepared(prepare: Callable[[Options], Program], options: Options) -> Program:
-    """The program, with everything warm."""
+    """Return the program after its first answers, with everything loaded."""
     program = prepare(options)
     for number in BEFORE:
         program.answer(number)
@@ -78,11 +78,11 @@ def prepared(prepare: Callable[[Options], Program], options: Options) -> Program
 
 
 def frozen(prepare: Callable[[Options], Program], options: Options) -> Program:
-    """The program in a thawed copy; does not return in the original."""
+    """Freeze, and return the program in a thawed copy. Does not return in the original."""
     from thawd import snapshot
     from thawd.snapshot.connections import Openings
 
-    openings = Openings()  # as the platform's runtime does while a function initialises
+    openings = Openings()  # the platform's runtime does the same during the init phase
     openings.watch()
     program = prepared(prepare, options)
     openings.stop()
@@ -95,15 +95,15 @@ def frozen(prepare: Callable[[Options], Program], options: Options) -> Program:
 
 
 def answers_of(program: Program) -> dict[int, Any]:
-    """All answers."""
+    """Return all answers."""
     return {number: program.answer(number) for number in NUMBERS}
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
-    """What `work` returns in a thread that is made now.
+    """Run `work` in a new thread and return its result.
 
     Raises:
-        AssertionError: it raised, which is printed, or took too long.
+        AssertionError: it raised an exception, which is printed, or took too long.
     """
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
@@ -116,11 +116,11 @@ def in_a_thread(work: Callable[[], Any]) -> Any:
 def parsed_options() -> Options:
     """Read the command line."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("image", nargs="?", type=Path, help="where the image goes")
+    parser.add_argument("image", nargs="?", type=Path, help="path of the image")
     parser.add_argument("--cold", action="store_true", help="answer without a freeze")
     parser.add_argument("--threads", type=int, default=1, help="threads of the library's own pools")
-    parser.add_argument("--address", default="", help="of the server to connect to")
-    parser.add_argument("--certificate", default="", help="that the server shows")
+    parser.add_argument("--address", default="", help="address of the server to connect to")
+    parser.add_argument("--certificate", default="", help="path of the server's certificate")
     options = parser.parse_args()
     if options.cold == (options.image is not None):
         parser.error("give either an image or --cold")

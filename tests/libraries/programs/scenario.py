@@ -1,12 +1,13 @@
-"""Takes one program through a freeze: prepare, answer, freeze; in each thawed copy answer again, use memory hard, pass.
+"""Takes one program through a freeze: prepare, answer, freeze; each thawed copy answers again, uses memory hard,
+passes.
 
-A program makes an object with `answer` and `exercise` and hands it to `main`. In the original, `main` computes answers,
-freezes, computes more answers, writes all of them beside the image and then waits to be killed. In a thawed copy it
-computes every answer anew and compares, then works the allocators under a checker, runs the program's own exercise,
-starts processes and threads, answers once more and says ``pass``. With ``--no-freeze`` all of this happens in one
-process, which shows that the program by itself is right.
+A program makes an object with `answer` and `exercise` and passes it to `main`. In the original, `main` computes
+answers, freezes, computes more answers, writes all of them to a file beside the image and waits to be killed. In a
+thawed copy it computes every answer again and compares. Then it tests the allocators, runs the program's own exercise,
+starts processes and threads, answers once more and prints ``pass``. With ``--no-freeze`` one process does all of this,
+which shows that the program is correct without a freeze.
 
-It runs in the frozen process: standard library only, besides what the program itself imports.
+It runs in the frozen process: besides what the program itself imports, it uses only the standard library.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ import kernel
 import memory
 from differences import first_difference
 
-BEFORE = (0, 1)  # inputs answered before the freeze, so that everything is warm
-AFTER = (2, 3)  # inputs that the copies see first after the thaw, as the original does after the freeze
+BEFORE = (0, 1)  # inputs answered before the freeze, so that everything is loaded
+AFTER = (2, 3)  # inputs that the copies get first after the thaw, and the original after the freeze
 WORKERS = 2
 ENGINES: dict[str, dict[str, bool]] = {
     "as-is": {},
     "copy": {"copy": True},
     "older-kernel": {"pagemap_scan": False, "procmap_query": False},
 }
-CHURN_STEPS = 120  # for each heap and thread; about one second for all
+CHURN_STEPS = 120  # for each heap and thread; all together take about one second
 
 
 class Scenario(Protocol):
-    """What a program brings."""
+    """What a program provides."""
 
     def answer(self, number: int) -> Any:
-        """The result for input `number`: lists, dicts, strings and numbers, the same in each process."""
+        """Return the result for input `number`: lists, dicts, strings and numbers, the same in each process."""
 
     def exercise(self) -> None:
-        """Use what is particular to the library; called in the copies only."""
+        """Use features that only this library has. Called only in the copies."""
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Options:
 
 
 def main(prepare: Callable[[Options], Scenario]) -> None:
-    """Run the program around `prepare`; does not return in the original."""
+    """Run the program made by `prepare`. Does not return in the original."""
     options = parsed_options()
     workers = ThreadPoolExecutor(WORKERS)
     scenario = prepare(options)
@@ -101,7 +102,7 @@ def main(prepare: Callable[[Options], Scenario]) -> None:
 
 
 def wait_for_the_end(image_bytes: int) -> NoReturn:
-    """Say that the image is there, and wait to be killed."""
+    """Print that the image exists, and wait to be killed."""
     print(f"frozen {image_bytes}", flush=True)
     while True:
         signal.pause()
@@ -124,10 +125,10 @@ def parsed_options() -> Options:
 def check_copy(
     scenario: Scenario, reference: dict[int, Any], survivors: list[memory.Survivors], workers: ThreadPoolExecutor
 ) -> None:
-    """Check everything there is to check in a thawed copy.
+    """Run all checks in a thawed copy.
 
     Raises:
-        AssertionError: an answer, a byte of memory or a child process is not what it must be.
+        AssertionError: an answer, a byte of memory or a child process is wrong.
     """
     for number in sorted(reference, reverse=True):  # new inputs first
         check_answer(scenario, number, reference)
@@ -149,7 +150,7 @@ def check_copy(
 
 
 def churn_all(heaps: list[memory.Heap], workers: ThreadPoolExecutor) -> None:
-    """Work every heap from the main thread, from old threads and from new ones at once."""
+    """Test every heap from the main thread, old threads and new threads concurrently."""
     with ThreadPoolExecutor(WORKERS) as fresh:
         for seed, heap in enumerate(heaps):
             running = [

@@ -1,4 +1,4 @@
-"""cryptography and ssl: keys made before the freeze still work, and what must be random is."""
+"""cryptography and ssl: keys made before the freeze still work, and random values differ between copies."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SecretsKept:
             connection.do_handshake()
         except ssl.SSLWantReadError:
             pass
-        assert outgoing.pending > 100  # the client's hello
+        assert outgoing.pending > 100  # the client's hello message
 
 
 if __name__ == "__main__":

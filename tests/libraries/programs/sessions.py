@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # else it keeps a database open under a lock, which a freeze refuses
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # otherwise it keeps a locked database open, and a freeze is refused
 
 import numpy as np
 import onnx
@@ -24,7 +24,7 @@ class Sessions:
         settings.intra_op_num_threads = settings.inter_op_num_threads = options.threads
         settings.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
         settings.enable_cpu_mem_arena = True
-        for pool in ("intra", "inter"):  # threads that spin when idle keep others from their turn in the tests
+        for pool in ("intra", "inter"):  # idle threads that spin would take processor time from other tests
             settings.add_session_config_entry(f"session.{pool}_op.allow_spinning", "0")
         model = made_model()
         self._inside = self._opened(model.SerializeToString(), settings)
@@ -56,7 +56,7 @@ class Sessions:
 
 
 def made_model() -> onnx.ModelProto:
-    """A convolution and two matrix products, with weights from a fixed seed."""
+    """Return a model with a convolution and two matrix products, with weights from a fixed seed."""
     chance = np.random.default_rng(1)
 
     def weights(name: str, *shape: int) -> TensorProto:

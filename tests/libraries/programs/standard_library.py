@@ -1,4 +1,4 @@
-"""What Python itself brings: pools of processes, subprocesses of asyncio, signals, timers, traced memory, databases."""
+"""Python's standard library: process pools, asyncio subprocesses, signals, timers, traced memory, databases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEADLINE_S = 60.0
 
 
 class StandardLibrary:
-    """Objects of the standard library that hold something outside of Python's own heap."""
+    """Objects of the standard library that hold something outside Python's own heap."""
 
     def __init__(self, options: scenario.Options) -> None:
         faulthandler.enable()

@@ -1,4 +1,4 @@
-"""torch: forward, backward, optimizer, TorchScript, data loader workers; OpenMP threads are up before the freeze."""
+"""torch: forward, backward, optimizer, TorchScript, data loader workers. OpenMP threads run before the freeze."""
 
 from __future__ import annotations
 

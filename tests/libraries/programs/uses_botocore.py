@@ -1,4 +1,4 @@
-"""boto3: an S3 client, and a session of botocore's own, with connections that are kept alive at the freeze."""
+"""boto3: an S3 client and a separate botocore session, with keep-alive connections open at the freeze."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import repeated
 
 
 class Botocore:
-    """A client that has fetched."""
+    """A client that has sent requests before the freeze."""
 
     def __init__(self, options: repeated.Options) -> None:
         self._client = boto3.client(

@@ -1,4 +1,4 @@
-"""CatBoost: trained before the freeze in its own threads, asked and trained again after the thaw."""
+"""CatBoost: trained before the freeze in its own threads, used and trained again after the thaw."""
 
 from __future__ import annotations
 

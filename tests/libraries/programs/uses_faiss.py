@@ -1,4 +1,5 @@
-"""faiss: exact, clustered and graph indexes, built before the freeze in OpenMP threads and added to after the thaw."""
+"""faiss: exact, clustered and graph indexes, built before the freeze in OpenMP threads, with vectors added after the
+thaw."""
 
 from __future__ import annotations
 

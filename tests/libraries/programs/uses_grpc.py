@@ -1,7 +1,7 @@
 """gRPC: a channel that is connected at the freeze, with its threads.
 
-A call that comes before gRPC's own thread has seen that the connection has ended fails with UNAVAILABLE, as after any
-lost connection. So the channel has what gRPC's guide calls a retry policy.
+A call made before gRPC's own thread has noticed the end of the connection fails with UNAVAILABLE, as after any lost
+connection. So the channel has a retry policy, as gRPC's guide calls it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""httpx: a client, and an asynchronous one whose event loop does not run, with idle connections at the freeze."""
+"""httpx: a client, and an asynchronous one without a running event loop, with idle connections at the freeze."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEADLINE_S = 60
 
 
 class Httpx:
-    """Two clients, and the loop of one."""
+    """Two clients, and the event loop of the asynchronous one."""
 
     def __init__(self, options: repeated.Options) -> None:
         context = ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""jax: machine code from before the freeze and from after the thaw, gradients, its threads."""
+"""jax: machine code compiled before the freeze and after the thaw, gradients, and jax's threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import repeated
 
 
 def loss(weights: Any, given: Any) -> Any:
-    """Of one layer."""
+    """Return the loss of one layer."""
     return jnp.mean(jnp.tanh(given @ weights) ** 2)
 
 

@@ -1,11 +1,11 @@
-"""LightGBM: trained in OpenMP threads before the freeze, asked and trained again after the thaw."""
+"""LightGBM: trained in OpenMP threads before the freeze, used and trained again after the thaw."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin when idle keep the other copies from their turn
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # idle threads that spin would take processor time from the other copies
 
 import lightgbm
 import numpy as np

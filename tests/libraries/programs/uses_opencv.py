@@ -11,7 +11,7 @@ import repeated
 
 
 class OpenCv:
-    """A detector and a pool of threads that is up before the freeze."""
+    """A detector, and a pool of threads that runs before the freeze."""
 
     def __init__(self, options: repeated.Options) -> None:
         cv2.setNumThreads(options.threads)

@@ -14,7 +14,7 @@ class OpenVino:
     """A core with its pool of threads, and a compiled model."""
 
     def __init__(self, options: repeated.Options) -> None:
-        # One stream: with two, OpenVINO 2026.4.1 crashes by itself once a second thread asks.
+        # One stream: with two, OpenVINO 2026.4.1 crashes, even without a freeze, when a second thread uses it.
         self._settings = {"INFERENCE_NUM_THREADS": options.threads, "NUM_STREAMS": 1}
         self._core = openvino.Core()
         self._compiled = self._core.compile_model(made_model(0), "CPU", self._settings)
@@ -36,7 +36,7 @@ class OpenVino:
 
 
 def made_model(seed: int) -> openvino.Model:
-    """A convolution and a matrix product."""
+    """Return a model with a convolution and a matrix product."""
     chance = np.random.default_rng(seed)
     given = ops.parameter([-1, 3, 16, 16], np.float32)
     filters = ops.constant((chance.standard_normal((8, 3, 3, 3)) / 8).astype(np.float32))

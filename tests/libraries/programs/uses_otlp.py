@@ -1,4 +1,4 @@
-"""OpenTelemetry: batches of spans and metrics, sent over HTTP by threads that are there at the freeze."""
+"""OpenTelemetry: batches of spans and metrics, sent over HTTP by threads that run at the freeze."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DEADLINE_MS = 60_000
 
 
 class Otlp:
-    """A tracer whose spans are exported in batches."""
+    """A tracer that exports its spans in batches."""
 
     def __init__(self, options: repeated.Options) -> None:
         self._provider = TracerProvider()

@@ -1,4 +1,4 @@
-"""PaddlePaddle: a network trained before the freeze; dynamic and static graphs, gradients, after the thaw."""
+"""PaddlePaddle: a network trained before the freeze; dynamic and static graphs and gradients after the thaw."""
 
 from __future__ import annotations
 

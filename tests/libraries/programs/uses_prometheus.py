@@ -1,4 +1,4 @@
-"""prometheus_client: its HTTP server, in a thread that waits for connections at the freeze."""
+"""prometheus_client: its HTTP server, with a thread that waits for connections at the freeze."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEADLINE_S = 60
 
 
 class Prometheus:
-    """Metrics, and the server that tells them."""
+    """Metrics, and the server that publishes them."""
 
     def __init__(self, _options: repeated.Options) -> None:
         self._registry = prometheus_client.CollectorRegistry()

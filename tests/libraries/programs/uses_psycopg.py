@@ -1,4 +1,4 @@
-"""psycopg: a connection of which each copy learns that it is lost, and an after-restore hook that opens another."""
+"""psycopg: a connection that each copy finds lost, and an after-restore hook that opens another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""psycopg_pool: a pool that checks its connections, with two of them open and its threads at work at the freeze."""
+"""psycopg_pool: a pool that checks its connections, with two of them open and its threads running at the freeze."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PsycopgPool:
         return row[0]
 
     def finish(self) -> None:
-        """End the pool's threads, which would be waited for."""
+        """End the pool's threads; otherwise the process would wait for them."""
         self._pool.close()
 
 

@@ -1,4 +1,4 @@
-"""redis-py: a client whose pool holds a connection at the freeze."""
+"""redis-py: a client with a connection in its pool at the freeze."""
 
 from __future__ import annotations
 

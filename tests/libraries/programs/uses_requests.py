@@ -1,4 +1,4 @@
-"""requests: a session whose connection is open and idle at the freeze."""
+"""requests: a session with an idle open connection at the freeze."""
 
 from __future__ import annotations
 

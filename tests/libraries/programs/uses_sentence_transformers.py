@@ -1,4 +1,4 @@
-"""sentence-transformers: a small BERT made here, with a tokenizer trained here."""
+"""sentence-transformers: a small BERT and a tokenizer, both made by this program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import tempfile
 from typing import Any
 
-os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin when idle keep the other copies from their turn
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # idle threads that spin would take processor time from the other copies
 os.environ["TOKENIZERS_PARALLELISM"] = "true"
 
 import repeated

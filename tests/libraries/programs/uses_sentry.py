@@ -1,4 +1,4 @@
-"""sentry_sdk: a thread that sends events over a connection that it keeps; both are there at the freeze."""
+"""sentry_sdk: a thread that sends events over a keep-alive connection; both exist at the freeze."""
 
 from __future__ import annotations
 

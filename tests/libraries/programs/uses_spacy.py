@@ -1,4 +1,4 @@
-"""spaCy: a pipeline trained before the freeze; rules, and batches, after the thaw."""
+"""spaCy: a pipeline trained before the freeze; rules and batches after the thaw."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOWNS = ("Berlin", "Paris", "Rome")
 
 
 class Spacy:
-    """Named entities and two categories."""
+    """A pipeline for named entities and two categories."""
 
     def __init__(self, _options: repeated.Options) -> None:
         spacy.util.fix_random_seed(1)
@@ -51,7 +51,7 @@ class Spacy:
 
 
 def text(seed: int) -> str:
-    """Words by chance, the same for each seed."""
+    """Return random words, the same for each seed."""
     chance = random.Random(seed)
     return " ".join(chance.choice(WORDS) for _ in range(9)) + ". And " + chance.choice(WORDS) + "."
 

@@ -1,4 +1,4 @@
-"""Datadog's StatsD client: one that sends at once, and one that buffers and sends from threads of its own."""
+"""Datadog's StatsD client: one that sends immediately, and one that buffers and sends from its own threads."""
 
 from __future__ import annotations
 

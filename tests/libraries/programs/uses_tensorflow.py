@@ -1,4 +1,4 @@
-"""TensorFlow and Keras: a network trained before the freeze, asked, traced and trained again after the thaw."""
+"""TensorFlow and Keras: a network trained before the freeze, then used, traced and trained again after the thaw."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class TensorFlow:
         self._traced = tf.function(lambda x: tf.linalg.matmul(x, x, transpose_b=True))
 
     def answer(self, number: int) -> Any:
-        images = np.random.default_rng(number).random((8 + number, 16, 16, 3), np.float32)  # another shape each
+        # a different shape each time
+        images = np.random.default_rng(number).random((8 + number, 16, 16, 3), np.float32)
         flat = images.reshape(len(images), -1)
         weight = tf.Variable(np.ones((flat.shape[1], 1), np.float32))
         with tf.GradientTape() as tape:

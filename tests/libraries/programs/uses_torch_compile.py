@@ -1,4 +1,4 @@
-"""torch.compile: C++ built and loaded before the freeze; another shape of input is compiled after the thaw."""
+"""torch.compile: C++ built and loaded before the freeze; a new input shape is compiled after the thaw."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 import tempfile
 from typing import Any
 
-os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin when idle keep the other copies from their turn
-os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # more of them are processes that stay
-# One cache for all copies, so that each compiles once what it sees first, as in an ordinary home.
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # idle threads that spin would take processor time from the other copies
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # more than one starts worker processes that do not exit
+# One cache for all copies, so that a new shape is compiled only once, as on an ordinary machine.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp())
 
 import repeated
@@ -26,7 +26,7 @@ class TorchCompile:
         self._compiled = torch.compile(self._network, dynamic=False)
 
     def answer(self, number: int) -> Any:
-        rows = 16 if number < 2 else 24  # a shape that is compiled after the thaw
+        rows = 16 if number < 2 else 24  # this shape is compiled after the thaw
         given = torch.rand(rows, 64, generator=torch.Generator().manual_seed(number))
         with torch.inference_mode():
             compiled, plain = self._compiled(given), self._network(given)

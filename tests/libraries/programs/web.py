@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 
 class Order(BaseModel):
-    """What a request carries."""
+    """The contents of a request."""
 
     item: str
     count: int
@@ -45,7 +45,7 @@ class Web:
 
     def exercise(self) -> None:
         try:
-            self._client.get("/")  # nobody listens there
+            self._client.get("/")  # no server listens there
         except httpx.ConnectError:
             pass
         else:

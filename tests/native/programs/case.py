@@ -1,4 +1,4 @@
-"""What the programs beside this one are made of, as native/tests/harness.h is for those in C.
+"""The harness of the programs beside this one, as native/tests/harness.h is for programs in C.
 
     @case("what is claimed")
     def name() -> None:
@@ -6,8 +6,8 @@
         freeze()
         assert that it is all there
 
-``python PROGRAM CASE IMAGE`` runs one case. The process that froze says ``frozen`` and waits to be killed; each copy
-runs the checks and says ``pass``. THAWD_TEST=goes-on lets the original run the checks too. Runs on Python 3.9.
+``python PROGRAM CASE IMAGE`` runs one case. The process that freezes prints ``frozen`` and waits to be killed. Each
+copy runs the checks and prints ``pass``. With THAWD_TEST=goes-on the original runs the checks too. Runs on Python 3.9.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _cases: dict[str, Callable[[], None]] = {}
 
 
 def case(claim: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Register a case; `claim` is what it shows."""
+    """Register a case. `claim` says what it shows."""
 
     def register(function: Callable[[], None]) -> Callable[[], None]:
         _cases[function.__name__] = function
@@ -39,7 +39,7 @@ def case(claim: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 
 
 def freeze(**options: Any) -> engine.FreezeOutcome:
-    """Freeze, and return where the checks belong: in a copy, or in an original that goes on."""
+    """Freeze, and return where the checks are to run: in a copy, or in an original that continues."""
     outcome = engine.freeze(sys.argv[2], **options)
     if not outcome.restored:
         os.write(1, b"frozen\n")
@@ -49,10 +49,10 @@ def freeze(**options: Any) -> engine.FreezeOutcome:
 
 
 def wait_until(condition: Callable[[], object], what: str = "") -> None:
-    """Look again and again until `condition` holds.
+    """Poll until `condition` holds.
 
     Raises:
-        AssertionError: it did not, within DEADLINE_S.
+        AssertionError: it did not within DEADLINE_S seconds.
     """
     until_s = time.monotonic() + DEADLINE_S
     while not condition():
@@ -61,7 +61,7 @@ def wait_until(condition: Callable[[], object], what: str = "") -> None:
 
 
 class Worker(threading.Thread):
-    """A daemon thread whose exceptions reach whoever joins it."""
+    """A daemon thread that passes its exception to the thread that joins it."""
 
     def __init__(self, run: Callable[[], Any], name: str = "worker") -> None:
         super().__init__(name=name, daemon=True)
@@ -77,7 +77,7 @@ class Worker(threading.Thread):
             self.error = error
 
     def end(self) -> Any:
-        """Its result, when it has ended."""
+        """Wait until the thread ends and return its result."""
         self.join(DEADLINE_S)
         assert not self.is_alive(), f"{self.name} did not end"
         if self.error is not None:

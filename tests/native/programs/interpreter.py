@@ -1,4 +1,4 @@
-"""Cases of what lies within the interpreter: objects, threads, locks, loops, C libraries. Runs on Python 3.9."""
+"""Cases about things inside the interpreter: objects, threads, locks, loops, C libraries. Runs on Python 3.9."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def loop_in_thread() -> None:
     async def work() -> None:
         while True:
             sum(range(3000))
-            await asyncio.gather(asyncio.sleep(0))  # makes a task: asks for the running loop
+            await asyncio.gather(asyncio.sleep(0))  # makes a task, which looks up the running loop
 
     async def ask() -> bool:
         await asyncio.sleep(0)
@@ -278,7 +278,7 @@ def loop_in_thread() -> None:
     thread = threading.Thread(target=kept.run_forever, daemon=True)
     thread.start()
     ticking = asyncio.run_coroutine_threadsafe(tick(), kept)
-    working = asyncio.run_coroutine_threadsafe(work(), kept)  # nearly always inside of a callback
+    working = asyncio.run_coroutine_threadsafe(work(), kept)  # nearly always frozen inside a callback
     assert gate.wait(30)
     freeze()
     assert asyncio.run_coroutine_threadsafe(ask(), kept).result(30)

@@ -1,4 +1,7 @@
-"""Cases of what an interpreter asks of the system: processes, signals, files, standard streams. Runs on Python 3.9."""
+"""Cases about what an interpreter gets from the system: processes, signals, files, standard streams.
+
+Runs on Python 3.9.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def forks() -> None:
 
 
 def square(number: int) -> tuple[int, int]:
-    """What the processes of a pool do."""
+    """The work of a pool's processes."""
     return number * number, os.getpid()
 
 
@@ -197,19 +200,20 @@ def fault_handler() -> None:
 
 
 def ctypes_string_at_0() -> None:
-    """Read where nothing is."""
+    """Read from an unmapped address."""
     import ctypes
 
     ctypes.string_at(0)
 
 
-# The rest is run by test_python.py in its own ways; they end otherwise than by `pass`.
+# test_python.py runs the remaining cases in special ways, because they do not end with `pass`.
 
 
 @case("a copy ends like any program: what waits for its end is called, what was printed arrives once")
 def ends() -> None:
     class Resource:
-        def __del__(self, write: Callable[[int, bytes], int] = os.write) -> None:  # `os` may be gone by then
+        # by then the module `os` may have been cleared
+        def __del__(self, write: Callable[[int, bytes], int] = os.write) -> None:
             write(1, b"deleted\n")
 
     class Kept:
@@ -218,7 +222,7 @@ def ends() -> None:
     kept = Kept()
     kept.resource = Resource()
     weakref.finalize(kept, os.write, 1, b"finalised\n")
-    threading.main_thread().kept = kept  # goes with the module, at the end of the interpreter
+    threading.main_thread().kept = kept  # deleted with the module when the interpreter ends
     atexit.register(os.write, 1, b"at exit\n")
     Worker(threading.Event().wait, name="daemon")
     last = threading.Thread(target=lambda: threading.main_thread().join() or os.write(1, b"last thread\n"))

@@ -26,6 +26,7 @@ from thawd.gateway.lambda_api.invoke import Accept
 from thawd.gateway.s3.xml import S3Error
 from thawd.invocation import Invocation, new_request_id
 from thawd.resources import Notification
+from thawd.sources.buckets.notification_rules import wants
 from thawd.system import folders
 
 _XML = (b"content-type", b"application/xml")
@@ -190,7 +191,7 @@ class BucketNotifications:
         configuration = self._by_bucket.get(bucket)
         if name is None or configuration is None:
             return
-        wanted = [rule for rule in configuration.rules if rule.notification.wants(name, key.encode())]
+        wanted = [rule for rule in configuration.rules if wants(rule.notification, name, key.encode())]
         if not wanted:
             return
         found = None
@@ -210,7 +211,7 @@ class BucketNotifications:
             if _local(element.tag) == "Deleted":
                 key = next((child.text or "" for child in element if _local(child.tag) == "Key"), "")
                 for rule in configuration.rules:
-                    if rule.notification.wants(name, key.encode()):
+                    if wants(rule.notification, name, key.encode()):
                         await self._fire(rule, name, bucket, key, None)
 
     async def _fire(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from thawd.invocation import new_request_id
 from thawd.resources import REGION, Notification
 from thawd.sources.buckets import s3_event
+from thawd.sources.buckets.notification_rules import functions_for
 from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.objects.catalog import ObjectChange
 
@@ -39,7 +40,7 @@ def events_of(source: BucketSource, change: ObjectChange, sequencer: int, *, at_
     """
     name = s3_event.REMOVED if change.now is None else s3_event.CREATED
     events = []
-    for function in s3_event.functions_for(source.notify, key=change.key, event_name=name):
+    for function in functions_for(source.notify, key=change.key, event_name=name):
         happened = s3_event.ObjectEvent(
             name=name,
             bucket=source.bucket,

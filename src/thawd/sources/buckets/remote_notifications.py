@@ -23,6 +23,7 @@ from thawd.grammar import queue_names
 from thawd.invocation import new_request_id
 from thawd.resources import RemoteBucket
 from thawd.sources.buckets import s3_event
+from thawd.sources.buckets.notification_rules import functions_for
 from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.sqs.batch import Batching, ReceivedMessage, SourceProgress
 from thawd.sources.sqs.client import Endpoint, RawMessage, SqsQueue
@@ -198,7 +199,7 @@ class NotifiedBucketWatcher:
         return {batch[key].message_id for key in applied.conflicts}
 
     def _events_of(self, notification: ObjectNotification) -> list[NewEvent]:
-        functions = s3_event.functions_for(self.bucket.notify, key=notification.key, event_name=notification.name)
+        functions = functions_for(self.bucket.notify, key=notification.key, event_name=notification.name)
         payload = msgspec.json.encode({"Records": [notification.record]})
         return [
             NewEvent(

@@ -1,4 +1,4 @@
-"""S3's event notifications: their JSON, and the functions to invoke for an event. No side effects.
+"""S3's event notifications: their JSON. No side effects.
 
 Source: Amazon S3 user guide, "Event message structure" and "Event notification types and destinations".
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote_plus
 
 import msgspec
 
-from thawd.resources import ACCOUNT_ID, REGION, Notification
+from thawd.resources import ACCOUNT_ID, REGION
 
 CREATED = "ObjectCreated:Put"
 REMOVED = "ObjectRemoved:Delete"
@@ -84,11 +83,6 @@ def encode(event: ObjectEvent, *, configuration_id: str) -> bytes:
         },
     }
     return msgspec.json.encode({"Records": [record]})
-
-
-def functions_for(notifications: Sequence[Notification], *, key: bytes, event_name: str) -> list[str]:
-    """Return the functions to invoke, in configuration order. A function is named once even if several match."""
-    return list(dict.fromkeys(one.function for one in notifications if one.wants(event_name, key)))
 
 
 def row_key(key: bytes) -> str:
