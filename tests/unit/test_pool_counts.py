@@ -216,7 +216,7 @@ async def test_the_node_learns_whether_a_start_is_of_a_provisioned_environment()
     asked: list[bool] = []
     start = house.spawner.start
 
-    async def recorded(version: Any, *, provisioned: bool = False) -> FakeEnvironment:
+    async def recorded(version: Any, *, provisioned: bool = False, spare: Any = None) -> FakeEnvironment:
         asked.append(provisioned)
         return await start(version, provisioned=provisioned)
 

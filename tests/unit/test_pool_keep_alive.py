@@ -13,6 +13,7 @@ import pytest
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, turns, version_of
 from thawd.cost.keep_warm import Arrival, simulate
 from thawd.environments.init_phase import InitError
+from thawd.scheduling import idle_timer
 from thawd.scheduling import pool as pool_module
 from thawd.scheduling.keep_alive import FixedPolicy, HistogramParameters, HistogramPolicy, Policy, Windows
 from thawd.scheduling.pool import Pool
@@ -44,7 +45,8 @@ def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[pytest.
 
     def run(monkeypatch: pytest.MonkeyPatch) -> None:
         loop = _Loop()
-        monkeypatch.setattr(pool_module, "time", SimpleNamespace(monotonic=loop.time))
+        for module in (pool_module, idle_timer):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=loop.time))
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(test())
 
@@ -190,7 +192,8 @@ def test_the_pool_does_what_the_simulation_says(kind: str, monkeypatch: pytest.M
     times_s = [sum(gaps_s[:index]) for index in range(len(gaps_s) + 1)]
     simulated = simulate([Arrival(at_s, 1.0) for at_s in times_s], policy(), surplus_s=300, start_s=0.0)
     loop = _Loop()
-    monkeypatch.setattr(pool_module, "time", SimpleNamespace(monotonic=loop.time))
+    for module in (pool_module, idle_timer):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=loop.time))
 
     async def main() -> int:
         house = House(immediate=True)

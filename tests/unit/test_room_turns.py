@@ -241,7 +241,7 @@ class Crowded(FakeSpawner):
         self.free_after = free_after
         self.tries: list[bool] = []
 
-    async def start(self, version: Any, *, provisioned: bool = False) -> FakeEnvironment:
+    async def start(self, version: Any, *, provisioned: bool = False, spare: Any = None) -> FakeEnvironment:
         self.tries.append(provisioned)
         if len(self.tries) <= self.free_after:
             raise NoRoomError("Resource temporarily unavailable")

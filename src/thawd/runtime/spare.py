@@ -1,7 +1,8 @@
 """A spare: a thawed copy that waits until the platform needs another environment, and then becomes it.
 
-Most of the time of a start passes while Python wakes up in the copy. A spare has done that. It has not yet renewed what
-must differ between copies, so nothing of the function may run while it waits: no other Python thread, no signal handler.
+In a start, most of the time passes while Python wakes up in the copy. A spare has done that. But it has not yet renewed
+the state that must differ between copies. So while it waits, nothing of the function may run: no other Python thread,
+and no signal handler.
 """
 
 import os

@@ -27,6 +27,7 @@ from thawd.environments.version import Version
 from thawd.errors import ServiceException
 from thawd.invocation import Invocation
 from thawd.scheduling.cores import Share
+from thawd.scheduling.idle_timer import IdleTimer
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
 from thawd.scheduling.leases import Lease, PoolRetiredError, StartFailure, copy_of, kill_after, throttled
 from thawd.scheduling.room import Room
@@ -36,7 +37,6 @@ _BACKOFF_FIRST_S = 1.0
 _BACKOFF_LAST_S = 60.0
 _EXPIRY_RECHECK_S = 0.5
 _UNUSED_DEATHS = 3
-_TIMER_EARLY_S = 0.001
 # Loop turns between reserving room and spawning the process.
 _TURNS_TO_SPAWN = 2
 
@@ -94,9 +94,7 @@ class Pool:
         self._first_try_left = False  # init failed at publication, and no request has repeated it yet
         idle_timeout_s = version.function.idle_timeout_s
         self._keeper = Keeper(policy or FixedPolicy(idle_timeout_s), surplus_s=idle_timeout_s)
-        self._prewarmed_at_s: float | None = None
-        self._reaper: asyncio.TimerHandle | None = None
-        self._reaper_due_s = 0.0
+        self._timer = IdleTimer(self, self._keeper)
         self.share = Share()
 
     @property
@@ -229,7 +227,7 @@ class Pool:
         too_many = sum(environment.provisioned for environment in self.all()) - self.provisioned
         for environment in [e for e in self.all() if e.provisioned][: max(0, too_many)]:
             environment.provisioned = False
-            self._schedule_reaping()
+            self._timer.set()
         self.grow()
 
     def provisioned_ready(self) -> int:
@@ -264,8 +262,7 @@ class Pool:
         self.retired = True
         self._cores.leave(self)
         self._room.spares.drop(self)
-        if self._reaper is not None:
-            self._reaper.cancel()
+        self._timer.cancel()
         for environment in list(self._idle):
             self._end(environment)
         for queue in (self._waiting, self._waiting_asynchronous):
@@ -278,15 +275,14 @@ class Pool:
         """See `Tenant.oldest_idle_s`."""
         if self._room.spares.has(self):
             return 0.0  # spares are ended before any environment
-        return next((e.idle_since for e in self._idle if not e.provisioned), None)
+        return next((environment.idle_since for environment in self.idle_longest_first()), None)
 
     def end_oldest_idle(self) -> None:
         """See `Tenant.end_oldest_idle`."""
-        oldest = next((e for e in self._idle if not e.provisioned), None)
         if self._room.spares.has(self):
             self._room.spares.drop(self)
-        elif oldest is not None:
-            self._end(oldest, after_turns=_TURNS_TO_SPAWN)
+        elif idle := self.idle_longest_first():
+            self._end(idle[0], after_turns=_TURNS_TO_SPAWN)
 
     def reserve_spare(self) -> bool:
         """See `Owner.reserve_spare`."""
@@ -409,8 +405,8 @@ class Pool:
             self._cores.queue(self, self.share)
         elif not environment.provisioned and self._room.should_yield(self):
             self._end(environment)
-        if environment in self._idle and not environment.provisioned and self._reaper is None:
-            self._schedule_reaping()  # a timer that is already set fires earlier: this environment is the last due
+        if environment in self._idle and not environment.provisioned and not self._timer.is_set:
+            self._timer.set()  # a timer that is already set fires earlier: this environment is the last due
 
     def _take_idle(self) -> Environment | None:
         """Remove the most recently used idle environment from the idle ones and return it; end those that are dying."""
@@ -492,44 +488,18 @@ class Pool:
         """If the function has become idle, report that to its keep-alive policy."""
         if not (self._busy or self._starting or self.waiting or self.retired):
             self._keeper.at_rest(time.monotonic())
-            self._schedule_reaping()
+            self._timer.set()
             self._room.spares.want(self, spawn_task=self._spawn_task)
 
-    def _schedule_reaping(self) -> None:
-        """Set the timer of `_reap` to the time when an idle environment must end or one must be prewarmed."""
-        # Idle environments are ordered by idle_since: they are appended when they become idle and taken from the end.
-        last = next((e for e in reversed(self._idle) if not e.provisioned), None)
-        first = next((e for e in self._idle if not e.provisioned), None)
-        dues = [self._keeper.kept_until_s(e.idle_since, chosen=e is last) for e in {first, last} if e is not None]
-        prewarm_at_s = self._keeper.prewarm_at_s()
-        if prewarm_at_s is not None and prewarm_at_s != self._prewarmed_at_s:
-            dues.append(prewarm_at_s)
-        if not dues or (self._reaper is not None and self._reaper_due_s <= min(dues)):
-            return
-        if self._reaper is not None:
-            self._reaper.cancel()
-        self._reaper_due_s = min(dues)
-        wait_s = max(0.0, self._reaper_due_s - time.monotonic())
-        self._reaper = asyncio.get_running_loop().call_later(wait_s, self._reap)
+    def idle_longest_first(self) -> list[Environment]:
+        """See `Idle.idle_longest_first`."""
+        return [environment for environment in self._idle if not environment.provisioned]
 
-    def _reap(self) -> None:
-        """End environments that have been idle too long, prewarm one if it is time, and set the next timer."""
-        self._reaper = None
-        now_s = time.monotonic() + _TIMER_EARLY_S
-        kept = [environment for environment in self._idle if not environment.provisioned]
-        for environment in kept:
-            if self._keeper.kept_until_s(environment.idle_since, chosen=environment is kept[-1]) <= now_s:
-                self._end(environment)
-        self._prewarm(now_s)
-        self._schedule_reaping()
+    def end_idle(self, environment: Environment) -> None:
+        """See `Idle.end_idle`."""
+        self._end(environment)
 
-    def _prewarm(self, now_s: float) -> None:
-        """Prewarm one environment if its time has come, at most once in each idle time of the function."""
-        at_s, until_s = self._keeper.prewarm_at_s(), self._keeper.prewarm_until_s()
-        if at_s is None or until_s is None or at_s > now_s or at_s == self._prewarmed_at_s:
-            return
-        self._prewarmed_at_s = at_s
-        if self.all() or self._starting or self._backs_off() or now_s >= until_s:
-            return
-        if self._room.reserve(self):
+    def prewarm(self) -> None:
+        """See `Idle.prewarm`."""
+        if not (self.all() or self._starting or self._backs_off()) and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=False))

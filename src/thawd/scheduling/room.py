@@ -93,7 +93,7 @@ class Room:
         storage: checks the temporary folders of busy environments; None: they are not checked.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - limits
         self,
         spawner: Spawner,
         *,

@@ -82,7 +82,10 @@ class Spares:
 
     def take(self, owner: Owner) -> Environment | None:
         """Remove the spare of `owner` and return it; it becomes an environment in the room that it has."""
-        return self._held.pop(owner, None)
+        spare = self._held.pop(owner, None)
+        if spare is not None:
+            spare.on_end = lambda environment: None  # from here on, the start that uses it notices its end
+        return spare
 
     def drop(self, owner: Owner) -> None:
         """End the spare of `owner`, if it has one."""

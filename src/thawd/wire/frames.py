@@ -11,7 +11,7 @@ INVOKE. A template sends FORKED for each FORK, and EXITED when a child has ended
 Freezing: the platform sends FREEZE after READY. The process reports its progress with STAGE frames and answers FROZEN.
 Then it answers INVOKE frames until GO_ON makes it a template, which it reports with a last STAGE.
 
-Spares: a thawed copy in the role of a spare reports the stage `PARKED` and waits for GO_ON before it continues to READY.
+Spares: a thawed copy with the role ``spare`` reports the stage `PARKED`, waits for GO_ON, and then continues to READY.
 
 Streaming: if INVOKE asks for the answer in parts, the runtime sends a PART for each part before the RESULT, and the
 RESULT's body is empty.

@@ -50,8 +50,8 @@ SERVER = (
     Option(
         "spares",
         kinds.whole(0, 10_000),
-        "Limit of spares: thawed processes that wait to become the next environment of a version that was invoked lately. "
-        "Each of them takes the place and the memory limit of an environment, and is ended first when room is needed.",
+        "Limit of spares: thawed processes that wait to become the next environment of a recently invoked function. "
+        "A spare takes the place and the memory of an environment, and is ended first when room is needed. 0: none.",
     ),
     Option(
         "admission",

@@ -1,0 +1,88 @@
+"""The timer of a pool's idle environments: ends those that were idle too long, and prewarms one when it is time.
+
+The keep-alive policy (`thawd.scheduling.keep_alive`) decides on both times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+from thawd.environments.environment import Environment
+from thawd.scheduling.keep_alive import Keeper
+
+_TIMER_EARLY_S = 0.001
+
+
+class Idle(Protocol):
+    """A pool, as its timer sees it."""
+
+    def idle_longest_first(self) -> list[Environment]:
+        """The idle environments that may be ended, in the order in which they became idle."""
+
+    def end_idle(self, environment: Environment) -> None:
+        """End an idle environment."""
+
+    def prewarm(self) -> None:
+        """Start an environment ahead, if the pool has none."""
+
+
+class IdleTimer:
+    """Ends and prewarms environments at the times of the policy.
+
+    Args:
+        pool: the pool.
+        keeper: the times.
+    """
+
+    def __init__(self, pool: Idle, keeper: Keeper) -> None:
+        self._pool = pool
+        self._keeper = keeper
+        self._prewarmed_at_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = 0.0
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the timer is set."""
+        return self._timer is not None
+
+    def cancel(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def set(self) -> None:
+        """Set the timer to the time when an idle environment must end or one must be prewarmed, if that is earlier."""
+        idle = self._pool.idle_longest_first()
+        dues = [self._keeper.kept_until_s(e.idle_since, chosen=e is idle[-1]) for e in {*idle[:1], *idle[-1:]}]
+        prewarm_at_s = self._keeper.prewarm_at_s()
+        if prewarm_at_s is not None and prewarm_at_s != self._prewarmed_at_s:
+            dues.append(prewarm_at_s)
+        if not dues or (self._timer is not None and self._due_s <= min(dues)):
+            return
+        self.cancel()
+        self._due_s = min(dues)
+        wait_s = max(0.0, self._due_s - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._fire)
+
+    def _fire(self) -> None:
+        """End environments that have been idle too long, prewarm one if it is time, and set the next timer."""
+        self._timer = None
+        now_s = time.monotonic() + _TIMER_EARLY_S
+        idle = self._pool.idle_longest_first()
+        for environment in idle:
+            if self._keeper.kept_until_s(environment.idle_since, chosen=environment is idle[-1]) <= now_s:
+                self._pool.end_idle(environment)
+        self._prewarm(now_s)
+        self.set()
+
+    def _prewarm(self, now_s: float) -> None:
+        """Prewarm one environment if its time has come, at most once in each idle time of the function."""
+        at_s, until_s = self._keeper.prewarm_at_s(), self._keeper.prewarm_until_s()
+        if at_s is None or until_s is None or at_s > now_s or at_s == self._prewarmed_at_s:
+            return
+        self._prewarmed_at_s = at_s
+        if now_s < until_s:
+            self._pool.prewarm()
