@@ -19,7 +19,7 @@ from benchmarks import serving
 from benchmarks.report import AT_MOST, Figure
 from thawd.bench import memory
 
-TITLE = "idle: a server with ten functions and nothing to do"
+TITLE = "idle: a server with ten functions and no requests"
 
 MOST_CPU_PERCENT = 1.0
 MOST_RESIDENT_MIB = 80.0

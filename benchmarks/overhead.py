@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from benchmarks import echo, load, serving
 from benchmarks.report import AT_LEAST, AT_MOST, Figure
 
-TITLE = "overhead: a no-op function against a bare Starlette echo"
+TITLE = "overhead: a no-op function compared with a plain Starlette echo"
 
 MOST_P50 = 5.0
 LEAST_RATE = 0.2

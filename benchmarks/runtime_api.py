@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from benchmarks import load, serving
 from benchmarks.report import AT_MOST, BenchmarkError, Figure
 
-TITLE = "runtime-api: a program that speaks the Runtime API"
+TITLE = "runtime-api: a program that uses the Runtime API"
 
 MOST_ROUND_TRIP_MS = 0.5
 ROUND_TRIPS = 5000

@@ -25,7 +25,7 @@ from benchmarks import serving
 from benchmarks.report import AT_LEAST, AT_MOST, BenchmarkError, Figure
 from thawd.gateway.function_urls.table import url_id
 
-TITLE = "streaming: answers that are sent while they are made"
+TITLE = "streaming: answers that are sent while they are being produced"
 
 MOST_DELAY_MS = 2.0
 LEAST_MIB_S = 50.0

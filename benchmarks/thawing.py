@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from benchmarks import engine_models, serving
 from benchmarks.report import AT_MOST, BenchmarkError, Figure
 
-TITLE = "thawing: a function with a 1 GB model that slept"
+TITLE = "thawing: a function with a 1 GB model and no environments"
 
 MOST_OVER_WARM_MS = 25.0
 ROUNDS = 9

@@ -1,12 +1,12 @@
-"""Processes that run a Python module without importing it first: forks of one process that has.
+"""Runs a Python module as a process without importing it each time: forks one process that has imported it.
 
-Importing a server takes a third of a second of processor time, and the tests start some hundreds. So each worker keeps
-one process that has imported the module and does nothing else. `Popen` asks it for a fork, which becomes a child of
-the worker itself (CLONE_PARENT), with the arguments, folder, environment and streams that the test names. From then on
-it is a process like any other: it has its own process id, is signalled, killed and waited for.
+Importing a server takes a third of a second of processor time, and the tests start some hundreds of servers. So each
+worker keeps one process that has imported the module and does nothing else. `Popen` asks it for a fork, which becomes a
+child of the worker itself (CLONE_PARENT), with the arguments, folder, environment and streams that the test names.
+After that it is a process like any other, with its own process id; it can be signalled, killed and waited for.
 
-A fork differs from a program that was executed in what it inherits: the interpreter's options, its hash seed and what
-importing read from the environment. Tests of these things start their processes by `subprocess.Popen`. With
+A fork differs from an executed program in what it inherits: the interpreter's options, its hash seed and what importing
+read from the environment. Tests of these things start their processes with `subprocess.Popen`. With
 ``THAWD_TESTS_EXECUTE=1`` all tests do.
 
 Source: clone(2), "CLONE_PARENT"; unix(7), "SCM_RIGHTS".
@@ -41,7 +41,7 @@ IMPORTED: Mapping[str, Sequence[str]] = {
     "thawd": ("thawd.cli.program", "thawd.server.serving", "thawd.bench.measuring", "thawd.snapshot.lint", "uvloop"),
     "thawd.server.emulator.program": ("thawd.server.emulator.program",),
 }
-"""By module that is run, what is imported ahead."""
+"""For each module that is run: the modules to import ahead."""
 
 _CLONE_PARENT = 0x8000
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
@@ -50,10 +50,10 @@ _MAY_FORK = sys.platform == "linux" and os.uname().machine in _SYS_CLONE and not
 
 
 class Popen(subprocess.Popen[Any]):
-    """As `subprocess.Popen` of ``[sys.executable, "-m", module, *arguments]``, without importing the module.
+    """Like `subprocess.Popen` of ``[sys.executable, "-m", module, *arguments]``, without importing the module.
 
-    The program is executed where a fork would differ: with environment variables that change how Python starts, and
-    with options other than streams, folder, environment and text.
+    The program is executed instead if a fork would differ: with environment variables that change how Python starts,
+    and with options other than streams, folder, environment and text.
     """
 
     def _execute_child(self, *arguments: Any) -> None:
@@ -85,7 +85,7 @@ _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 
 def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-    """As `subprocess.run`, with `Popen`."""
+    """Like `subprocess.run`, with `Popen`."""
     if options.pop("capture_output", False):
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     text, timeout_s, check = options.pop("input", None), options.pop("timeout", None), options.pop("check", False)
@@ -104,7 +104,7 @@ def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[Any
 
 
 def _module_of(arguments: Any) -> str | None:
-    """The module that is run; None where a fork cannot do that."""
+    """Return the module that is run, or None if a fork cannot run it."""
     if not _MAY_FORK or isinstance(arguments, str) or threading.current_thread() is not threading.main_thread():
         return None
     first = [str(argument) for argument in list(arguments)[:3]]
@@ -112,7 +112,7 @@ def _module_of(arguments: Any) -> str | None:
 
 
 def _changes_python(environ: Mapping[str, str] | None) -> bool:
-    """Whether the interpreter would start otherwise than this one did."""
+    """Return whether the environment variables would make the interpreter start differently from this one."""
     if environ is None:
         return False
     names = {name for name in {*os.environ, *environ} if name.startswith(("PYTHON", "LD_", "LC_", "LANG"))}
@@ -120,7 +120,7 @@ def _changes_python(environ: Mapping[str, str] | None) -> bool:
 
 
 class _Original:
-    """The process that has imported a module, and is forked."""
+    """The process that has imported a module and is forked."""
 
     def __init__(self, module: str) -> None:
         self._own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -134,7 +134,7 @@ class _Original:
         atexit.register(self._end)
 
     def fork(self, arguments: Sequence[Any], cwd: Any, environ: Mapping[str, str] | None, streams: list[int]) -> int:
-        """Fork it; the process id of the fork."""
+        """Fork the process and return the id of the fork."""
         asked = {
             "arguments": [os.fsdecode(argument) for argument in arguments],
             "cwd": os.fsdecode(cwd or Path.cwd()),
@@ -143,7 +143,7 @@ class _Original:
         }
         socket.send_fds(self._own, [json.dumps(asked).encode("utf-8", "surrogateescape")], streams)
         answer = self._own.recv(64)
-        assert answer, "the process that is forked has ended"
+        assert answer, "the process to fork from has ended"
         return int(answer)
 
     def _end(self) -> None:
@@ -163,13 +163,13 @@ def _umask() -> int:
 
 
 def _serve(module: str, asking: socket.socket) -> None:
-    """Import, and fork until the worker has ended."""
+    """Import the modules, then fork on request until the worker has ended."""
     sys.path.remove(str(ROOT)) if str(ROOT) in sys.path else None
     for name in IMPORTED[module]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    python = ctypes.PyDLL(None)  # keeps the GIL, as fork must
+    python = ctypes.PyDLL(None)  # calls without releasing the GIL, as a fork requires
     number = _SYS_CLONE[os.uname().machine]
     while True:
         asked, streams, _, _ = socket.recv_fds(asking, _LONGEST_BYTES, 3)
@@ -188,7 +188,7 @@ def _serve(module: str, asking: socket.socket) -> None:
 
 
 def _run(module: str, asked: dict[str, Any], streams: list[int]) -> int:
-    """Be the program; its exit status."""
+    """Run as the program and return its exit status."""
     for standard, fd in enumerate(streams):
         os.dup2(fd, standard)
     os.closerange(3, 1 << 16)
@@ -225,7 +225,7 @@ def _run(module: str, asked: dict[str, Any], streams: list[int]) -> int:
 
 
 def _open_again(name: str) -> None:
-    """A stream of the interpreter's own, without what the process that was forked left in it."""
+    """Open a new standard stream, without data that the forked process left in the old one."""
     fd = ("stdin", "stdout", "stderr").index(name)
     mode = "r" if fd == 0 else "w"
     errors = "backslashreplace" if fd == 2 else None
@@ -237,7 +237,7 @@ def _open_again(name: str) -> None:
 
 
 def _finish() -> None:
-    """What the interpreter does at its end."""
+    """Do what the interpreter does when it exits."""
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
     with contextlib.suppress(BaseException):

@@ -1,4 +1,4 @@
-"""Claims about a server on one core: computing requests run one after another, sleeping ones side by side."""
+"""A server on one core: computing requests run one after another, sleeping ones at the same time."""
 
 from __future__ import annotations
 

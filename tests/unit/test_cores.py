@@ -1,4 +1,4 @@
-"""Claims about `thawd.scheduling.cores`: who is let in while the processor cores are occupied."""
+"""`thawd.scheduling.cores`: which requests may run while the processor cores are occupied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MS = 1_000_000
 
 
 class Machine(House):
-    """A house on a machine with so many cores, whose processes use what the test says."""
+    """A `House` on a machine with a given number of cores. The test says how much processor time each process uses."""
 
     def __init__(self, cores: float = 2, **options: Any) -> None:
         self.cores = cores
@@ -36,7 +36,10 @@ class Machine(House):
         self.spawner.immediate = True
 
     def look(self, passed_ms: float = 10, **shares: float) -> None:
-        """Let `passed_ms` pass, in which each running environment uses its share of a core: 1, or as given by name."""
+        """Let `passed_ms` pass.
+
+        Meanwhile each running environment uses its share of a core: 1, or as given by function name.
+        """
         for charge in self.room.cores._charges.values():
             environment = charge.environment
             before = charge.seen or Usage(0, 0, 0)
@@ -46,7 +49,7 @@ class Machine(House):
         self.room.cores._look()
 
     async def run(self, pool: Pool, *, ran_ms: float, took_ms: float | None = None, waited_ms: float = 0) -> None:
-        """Run one invocation that uses so much processor time."""
+        """Run one invocation that uses this much processor time."""
         lease = await within(ask(pool))
         self.ended(pool, lease, ran_ms=ran_ms, took_ms=took_ms, waited_ms=waited_ms)
         await turns()
@@ -68,7 +71,7 @@ class Machine(House):
 
 @pytest.fixture(autouse=True)
 def _no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks happen when the test says so."""
+    """Stop the timer of the looks, so that only the test triggers them."""
     monkeypatch.setattr(module, "_LOOK_S", 3600.0)
 
 
@@ -77,7 +80,7 @@ def begun(tasks: list[asyncio.Task[Lease]]) -> list[int]:
 
 
 async def warmed(machine: Machine, name: str, **used: float) -> Pool:
-    """A function of which eight invocations were measured."""
+    """Make a function of which eight invocations were measured."""
     pool = machine.pool(name)
     for _ in range(8):
         machine.used |= {environment: Usage(0, 0, 0) for environment in machine.spawner.environments}
@@ -93,7 +96,7 @@ async def test_as_many_requests_run_as_there_are_cores_and_nothing_is_started_fo
     assert begun(tasks) == [0, 1]
     assert len(machine.spawner.begun) == 2
     assert pool.waiting == 48
-    for number in range(48):  # each that ends lets the next one in, in order, in an environment that is there
+    for number in range(48):  # each one that ends lets the next one run, in order, in an existing environment
         pool.release(tasks[number].result())
         await turns()
         assert begun(tasks) == list(range(number + 3))
@@ -109,7 +112,7 @@ async def test_handlers_that_sleep_do_not_occupy_cores() -> None:
     machine = Machine(cores=2, max_environments=64)
     pool = await warmed(machine, "f", ran_ms=0.2, took_ms=20)
     tasks = [ask(pool) for _ in range(50)]
-    await turns(200)  # they are started two at a time
+    await turns(200)  # the environments are started two at a time
     assert len(begun(tasks)) == 50
 
 
@@ -133,14 +136,14 @@ async def test_a_handler_that_waits_longer_than_expected_makes_room_while_it_wai
 
 async def test_time_in_which_a_process_waits_for_a_core_is_not_taken_for_sleep() -> None:
     machine = Machine(cores=2)
-    # 16 at once on two cores: each ran for an eighth of the time and waited for the rest.
+    # 16 run concurrently on two cores: each ran for an eighth of the time and waited for the rest.
     pool = await warmed(machine, "f", ran_ms=10, took_ms=80, waited_ms=70)
     assert pool.share.load is not None
     assert pool.share.load > 0.9 * CORE
 
 
 async def test_a_process_that_waits_for_a_core_all_the_time_is_not_taken_for_one_that_sleeps() -> None:
-    # The kernel adds a wait to what it tells once the wait has ended.
+    # The kernel includes a wait in its figures only after the wait has ended.
     machine = Machine(cores=1)
     pool = await warmed(machine, "f", ran_ms=50)
     tasks = [ask(pool) for _ in range(3)]
@@ -230,7 +233,8 @@ async def test_a_long_computation_does_not_hold_up_a_function_of_which_nothing_r
         place.since_s -= module.PATIENCE_S
     machine.look()
     await turns()
-    assert begun(requests) == [0]  # one of the function of which nothing ran; the other, and the long one, wait
+    # one request of the function that had none running; its other request, and the long one, wait
+    assert begun(requests) == [0]
     short.release(requests[0].result())
     long.release(computing)
 
@@ -260,7 +264,7 @@ async def test_environments_that_start_count_until_they_are_seen_to_sleep() -> N
         machine.used[starting] = Usage(at_ms * MS, 0, 0)
         machine.room.cores._look()
     await turns()
-    assert pool.counts()["starting"] == 2  # the first one's init waits for something
+    assert pool.counts()["starting"] == 2  # the init of the first one waits for something
     machine.spawner.succeed()
     machine.spawner.succeed()
     await turns()

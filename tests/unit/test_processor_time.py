@@ -1,4 +1,4 @@
-"""Claims about `thawd.environments.processor_time`: what processes use, and whether they run, is read as it is."""
+"""`thawd.environments.processor_time`: how much processor time processes use, and whether they run or wait."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_usage_of_a_process_is_read_with_that_of_its_threads() -> None:
     assert found.waited_ns >= 0
     environment: Any = SimpleNamespace(child=child)
     begun_s = time.monotonic()
-    while runs_or_waits(environment):  # until it reads its standard input
+    while runs_or_waits(environment):  # until it blocks on its standard input
         pause(begun_s)
     child.communicate("")
     assert not runs_or_waits(environment)
