@@ -69,6 +69,8 @@ class FakeSpawner:
         self.versions: list[Version] = []
         self.environments: list[FakeEnvironment] = []
         self.failure: BaseException | None = None
+        self.parks: list[FakeEnvironment] | None = None
+        self.resumed: list[FakeEnvironment] = []
 
     @property
     def under_way(self) -> list[asyncio.Future[FakeEnvironment]]:
@@ -77,6 +79,10 @@ class FakeSpawner:
     async def start(
         self, version: Version, *, provisioned: bool = False, spare: FakeEnvironment | None = None
     ) -> FakeEnvironment:
+        if spare is not None and not spare.dying:
+            self.resumed.append(spare)
+            self.environments.append(spare)
+            return spare
         start: asyncio.Future[FakeEnvironment] = asyncio.get_running_loop().create_future()
         self.begun.append(start)
         self.versions.append(version)
@@ -104,8 +110,11 @@ class FakeSpawner:
 
     # The methods that the dispatcher calls.
 
-    async def park(self, version: Version) -> Any:
-        return None
+    async def park(self, version: Version) -> FakeEnvironment | None:
+        if self.parks is None:
+            return None
+        self.parks.append(FakeEnvironment(version))
+        return self.parks[-1]
 
     async def prepare(self, version: Version) -> None:
         return None
@@ -128,6 +137,7 @@ class House:
         immediate: bool = False,
         patience_s: float = 1.0,
         cores: Cores | None = None,
+        spares: int = 0,
     ) -> None:
         self.spawner = FakeSpawner(immediate=immediate)
         self.room = Room(
@@ -137,6 +147,7 @@ class House:
             max_environments=max_environments,
             patience_s=patience_s,
             cores=cores,
+            spares=spares,
         )
         self.functions: dict[str, Function] = {}
         self.tasks: set[asyncio.Task[None]] = set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from thawd.environments.environment import Environment
@@ -21,9 +22,6 @@ class Idle(Protocol):
     def idle_longest_first(self) -> list[Environment]:
         """The idle environments that may be ended, in the order in which they became idle."""
 
-    def end_idle(self, environment: Environment) -> None:
-        """End an idle environment."""
-
     def prewarm(self) -> None:
         """Start an environment ahead, if the pool has none."""
 
@@ -34,10 +32,12 @@ class IdleTimer:
     Args:
         pool: the pool.
         keeper: the times.
+        end: ends an idle environment.
     """
 
-    def __init__(self, pool: Idle, keeper: Keeper) -> None:
+    def __init__(self, pool: Idle, keeper: Keeper, *, end: Callable[[Environment], None]) -> None:
         self._pool = pool
+        self._end = end
         self._keeper = keeper
         self._prewarmed_at_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -74,7 +74,7 @@ class IdleTimer:
         idle = self._pool.idle_longest_first()
         for environment in idle:
             if self._keeper.kept_until_s(environment.idle_since, chosen=environment is idle[-1]) <= now_s:
-                self._pool.end_idle(environment)
+                self._end(environment)
         self._prewarm(now_s)
         self.set()
 

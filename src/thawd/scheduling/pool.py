@@ -94,7 +94,7 @@ class Pool:
         self._first_try_left = False  # init failed at publication, and no request has repeated it yet
         idle_timeout_s = version.function.idle_timeout_s
         self._keeper = Keeper(policy or FixedPolicy(idle_timeout_s), surplus_s=idle_timeout_s)
-        self._timer = IdleTimer(self, self._keeper)
+        self._timer = IdleTimer(self, self._keeper, end=self._end)
         self.share = Share()
 
     @property
@@ -110,6 +110,11 @@ class Pool:
         """Return the keep-alive policy's current `Windows` as a dict, in seconds."""
         windows = self._keeper.policy.windows()
         return {"prewarm_s": round(windows.prewarm_s, 3), "keep_alive_s": round(windows.keep_alive_s, 3)}
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether a spare waits to become the next environment."""
+        return self._room.spares.has(self)
 
     def all(self) -> list[Environment]:
         """Return all environments that are ready, idle and busy."""
@@ -333,10 +338,10 @@ class Pool:
         environment: Environment | None = None
         failure: InitError | ServiceException | None = None
         try:
-            if self.retired and spare is not None:
-                spare.kill()
             if not self.retired:
                 environment = await self._room.start(self.version, provisioned=provisioned, spare=spare)
+            elif spare is not None:
+                spare.kill()
         except (InitError, ServiceException) as error:
             failure = error
         except Exception as error:  # a bug in thawd must not end the server: only the waiting requests fail
@@ -494,10 +499,6 @@ class Pool:
     def idle_longest_first(self) -> list[Environment]:
         """See `Idle.idle_longest_first`."""
         return [environment for environment in self._idle if not environment.provisioned]
-
-    def end_idle(self, environment: Environment) -> None:
-        """See `Idle.end_idle`."""
-        self._end(environment)
 
     def prewarm(self) -> None:
         """See `Idle.prewarm`."""

@@ -44,6 +44,8 @@ def _of_version(entry: VersionEntry, metrics: FunctionMetrics, spawner: Spawner)
         "environments": dict(NO_ENVIRONMENTS) if pool is None else pool.counts(),
         "keep_alive": None if pool is None else {"policy": entry.function.keep_alive, **pool.keeping()},
         "waiting": 0 if pool is None else pool.waiting,
+        "spare": pool is not None and pool.has_spare,
+        "spare_refused": None if origin is None else origin.spare_refused,
         "cores_each": None if pool is None or pool.share.load is None else pool.share.load / CORE,
     }
 
