@@ -66,7 +66,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 30.0
     max_environments: int | None = None
     admission: str = "cores"
-    spares: int = 16
+    spares: int = 0
     memory_mb: int | None = None
     max_waiting: int = 1000
     queue_timeout_s: float = 30.0
