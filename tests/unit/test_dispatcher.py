@@ -23,7 +23,14 @@ ARN = "arn:aws:lambda:us-east-1:000000000000:function"
 
 def origin(**attributes: Any) -> Any:
     """Return a fake for what a version is started from."""
-    nothing = {"start": StartKind.COLD, "obstacles": (), "why": None, "init_ms": None, "unfrozen": None}
+    nothing = {
+        "start": StartKind.COLD,
+        "obstacles": (),
+        "why": None,
+        "init_ms": None,
+        "unfrozen": None,
+        "spare_refused": None,
+    }
     return SimpleNamespace(**{**nothing, "describe": dict, **attributes})
 
 

@@ -275,6 +275,8 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
             "environments": {"idle": 0, "busy": 0, "starting": 0},
             "keep_alive": None,
             "waiting": 0,
+            "spare": False,
+            "spare_refused": None,
             "cores_each": None,
         }
     }
@@ -289,6 +291,8 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
         "environments": {"idle": 0, "busy": 1, "starting": 0},
         "keep_alive": {"policy": "fixed", "prewarm_s": 0.0, "keep_alive_s": 300.0},
         "waiting": 1,
+        "spare": False,
+        "spare_refused": None,
         "cores_each": None,
     }
     assert shown["throttles"] == 0

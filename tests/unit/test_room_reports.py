@@ -97,7 +97,12 @@ def test_how_a_version_starts_is_what_its_origin_says(init_ms: float | None, rep
     asked: list[object] = []
     obstacle = Obstacle(StartKind.THAW, "r")
     origin = SimpleNamespace(
-        start="fork", obstacles=(obstacle,), why="r", init_ms=init_ms, describe=lambda: {"OptimizationStatus": "Off"}
+        spare_refused=None,
+        start="fork",
+        obstacles=(obstacle,),
+        why="r",
+        init_ms=init_ms,
+        describe=lambda: {"OptimizationStatus": "Off"},
     )
     spawner: Any = SimpleNamespace(origin=lambda version: asked.append(version) or origin)
     family = FunctionEntry(version_of().function, Metrics().function("f"))

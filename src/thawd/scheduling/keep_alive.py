@@ -172,6 +172,11 @@ class Keeper:
         self._windows = policy.windows()
         self._idle_since_s: float | None = None
 
+    def describe(self) -> dict[str, float]:
+        """Return the windows of the policy for the status document, seconds."""
+        windows = self.policy.windows()
+        return {"prewarm_s": round(windows.prewarm_s, 3), "keep_alive_s": round(windows.keep_alive_s, 3)}
+
     def asked(self, now_s: float) -> None:
         """Record that a request needs an environment, so the function is no longer idle."""
         if self._idle_since_s is not None:

@@ -108,8 +108,7 @@ class Pool:
 
     def keeping(self) -> dict[str, float]:
         """Return the keep-alive policy's current `Windows` as a dict, in seconds."""
-        windows = self._keeper.policy.windows()
-        return {"prewarm_s": round(windows.prewarm_s, 3), "keep_alive_s": round(windows.keep_alive_s, 3)}
+        return self._keeper.describe()
 
     @property
     def has_spare(self) -> bool:
@@ -301,17 +300,14 @@ class Pool:
         self._room.release(self)
         self._set_if_empty()
 
-    def adopt_spare(self, spare: Environment) -> None:
-        """See `Owner.adopt_spare`."""
-        spare.on_end = self._on_spare_end
-
     def end_spare(self, spare: Environment) -> None:
         """See `Owner.end_spare`."""
         self._dying.add(spare)
         spare.kill()
         self._room.release(self)
 
-    def _on_spare_end(self, spare: Environment) -> None:
+    def spare_ended(self, spare: Environment) -> None:
+        """See `Owner.spare_ended`."""
         if spare in self._dying:
             self._dying.discard(spare)
         elif self._room.spares.died(self, spare):
@@ -400,8 +396,7 @@ class Pool:
 
         Args:
             environment: the environment.
-            init_ms: how long its start took, milliseconds. A request waits for it then, and gets it without waiting for
-                its turn again. None: the environment has served before, or is provisioned.
+            init_ms: duration of the start for which a request waits, milliseconds; None: no request waited for it.
         """
         if init_ms is not None and self._give(environment, init_ms):
             return
@@ -419,7 +414,6 @@ class Pool:
             environment = self._idle.pop()
             if not environment.dying:
                 return environment
-            self._busy.add(environment)
             self._end(environment)
         return None
 

@@ -33,8 +33,8 @@ class Owner(Protocol):
     def release_spare(self) -> None:
         """Release the room of a spare that does not exist."""
 
-    def adopt_spare(self, spare: Environment) -> None:
-        """Follow a spare: its death is reported to `Spares.died`."""
+    def spare_ended(self, spare: Environment) -> None:
+        """A spare's process has ended, killed by `end_spare` or not."""
 
     def end_spare(self, spare: Environment) -> None:
         """End a spare and release its room."""
@@ -116,7 +116,7 @@ class Spares:
                 owner.release_spare()
         if spare is None or spare.ended.is_set():
             return
-        owner.adopt_spare(spare)
+        spare.on_end = owner.spare_ended
         self._held[owner] = spare
         if owner.retired or spare.dying:
             self.drop(owner)
