@@ -1,6 +1,6 @@
 """Applies the parameters of CreateFunction and UpdateFunctionConfiguration to a version's record.
 
-Some parameters change what runs; the others are only stored and shown.
+Some parameters change what runs; the others, which have a meaning on AWS only, are only stored and shown.
 
 Source: AWS Lambda API reference, "CreateFunction"; developer guide, "Defined runtime environment variables", "Lambda
 quotas".
@@ -26,8 +26,8 @@ MAX_TIMEOUT_S = 900
 MAX_EPHEMERAL_MB = 10_240
 MAX_LAYERS = 5
 MAX_LOG_GROUP = 200
-"""Longest name of a log group, characters. AWS allows 512; thawd allows fewer, since a log group is a file."""
-# Parameters that are stored and shown unchanged.
+"""Longest name of a log group, characters. AWS allows 512; thawd keeps a log group in a file of its name."""
+# Parameters that are stored for the API to show. EphemeralStorage, LoggingConfig and DeadLetterConfig also take effect.
 _SHOWN = (
     "Description",
     "Role",

@@ -200,7 +200,10 @@ class Functions:
                     self._begin(family, record)
 
     async def _settle(self, family: Family, record: VersionRecord) -> None:
-        """Publish the version and store the outcome."""
+        """Publish the version if it is ``$LATEST`` or needs a snapshot; then store its state.
+
+        Any other version is stored as Active here, and published when it is first invoked.
+        """
         eager = record.version == LATEST or record.snap_start == SNAP_START_ON
         failed: StateReason | None = None
         try:

@@ -1,4 +1,4 @@
-"""S3 event notifications of the AWS emulator's buckets, which clients set by PutBucketNotificationConfiguration.
+"""S3 event notifications of the AWS emulator's (moto's) buckets, set by PutBucketNotificationConfiguration.
 
 thawd stores the part of a configuration that names functions, in a file beside the emulator's own state, and invokes
 these functions. It passes the part that names queues and topics on to the emulator, which serves it.

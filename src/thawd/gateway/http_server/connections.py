@@ -1,4 +1,4 @@
-"""One connection of the HTTP port: uvicorn's protocol, with limits on what a client without a key may send.
+"""One connection of the HTTP port: uvicorn's protocol, with limits that hold before a request's key is checked.
 
 A request's head is its request line and headers. uvicorn passes all received data to its HTTP parser. This protocol
 first cuts the data at the end of each head and body, and gives the parser one request at a time, so that
@@ -32,6 +32,7 @@ from thawd.gateway.http_server.limits import Connections
 _END_OF_HEAD = b"\r\n\r\n"
 # A chunked body is parsed in slices of this size; the limits on its framing are checked after each slice.
 _SLICE_BYTES = 4096
+# The value of `Connection._left_bytes` until the headers have been searched for the body's size.
 _NOT_LOOKED_AT = -1
 _REASONS = {
     400: "Bad Request",
@@ -42,11 +43,11 @@ _REASONS = {
 
 
 class _TooManyHeadersError(Exception):
-    """Raised through the parser: the request has more headers than are allowed."""
+    """Raised in a method that the parser calls, and so ends parsing: the request has too many headers."""
 
 
 class _NextRequestError(Exception):
-    """Raised through the parser: another request begins within the data given to the parser."""
+    """Raised in a method that the parser calls, and so ends parsing: the data contains another request, too."""
 
 
 class _Outlet:
@@ -69,7 +70,8 @@ class Connection(HttpToolsProtocol):
     """
 
     def __init__(self, connections: Connections, **options: Any) -> None:
-        # The parser calls `on_body` for each piece of a body; one call of `data_received` may contain 100,000 pieces.
+        # The parser calls `on_body` for each piece of a body; one call of `data_received` may contain 100,000 pieces,
+        # which `_take_pieces` joins.
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # type: ignore[method-assign, assignment]
         super().__init__(**options)
@@ -89,7 +91,7 @@ class Connection(HttpToolsProtocol):
         self._read_at_s = 0.0
         # Per-request state
         self._is_in_head = True
-        self._may_begin = False
+        self._may_begin = False  # whether a request may begin in the data that the parser gets next
         self._end_of_piece = b""  # last three bytes of an incomplete head: its end may be split between two pieces
         self._left_bytes: int | None = 0  # bytes of the body still to come; None: the body is chunked
         self._is_past_parser = False  # whether the body bypasses the parser
@@ -413,7 +415,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.disconnected
 
     def close_after_answer(self) -> None:
-        """Close the connection once the client can have read the answer; while it is still sending it may not read."""
+        """Close the connection once the client can have read the answer, which it may do only after it has sent all."""
         self.cycle.disconnected = True  # nothing more is sent: the answer is complete or the application has failed
         if self._is_in_head and not self._held:
             self._close_when_sent()
@@ -446,7 +448,7 @@ class Connection(HttpToolsProtocol):
         self._begin_discarding()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer instead of the application, unless it has begun to answer; to it, the client has disconnected."""
+        """Answer in the application's place, unless it has begun to; it is told that the client has disconnected."""
         cycle = self.cycle
         is_at_work = cycle is not None and not cycle.response_complete
         if self.transport.is_closing() or (not self._is_in_head and self._has_answered()):

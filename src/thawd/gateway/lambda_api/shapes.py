@@ -27,7 +27,9 @@ from thawd.errors import (
 )
 
 Shape = Mapping[str, Any]
+# Most constraints that one error lists.
 _MOST_SHOWN = 10
+# Most levels of nesting in an input.
 _DEEPEST = 32
 # Longest text that is matched against a pattern whose shape has no maximum length; such shapes are all names and ARNs.
 _LONGEST_MATCHED = 4096

@@ -71,7 +71,7 @@ class Recorder:
 
     Attributes:
         root: the bucket's folder.
-        leases: whether leases work in the folder's file system.
+        leases: whether file leases work in the folder's file system; see `files`.
     """
 
     def __init__(
@@ -136,7 +136,8 @@ class Recorder:
             limit_bytes: read no file larger than this, and stop the batch once more than this was read; None: no limit.
 
         Returns:
-            The keys to check again. If the store fails, these are all of `dues`, and the error is logged.
+            The keys to check again. If the queue is full or the store fails, these are all of `dues`, and the reason is
+            logged.
 
         Raises:
             FolderLost: keys are missing because the folder is missing.

@@ -32,10 +32,12 @@ from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.objects.catalog import ObjectChange, ObjectRecord
 from thawd.system.retry import SayOnce
 
+# Most batches of messages that are handled at the same time.
 _ROOM = 4
 _SEQUENCER_DIGITS = 32
 # Raised when a message is not a notification. Any program may send messages to the queue; they must not delay others.
 _FOREIGN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+# The largest number that the catalog can store.
 _MOST = (1 << 63) - 1
 
 

@@ -39,6 +39,7 @@ _WORKERS = 2
 _PAGE_KEYS = 1000
 _STORE_RETRY_S = 2.0
 _RETURN_POLL_S = 1.0
+# Most checks of a file that the platform itself wrote: another check may record the file at the same time.
 _INGEST_LOOKS = 5
 # The wait after a batch, so that files that arrive in quick succession share transactions. A single file does not wait.
 _GATHER_S = 0.01
@@ -166,8 +167,9 @@ class BucketWatcher:
         self._recorder.leases = await asyncio.to_thread(leases_work, self._recorder.root)
         if not self._recorder.leases:
             self._log(
-                f"bucket {self._bucket.name}: leases do not work in its file system, so thawd cannot tell which files "
-                f"are being written; a file counts as complete after {self._settings.settle_s:g} s without a change"
+                f"bucket {self._bucket.name}: file leases do not work in its file system, so thawd cannot tell which "
+                f"files are being written; a file counts as complete after {self._settings.settle_s:g} s without a "
+                "change"
             )
         session = self._session = WatchSession(
             self._open_tree(), PendingKeys(self._settings.held_keys), PendingKeys(self._settings.held_keys)

@@ -16,7 +16,7 @@ class ReceivedMessage:
 
     Attributes:
         raw: the message as boto3 returns it.
-        content: what `Receiver` made of the message, such as a record of Lambda's event.
+        content: what the argument `open_` of `Receiver` made of the message, such as a record of Lambda's event.
         received_at: when it was received, ``time.monotonic()`` seconds.
         held_until: no other client receives the message before this time, ``time.monotonic()`` seconds.
         hold_s: the visibility timeout that was set last, seconds.

@@ -31,9 +31,11 @@ _HOLD_S = 30
 _SHORTEST_HOLD_S = 10
 _BACKOFF_FIRST_S, _BACKOFF_LAST_S = 1.0, 60.0
 _RECHECK_S = 1.0
+# How often the queue's attributes are read.
 _LOOK_S = 30.0
 _DELETE_TRIES = 6
 # Source: AWS Lambda developer guide, "Configuring scaling behavior for SQS event source mappings": five at the start.
+# Most calls of ReceiveMessage at the same time.
 _MOST_POLLERS = 5
 _SOON_S = 0.2
 # Larger bodies are decoded in a thread, so that they do not block the event loop.
@@ -49,7 +51,7 @@ Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[set[str]]]
 
 
 class Receiver:
-    """Receives, holds and deletes messages. It does not depend on functions.
+    """Receives, holds and deletes messages; `handle` alone knows what they are for.
 
     Args:
         queue: the queue.
