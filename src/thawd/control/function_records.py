@@ -1,4 +1,4 @@
-"""The control plane's records of functions, as the catalog stores them and as the Lambda API shows them.
+"""The control plane's records of functions, as the state file stores them and as the Lambda API shows them.
 
 Fields that have a meaning on AWS only (a VPC, a KMS key) are stored and shown, and have no effect here.
 """
@@ -74,7 +74,8 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
         package: name of the deployment package: a digest of its content.
         from_zip: whether the package was uploaded; else it is a copy of a folder that thawd.toml names.
         version: number, or ``$LATEST``.
-        shown: parameters that are stored for the API to show, by name. Of these, only DeadLetterConfig takes effect.
+        shown: parameters that are stored for the API to show, by name. `Deployments` also reads DeadLetterConfig from
+            here; other parameters that take effect are in `function`, too.
         layers: layer versions, in order.
         snap_start: ``PublishedVersions`` or ``None``.
         described: for a published version, the description that ``$LATEST`` had when it was published.

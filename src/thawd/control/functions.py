@@ -51,6 +51,10 @@ class Functions:
         deployments: publishes versions and retires them.
         read_object: reads code that is in a bucket.
         in_background: runs a coroutine as a background task.
+
+    Attributes:
+        locate: makes a link to a package's zip file.
+        on_delete: called with a function after it was deleted.
     """
 
     def __init__(

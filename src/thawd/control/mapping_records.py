@@ -1,4 +1,4 @@
-"""An event source mapping as the catalog stores it, as the Lambda API shows it, and as pollers read it."""
+"""An event source mapping as the state file stores it, as the Lambda API shows it, and as pollers read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All functions and layers that the control plane manages, in memory and in the catalog.
+"""All functions and layers that the control plane manages, in memory and in the catalog, a part of the state file.
 
 A change is made in memory and stored before it is answered or takes effect elsewhere. Changes of one function run one
 after the other.
@@ -106,7 +106,7 @@ class Registry:
                     self.paused.add(key.name)
             except msgspec.MsgspecError as error:
                 raise StoreError(
-                    f"the {key.kind} {key.name} {key.qualifier} in the catalog cannot be read ({error}); if a newer "
+                    f"the {key.kind} {key.name} {key.qualifier} in the state file cannot be read ({error}); if a newer "
                     "thawd wrote it, start that one"
                 ) from error
         for record in sorted(versions, key=lambda record: int(record.version) if record.version.isdigit() else 0):

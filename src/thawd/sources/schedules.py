@@ -84,7 +84,7 @@ class Schedules:
 
     Args:
         store: stores each schedule's progress.
-        wake: called with the names of functions that have new events in the queue.
+        wake: called with the names of functions that have new events in the asynchronous queue.
         report: takes a line for the operator.
         clock: tells the time; None: the machine's clock.
     """

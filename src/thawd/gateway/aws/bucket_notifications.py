@@ -97,6 +97,9 @@ class BucketNotifications:
         find: returns the name and qualifier of the function that an ARN names; raises when there is no such function.
         encode: makes the invocation's payload from an event.
         complain: reports a problem to the operator.
+
+    Attributes:
+        head: returns size and ETag of the object at a path, or None. `AwsProxy` sets it.
     """
 
     def __init__(self, *, accept: Accept, find: Find, encode: Encode, complain: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""One connection of the HTTP port: uvicorn's protocol, with limits that hold before a request's key is checked.
+"""One connection of the HTTP port: uvicorn's protocol, with limits that hold for clients without a key, too.
 
 A request's head is its request line and headers. uvicorn passes all received data to its HTTP parser. This protocol
 first cuts the data at the end of each head and body, and gives the parser one request at a time, so that

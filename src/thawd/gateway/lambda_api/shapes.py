@@ -269,6 +269,7 @@ def _problems_of_members(members: Mapping[str, Shape], values: Mapping[str, Any]
 def _problems(shape: Shape, value: Any, path: str) -> Iterator[str]:
     """The constraints that a converted value does not meet, in AWS's wording."""
     for constraint in _broken(shape, value):
+        # The values of environment variables may be secrets.
         is_secret = path.startswith("environment") and not path.endswith(".key")
         shown = "***" if is_secret else _shown(value)
         yield f"Value {shown} at '{path}' failed to satisfy constraint: {constraint}"

@@ -108,6 +108,15 @@ def _match(segments: list[str], asked: list[str]) -> dict[str, str] | None:
 class RoutesApi:
     """Answers requests for routes by invoking their functions.
 
+    Args:
+        routes: as declared in thawd.toml.
+        dispatcher: runs invocations.
+        queue_timeout_s: how long a request may wait for an environment, seconds.
+        budget: limits the memory for request bodies.
+        http: the settings that all routes share.
+        accept: stores asynchronous invocations; None: no route is asynchronous.
+        key: the server's key, which is removed from events; None: there is none.
+
     Attributes:
         table: the routes.
         http: the settings that all routes share.

@@ -48,7 +48,7 @@ class QueueApi:
         self._changes = {"redrive": operations.redrive, "remove": operations.remove}
 
     def claims(self, path: str) -> bool:
-        """Whether a request of this path is for one of these operations."""
+        """Whether a request of this path is for the queue or for dead letters."""
         return path in (QUEUE_PATH, DEAD_PATH) or path.startswith(f"{DEAD_PATH}/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

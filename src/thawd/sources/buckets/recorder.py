@@ -65,9 +65,9 @@ class Recorder:
         bucket: the bucket.
         objects: the catalog of objects.
         log: takes lines for the operator.
-        on_events: called with the names of functions that have new events in the queue.
+        on_events: called with the names of functions that have new events in the asynchronous queue.
         settle_s: see `Looker`.
-        is_full: returns whether the queue accepts no events now.
+        is_full: returns whether the asynchronous queue is full now.
 
     Attributes:
         root: the bucket's folder.

@@ -56,7 +56,7 @@ class RemoteBucketWatcher:
             store: reads the bucket.
             watcher_stores: the stores that the watcher records into.
             log: takes lines for the operator.
-            on_events: called with the names of functions that have new events in the queue.
+            on_events: called with the names of functions that have new events in the asynchronous queue.
         """
         self.first_listing_done = asyncio.Event()
         self._bucket = bucket

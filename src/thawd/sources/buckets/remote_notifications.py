@@ -73,7 +73,7 @@ class NotifiedBucketWatcher:
         watcher_stores: the stores that the watcher records into.
         endpoint: address of SQS; None: as configured by AWS's environment variables and files.
         log: takes lines for the operator.
-        on_events: called with the names of functions that have new events in the queue.
+        on_events: called with the names of functions that have new events in the asynchronous queue.
 
     Attributes:
         bucket: the bucket.

@@ -70,9 +70,10 @@ class BucketWatcher:
             bucket: the bucket.
             objects: the catalog of objects.
             log: takes lines for the operator; may be called from other threads.
-            on_events: called in the event loop with the names of functions that have new events in the queue.
+            on_events: called in the event loop with the names of functions that have new events in the asynchronous
+                queue.
             settings: how the bucket is watched; None: the defaults.
-            is_full: returns whether the queue accepts no events now. While it does, no objects are recorded.
+            is_full: returns whether the asynchronous queue is full now. While it is, no objects are recorded.
         """
         self.initial_scan_done = asyncio.Event()
         self._bucket = bucket
