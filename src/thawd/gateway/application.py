@@ -165,7 +165,8 @@ class Application:
         """Refuse a request without the server's key, or, if the server has no key, one that a foreign web page sends.
 
         A server without a key listens on loopback only. A web page of another site that is open in a browser on this
-        machine must not be able to run functions, so its requests are refused unless http.cors allows its origin.
+        machine must not be able to run functions, so its requests are refused unless they are for a declared route
+        and http.cors allows its origin.
 
         Raises:
             AccessDeniedException: the key is missing or wrong, or a page of another site sends the request (403).
@@ -180,7 +181,8 @@ class Application:
             origin = (header(scope, b"origin") or b"").decode("latin-1")
             raise AccessDeniedException(
                 f"Requests from web pages of {origin or 'an unknown origin'} are refused, because the server has no "
-                "key; set server.key and send the key with each request, or add the origin to http.cors"
+                "key; set server.key and send the key with each request, or, for a declared route, add the origin to "
+                "http.cors"
             )
 
     def _is_shared_with(self, scope: Scope, origin: str) -> bool:

@@ -100,7 +100,7 @@ class Connection(HttpToolsProtocol):
     # Methods that asyncio calls.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called by asyncio."""
+        """Called by asyncio when a client has connected: answer 503 if there is no room for the connection."""
         super().connection_made(transport)
         self._outlet = _Outlet(self, transport)
         self.deadline_s = self.loop.time() + self.limits.head_s
@@ -109,7 +109,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio."""
+        """Called by asyncio when the connection has been closed."""
         self._held = b""
         self.server_connections.leave(self)
         super().connection_lost(exc)
@@ -121,12 +121,12 @@ class Connection(HttpToolsProtocol):
         self.server_connections.stall(self)
 
     def resume_writing(self) -> None:
-        """Called by asyncio."""
+        """Called by asyncio: the client has read, so the application may go on."""
         super().resume_writing()
         self.server_connections.go_on(self)
 
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio."""
+        """Called by asyncio with bytes that have arrived."""
         if self._is_discarding:
             self._discard(len(data))
         elif self._held:
@@ -325,14 +325,14 @@ class Connection(HttpToolsProtocol):
     # Methods that the parser calls.
 
     def on_message_begin(self) -> None:
-        """Called by the parser."""
+        """Called by the parser when a request begins."""
         if not self._may_begin:
             raise _NextRequestError
         self._may_begin = False
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
+        """Called by the parser when it has read all headers of a request."""
         if len(self.headers) > self.limits.headers:
             raise _TooManyHeadersError
         self._framing_bytes = self._discarded_bytes = 0
@@ -372,7 +372,7 @@ class Connection(HttpToolsProtocol):
         cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """Called by the parser."""
+        """Called by the parser when it has read a whole request."""
         if self._is_past_parser and self._left_bytes != 0:
             return
         if self._pieces:

@@ -28,7 +28,7 @@ class QueueOperations(Protocol):
         """The state of the queue, per function."""
 
     async def page(self, function: str | None, *, after: int, limit: int) -> dict[str, Any]:
-        """A page of dead letters, without payloads."""
+        """At most `limit` dead letters with ids larger than `after`, without payloads."""
 
     async def show(self, number: int) -> dict[str, Any]:
         """One dead letter, with its payload."""

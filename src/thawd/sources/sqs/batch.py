@@ -87,7 +87,7 @@ class Batch:
     """Messages that a function handles together.
 
     Args:
-        before: the batch that must succeed before this one; None: there is none.
+        before: in a FIFO queue, the batch that must succeed before this one; None: there is none.
 
     Attributes:
         messages: the messages, in the order of their reception.

@@ -25,7 +25,7 @@ from thawd.sources.sqs.client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, Ra
 from thawd.system import threads
 from thawd.system.retry import Backoff, backoff_s, is_set_within
 
-# The visibility timeout that each extension sets, unless the queue's own is longer.
+# To hold a message, its visibility timeout is set to this again and again, or to the queue's own if that is longer.
 _HOLD_S = 30
 # If the queue's timeout is shorter than this, messages are received with this one, so that it can be extended in time.
 _SHORTEST_HOLD_S = 10
