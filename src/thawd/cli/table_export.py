@@ -145,7 +145,7 @@ class Spool:
 
 
 class ColumnTypes:
-    """Types of the values in one column."""
+    """Types of the values in one column, from which the column's Parquet type is chosen."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
