@@ -31,7 +31,7 @@ class Target:
         url: absolute URL, ``http`` or ``https``.
         method: HTTP method.
         headers: headers in addition to those that every request has.
-        credentials: returns the headers that authenticate a request; None: none are needed.
+        credentials: returns the headers that authenticate a request; None: no such headers are needed.
     """
 
     url: str
@@ -79,7 +79,10 @@ def check_url(url: str) -> None:
 
 
 def without_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """Split a URL into the URL without name and password, which reports may show, and the header with these two."""
+    """Split a URL into the URL without user name and password, and an ``Authorization`` header with these two.
+
+    Without them, the URL may be shown in reports.
+    """
     parts = urlsplit(url)
     credentials, at, place = parts.netloc.rpartition("@")
     if not at:

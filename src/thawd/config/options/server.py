@@ -113,8 +113,8 @@ SERVER = (
     Option(
         "snapshots",
         kinds.choice("auto", "off"),
-        '"auto": a function is frozen once, and its environments are thawed, if possible; "off": environments are forked '
-        "or start cold.",
+        '"auto": a function is frozen once, and its environments are thawed, if possible; "off": environments are '
+        "forked or start cold.",
     ),
     Option(
         "snapshots_max_mb",
