@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 from thawd.bench.connection import Answer
 from thawd.errors import StoreError
 
-# Signatures are valid for five minutes, on AWS and in thawd. Requests are signed again after this time.
+# Signatures are valid for five minutes, on AWS and in thawd. Requests are signed again after a minute.
 _FRESH_S = 60.0
 # Characters that are not percent-encoded. Source: RFC 3986, 2.2. The percent sign is one of them, because parts of the
 # URL may be encoded already.
