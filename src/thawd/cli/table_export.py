@@ -73,7 +73,7 @@ def write_csv(spool: Spool, write: Callable[[bytes], object]) -> None:
 
     line = io.StringIO()
     # The writer quotes a field that contains a character of its line terminator. With "\n" alone it would not quote
-    # fields with \r, which readers would take for a line end; so it ends lines with "\r\n", and \r is removed below.
+    # fields with \r, which readers would take for a line end; so it ends lines with "\r\n", which is replaced below.
     writer = csv.writer(line, lineterminator="\r\n")
     columns = list(spool.columns)
     for cells in _cells(columns, spool):
