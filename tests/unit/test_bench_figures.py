@@ -154,7 +154,7 @@ def test_what_else_differs_between_two_runs_is_told() -> None:
     assert comparison.differences(one, other) == [
         "not the same targets: classify before, other after",
         "not the same loads: 2 requests, 1 at a time before, 2 requests, 8 at a time after",
-        "not the same engines: as it was before, thaw after",
+        "not the same engines: not set before, thaw after",
         "the run after was ended by Ctrl-C",
     ]
 

@@ -65,7 +65,10 @@ def test_provisioned_environments_must_fit(tmp_path: Path) -> None:
     problems = mistakes(tmp_path, text)
 
     assert [(problem.key, problem.allowed) for problem in problems] == [
-        ("server.max_environments", "at least 4, for reserved and provisioned concurrency and one for other functions"),
+        (
+            "server.max_environments",
+            "at least 4, for reserved and provisioned concurrency, and for functions without either",
+        ),
         ("functions.hello.provisioned_concurrency", "at most reserved_concurrency, which is 1"),
         ("functions.hello.memory_mb", "at most 256, which is server.memory_mb, the memory for all environments"),
     ]

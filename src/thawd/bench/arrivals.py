@@ -1,7 +1,7 @@
 """Computes the times at which an open loop sends its requests. Random times come from a seed.
 
-An open loop sends at times that do not depend on the answers, like independent users. Each function returns offsets
-from the beginning of the load, in seconds, ascending.
+An open loop sends at times that do not depend on the answers, like independent users. The functions return offsets: the
+times in seconds since the beginning of the load, ascending.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def arrivals(
             at equal intervals.
         rate_per_s: requests a second on average, above 0.
         requests: largest number of requests; None: no limit.
-        duration_s: end of the load, seconds; None: no limit.
+        duration_s: time after which no request is sent, seconds; None: no limit.
         burst: number of requests in a burst, 1 or more.
         seed: seed of the random intervals; the same seed gives the same times.
     """

@@ -1,9 +1,9 @@
 """Compares two runs: ratios of their figures, with 95 % bootstrap intervals.
 
-A bootstrap repeatedly draws samples from the measured requests of each run. 95 of 100 ratios between such samples lie
-within the bounds. The rank of a sample's percentile is distributed like an order statistic of uniform numbers (a Beta
-distribution), so only that rank is drawn, not the whole sample. The bounds do not cover differences between runs under
-the same conditions: measure more than once.
+A bootstrap repeatedly draws samples from the measured requests of each run. The bounds of an interval are chosen so
+that 95 of 100 ratios between such samples lie within them. The rank of a sample's percentile is distributed like an
+order statistic of uniform numbers (a Beta distribution), so only that rank is drawn, not the whole sample. The bounds
+do not cover differences between runs under the same conditions: measure more than once.
 
 Source: Efron, Tibshirani, "An Introduction to the Bootstrap", 13.3 (percentile intervals); David, Nagaraja, "Order
 Statistics", 2.1.
@@ -29,12 +29,12 @@ class Ratio(msgspec.Struct, frozen=True):
     """One line of a comparison.
 
     Attributes:
-        name: ``p50`` and so on, or ``requests/s``.
+        name: ``p50`` or another percentile, ``max`` or ``requests/s``.
         before: value in the first run.
         after: value in the second run.
         ratio: second value divided by the first.
-        low: lower bound of the ratio's 95 % interval; None: unknown.
-        high: upper bound of the ratio's 95 % interval; None: unknown.
+        low: lower bound of the ratio's 95 % interval; None for ``max`` and ``requests/s``, which have no interval.
+        high: upper bound of the ratio's 95 % interval; None for these two.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Ratio(msgspec.Struct, frozen=True):
     high: float | None = None
 
     def bounds(self) -> str:
-        """The 95 % interval of the ratio as text, for example "0.912 to 1.034"; "-" if it is unknown."""
+        """The 95 % interval of the ratio as text, for example "0.912 to 1.034"; "-" if there is none."""
         return "-" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
 
 
@@ -72,11 +72,11 @@ def differences(before: Run, after: Run) -> list[str]:
         "targets": (before.target, after.target),
         "loads": (before.load.in_words(), after.load.in_words()),
         "engines": (before.engine, after.engine),
-        "beginnings": (before.begun_from, after.begun_from),
+        "environments at the beginning": (before.begun_from, after.begun_from),
         "machines": (_machine(before), _machine(after)),
     }
     notes = [
-        f"not the same {what}: {first or 'as it was'} before, {second or 'as it was'} after"
+        f"not the same {what}: {first or 'not set'} before, {second or 'not set'} after"
         for what, (first, second) in pairs.items()
         if first != second
     ]

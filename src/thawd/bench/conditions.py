@@ -1,4 +1,7 @@
-"""Conditions under which `thawd bench` measures a function on a private server."""
+"""Conditions under which `thawd bench` measures a function on a private server: how environments start, and how many.
+
+A private server is a second thawd server, with an empty data folder, that runs only for the measurement.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     """Argument of the program `thawd.server.measurement.bench`.
 
     Attributes:
-        place: files and folders of the server.
+        place: files and folders of the private server.
         function: the function that it serves.
         engine: one of `ENGINES`.
         environments: largest number of environments.
-        provisioned: number of environments kept initialised.
+        provisioned: number of environments that the server keeps initialised.
     """
 
     place: Place

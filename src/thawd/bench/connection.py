@@ -1,7 +1,7 @@
 """A connection of the load generator: it sends encoded requests and parses the answers.
 
-Requests are encoded beforehand, and a connection has one request in flight. It uses no HTTP client library, because
-the time spent in the library would be measured too.
+Requests are encoded beforehand, and a connection has at most one request in flight. The module uses no HTTP client
+library, because the time spent in the library would be measured too.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
     """One connection to the measured server.
 
     Attributes:
-        alive: whether a request may be sent.
+        alive: whether the connection is open.
         tag: data that the owner attaches, such as the times of the request in flight.
         idle_since_ns: when the connection became idle, by `clock_ns`.
     """

@@ -1,9 +1,9 @@
 """Sends the load, in a closed or an open loop, from one process with one event loop.
 
-A closed loop sends the next request when an answer has arrived. It measures service time, and sends fewer requests
-while the server stalls. An open loop sends at given times, however slow the answers are. It measures latency from the
-time at which a request should have been sent; otherwise the time that requests wait during a stall would be missing
-(coordinated omission).
+A closed loop keeps a number of requests in flight: it sends the next one when an answer has arrived. It measures
+service time, and sends fewer requests while the server stalls. An open loop sends at given times, however slow the
+answers are. It measures latency from the time at which a request should have been sent; otherwise the time that
+requests wait during a stall would be missing (coordinated omission).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Load:
         samples: record of all requests that have ended.
         begun_ns: beginning of the load, by `clock_ns`.
         sent: number of requests sent.
-        waiting: intended times of the requests that are due and wait for a connection.
+        waiting: for each request that is due and waits for a connection, the time at which it should have been sent.
         stopped: whether `stop` was called.
     """
 
@@ -141,7 +141,7 @@ class Load:
         return self.sent - len(self.samples)
 
     def answered(self, connection: Connection, answer: Answer) -> None:
-        """See `Owner`."""
+        """Record an answer, and go on with the load. See `connection.Owner`."""
         if self._is_finished:
             return
         intended_ns, sent_ns = connection.tag
@@ -152,7 +152,7 @@ class Load:
         self._check_end()
 
     def lost(self, connection: Connection) -> None:
-        """See `Owner`."""
+        """Forget a connection that was closed while it was idle. See `connection.Owner`."""
         self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -217,7 +217,7 @@ class Load:
         raise NotImplementedError
 
     def _free(self, connection: Connection | None) -> None:
-        """Send the next request on an idle connection, or replace a lost one.
+        """Send the next request on a connection that has become idle, or replace one that is closed.
 
         Args:
             connection: the connection; None: it could not be opened.

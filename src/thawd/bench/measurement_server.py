@@ -1,4 +1,7 @@
-"""Starts a private server for a measurement, in its own process and data folder, and removes both afterwards."""
+"""Starts a private server: a thawd server in its own process and data folder, which runs only for one measurement.
+
+Afterwards the process is ended and the data folder removed.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,8 @@ def private_server(
 ) -> Iterator[PrivateServer]:
     """Run a private server inside the ``with`` block; its data folder is removed afterwards.
 
-    This folder is created in the configured data folder, so it is on the same disk. Installed requirements are shared.
+    Its data folder is created in the configured one, so it is on the same disk. The virtual environments in which
+    functions' requirements are installed are shared with the configured data folder.
 
     Args:
         settings: the configuration.
@@ -72,7 +76,7 @@ def private_server(
 
 @contextlib.contextmanager
 def _own_folder(data: Path, purpose: str) -> Iterator[Path]:
-    """Create a folder in `data`, and remove it afterwards, even after Ctrl-C."""
+    """Create a folder for the private server in `data`, and remove it afterwards, even after Ctrl-C."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         _clean(data, purpose)
@@ -126,7 +130,7 @@ def _await_ready(process: subprocess.Popen[bytes], folder: Path) -> PrivateServe
 
 
 def _clean(data: Path, purpose: str) -> None:
-    """Remove the folders that killed measurements left behind."""
+    """Remove folders whose measurement was killed: the process whose id is in the folder's name does not exist."""
     for folder in data.glob(f"{purpose}-*-*"):
         owner = folder.name.split("-")[1]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():

@@ -1,4 +1,4 @@
-"""Carries out a measurement plan: prepares the server's environments, runs the load, and watches the server."""
+"""Carries out one measurement: prepares the server's environments, sends the load, and watches the server."""
 
 from __future__ import annotations
 
@@ -60,10 +60,11 @@ class Plan:
         connections: number of connections opened before the load begins.
         served: the thawd server that answers; None: another program answers.
         engine: how environments start; None: as the running server starts them.
-        begun_from: environments that exist when the load begins: ``zero``, ``one``, ``warm``; None: as they are.
+        begun_from: environments that exist when the load begins: ``zero``, ``one``, or ``warm``: those that requests
+            which are not counted have started; None: those that exist at that moment.
         provisioned: number of environments that must be ready before the load begins.
         warm_up: number of requests to send before the load begins; they are not counted.
-        notes: notes for readers of the results.
+        notes: remarks for readers of the results, which reports print.
     """
 
     label: str

@@ -1,7 +1,7 @@
-"""A program that measures the memory of a server and of its descendant processes over time.
+"""A program that measures the memory of a server and of the processes below it over time, for `thawd bench`.
 
-It runs as a separate process, so that it does not delay the measuring client. It uses only the standard library, so
-that it starts fast.
+It runs as a separate process, so that it does not delay the process that sends requests. It uses only the standard
+library, so that it starts fast.
 
     python -m thawd.bench.memory PID
 

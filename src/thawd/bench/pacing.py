@@ -1,4 +1,4 @@
-"""A kernel timer that wakes an event loop with microsecond precision. The loop's own timers have milliseconds.
+"""A kernel timer that wakes an event loop with a precision of microseconds. The loop's own timers are less precise.
 
 Source: timerfd_create(2).
 """

@@ -1,7 +1,7 @@
 """Draws plots as SVG: scales, axes, dots, lines, steps, bars. The page's style sheet defines their look.
 
 A plot is drawn in a box that is `WIDTH` units wide, and is scaled with the page. The CSS class ``k-NAME`` gives data
-its colour; ``axis``, ``grid`` and ``label`` are the classes of the other elements.
+its colour; the other elements have classes such as ``axis``, ``grid`` and ``label``.
 """
 
 from __future__ import annotations

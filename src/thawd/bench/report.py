@@ -88,7 +88,7 @@ def page(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Ag
 
 
 def content(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Against] = ()) -> Markup:
-    """The sections about `runs`; a report of several workloads joins the sections of each."""
+    """The sections of the page about `runs`. A report about several workloads has such sections for each of them."""
     pairs = list(zip(runs, summaries, strict=True))
     return fragment(
         "content.html",
@@ -97,7 +97,7 @@ def content(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence
         conditions=list(dict.fromkeys(_conditions(run) for run in runs)),
         against=against,
         comparisons=[_comparison(pair) for pair in against],
-        # The page explains the table of latencies with this figure as an example.
+        # The page explains the table of latencies with one figure, the first run's 90th percentile, as an example.
         p90_ms=next((told.percentiles_ms["p90"] for told in summaries if told.percentiles_ms), None),
         latency=_latency_table(pairs),
         distribution=_distribution(pairs),

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 from thawd.bench.connection import Answer
 from thawd.errors import StoreError
 
-# Signatures are valid for five minutes, on AWS and in thawd. Requests are signed again after this time.
+# Signatures are valid for five minutes, on AWS and in thawd. Requests are signed again after a minute.
 _FRESH_S = 60.0
 # Characters that are not percent-encoded. Source: RFC 3986, 2.2. The percent sign is one of them, because parts of the
 # URL may be encoded already.
@@ -31,7 +31,7 @@ class Target:
         url: absolute URL, ``http`` or ``https``.
         method: HTTP method.
         headers: headers in addition to those that every request has.
-        credentials: returns the headers that authenticate a request; None: none are needed.
+        credentials: returns the headers that authenticate a request; None: no such headers are needed.
     """
 
     url: str
@@ -79,7 +79,10 @@ def check_url(url: str) -> None:
 
 
 def without_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """Split a URL into the URL without name and password, which reports may show, and the header with these two."""
+    """Split a URL into the URL without user name and password, and an ``Authorization`` header with these two.
+
+    Without them, the URL may be shown in reports.
+    """
     parts = urlsplit(url)
     credentials, at, place = parts.netloc.rpartition("@")
     if not at:

@@ -1,4 +1,7 @@
-"""The record of a run: its plan, its conditions and every request. It is read and written as JSON, written as CSV."""
+"""The record of a run, which is one measurement: its plan, its conditions and every request.
+
+Records are written as JSON and CSV, and read from JSON.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ class Columns(msgspec.Struct, frozen=True):
         latency_ms: time from the intended sending to the end of the answer.
         outcome: how the request ended, as an index into `outcomes`.
         outcomes: ``ok`` and the kinds of error.
-        start: how the environment was started, as an index into `samples.STARTS`.
+        start: how the environment was started for the request, or that it was warm, as an index into `samples.STARTS`.
         ready_ms: time from spawning the environment until it was ready; None: none was started for the request.
         prepare_ms: part of `ready_ms` that init, fork or restore took.
         handler_ms: time in the handler; None: unknown.
@@ -116,18 +119,19 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         target: the target: a function, a route or a URL.
         url: URL of the requests.
         engine: how environments were to start; None: as the running server starts them.
-        begun_from: environments that existed when the load began: ``zero``, ``one``, ``warm``; None: as they were.
+        begun_from: environments that existed when the load began: ``zero``, ``one``, or ``warm``: those that requests
+            which were not counted had started; None: those that existed at that moment.
         state: description of the environments when the load began.
         load: shape of the load.
         begun: date and time of the beginning, ISO 8601.
         took_s: time from the first request to the last answer, seconds.
         interrupted: whether the run was ended before all requests were sent.
         columns: the requests.
-        examples: message of the first error of each kind.
+        examples: message of the first error of each kind, by kind.
         moments: environments over time; empty: unknown.
         memory: memory over time; empty: unknown.
         late_ms: open loop: delay of the client itself when sending, by percentile (``p50``, ``p99``, ``max``).
-        notes: notes for readers of the results.
+        notes: remarks for readers of the results, which reports print.
         machine: the machine on which the measurement ran.
     """
 

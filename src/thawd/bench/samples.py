@@ -1,4 +1,4 @@
-"""Records requests in columns. A million requests take 40 MB of memory."""
+"""Records the requests of a run in columns, to save memory: a million requests take 40 MB."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 OK = "ok"
 STARTS = ("", "cold", "fork", "thaw", "warm")
-"""Ways in which an environment was started. A start is stored as an index; index 0 means unknown."""
+"""How an environment was started for a request; ``warm``: it existed already. Stored as an index; 0 means unknown."""
 
 _METRIC = re.compile(rb"(\w+)(?:;desc=(\w+))?(?:;dur=([0-9.]+))?")
 
@@ -24,7 +24,7 @@ class Samples:
         outcomes: how each request ended, as an index into `kinds`.
         kinds: ``ok`` and the kinds of error, in the order of their first occurrence.
         examples: message of the first error of each kind.
-        timings: the server's ``Server-Timing`` headers; equal headers are stored more than once.
+        timings: for each request the ``Server-Timing`` header of its answer; empty if there was none.
     """
 
     intended_ns: array[int] = field(default_factory=lambda: array("q"))

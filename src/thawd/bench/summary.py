@@ -60,9 +60,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         requests: number of requests that ended.
         errors: number of requests without a right answer.
-        errors_by_kind: number of these requests by kind of error.
+        errors_by_kind: number of requests without a right answer, by kind of error.
         percentiles_ms: latency by ``p50``, ``p90``, ``p95``, ``p99``, ``max`` and ``mean``; empty: no right answer.
-        curve_ms: points of the plot, as (percentile, latency).
+        curve_ms: points of the plot of latency by percentile, as (percentile, latency).
         rate_per_s: right answers a second.
         starts: figures of each kind of start that occurred.
         most_in_flight: highest number of requests in flight.
@@ -136,7 +136,7 @@ def _distribution(latencies_ms: Sequence[float]) -> tuple[dict[str, float], list
     count = len(latencies_ms)
 
     def at(percentile: float) -> float:
-        # The library rounds the rank. With 60 answers, its 99th percentile would not be the slowest answer.
+        # The library rounds the rank to the nearest, so the 99th percentile of 60 answers would not be the slowest.
         rank = math.ceil(percentile * count / 100 - 1e-9)
         return min(largest_ms, float(histogram.get_value_at_percentile(100 * rank / count)) / 1000)
 

@@ -29,7 +29,7 @@ def shown(value: float | None) -> str:
 
 
 def lines_of(runs: Sequence[Run], summaries: Sequence[Summary]) -> Iterator[str]:
-    """Lines about the runs of one command."""
+    """Lines about the runs that one `thawd bench` measured, one run for each engine."""
     first = runs[0]
     begun = "" if first.begun_from is None else f", from {first.begun_from}"
     yield f"{first.target}: {first.load.in_words()}{begun}"

@@ -45,7 +45,8 @@ class MemorySample(msgspec.Struct, frozen=True):
 
     Attributes:
         at_s: time since the beginning of the run, seconds.
-        environments_mib: memory of all processes under the server, including templates.
+        environments_mib: memory of all processes below the server: environments, and the templates from which they are
+            forked.
         server_mib: memory of the server.
     """
 
@@ -59,7 +60,7 @@ class StatusClient:
 
     Args:
         url: URL of the server.
-        headers: headers with the server's key.
+        headers: headers to send, with the server's key if it has one.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
@@ -97,12 +98,12 @@ class StatusClient:
             raise
 
     def answered(self, connection: Connection, answer: Answer) -> None:
-        """See `Owner`."""
+        """Pass the answer on to `read`. See `connection.Owner`."""
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(answer)
 
     def lost(self, connection: Connection) -> None:
-        """See `Owner`."""
+        """Do nothing: the next request opens a new connection. See `connection.Owner`."""
 
     def close(self) -> None:
         """End the connection."""

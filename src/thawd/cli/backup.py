@@ -19,8 +19,9 @@ def backup(folder: Path, with_buckets: bool, config_path: Path) -> None:
     """Back up the server's data into FOLDER.
 
     FOLDER must be new or empty. The server may keep running. The backup contains the event queue with its dead
-    letters, functions created through the API with their code, and tables in files. It does not contain remote tables
-    and buckets (declared by URL), logs, or snapshots. thawd takes the snapshots again after a restore.
+    letters, functions created through the API with their code, tables in files, and the configuration file. It does
+    not contain remote tables and buckets (declared by URL), logs, or snapshots. After a restore, thawd takes snapshots
+    again when it publishes the functions.
     """
     from thawd.server import backup as backups
 

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from thawd.bench.summary import Summary
 
 EXIT_WRONG_ANSWERS = 3
-"""Some answers were not as expected; see --expect-status."""
+"""Exit status: some answers were not as expected; see --expect-status and --expect-text."""
 EXIT_REGRESSION = 4
-"""The second of two compared runs is slower than --fail-above allows, or has a larger share of wrong answers."""
+"""Exit status, with --fail-above: a run of the second file is slower than allowed, or has a larger share of wrong
+answers than its counterpart in the first file, or one of the two has no right answer."""
 
 _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
 
@@ -38,19 +39,28 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
 )
 @click.argument("target", required=False)
 @click.option(
-    "-n", "--requests", type=click.IntRange(1), help="Number of requests. Default: 1,000, or no limit with --duration."
+    "-n",
+    "--requests",
+    type=click.IntRange(1),
+    help="Largest number of requests. Default: 1,000; with --duration or --arrivals, no limit.",
 )
 @click.option("--duration", "duration_s", type=Finite(0, min_open=True), help="Send requests for this many seconds.")
 @click.option(
-    "-C", "--concurrency", type=click.IntRange(1, 10_000), help="Closed loop: requests in flight. Default: 1."
+    "-C",
+    "--concurrency",
+    type=click.IntRange(1, 10_000),
+    help="Closed loop: keep this many requests in flight; each answer is followed by the next request. Default: 1.",
 )
 @click.option(
-    "--rate", type=Finite(0, min_open=True), help="Open loop: requests a second, however slow the answers are."
+    "--rate",
+    type=Finite(0, min_open=True),
+    help="Open loop: send this many requests a second, whether or not earlier ones are answered.",
 )
 @click.option(
     "--pattern",
     type=click.Choice(["constant", "poisson", "bursts"]),
-    help="With --rate: distribution of the requests over time. Default: poisson.",
+    help="With --rate: intervals between requests: equal (constant), random (poisson), or equal between groups of "
+    "requests (bursts). Default: poisson.",
 )
 @click.option("--burst", type=click.IntRange(1), help="With --pattern bursts: requests in a burst. Default: 10.")
 @click.option(
@@ -67,18 +77,22 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     "engines",
     type=click.Choice(_ENGINES),
     multiple=True,
-    help="Start environments this way, on a private server. Repeat the option to measure several ways in turn.",
+    help="How environments start, on a private server. auto: as configured; cold: each runs init; fork: from a process "
+    "that has run init; thaw: from the snapshot; provisioned: before the load begins. May be repeated, to measure "
+    "several ways in turn.",
 )
 @click.option(
     "--from",
     "begun_from",
     type=click.Choice(["zero", "one", "warm"]),
-    help="Environments that exist when the load begins, on a private server. Default: zero.",
+    help="Environments that exist when the load begins, on a private server: none, one, or those that uncounted "
+    "requests have started (warm). Default: zero. No effect with --engine provisioned.",
 )
 @click.option(
     "--environments",
     type=click.IntRange(1),
-    help="Limit of environments on a private server. Default: one for each request in flight.",
+    help="Limit of environments on a private server. Default: the number of requests in flight; in an open loop, 16 "
+    "for each processor core.",
 )
 @click.option(
     "--warm-up",
@@ -86,14 +100,20 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     default=0,
     help="Number of requests to send one by one before the measurement, not counted.",
 )
-@click.option("-p", "--payload", "payloads", multiple=True, help="Body, or @FILE to read it; several are sent in turn.")
+@click.option(
+    "-p",
+    "--payload",
+    "payloads",
+    multiple=True,
+    help="Body of the requests, or @FILE to read it from a file. May be repeated; the bodies are then sent in turn.",
+)
 @click.option(
     "-X",
     "--method",
     type=click.Choice(["GET", "POST", "PUT", "PATCH", "DELETE"]),
     help="HTTP method, for a route or a URL. Default: POST with a payload, else GET.",
 )
-@click.option("-H", "--header", "headers", multiple=True, help="Header to add to requests, as NAME: VALUE.")
+@click.option("-H", "--header", "headers", multiple=True, help="Header to add, as NAME: VALUE; may be repeated.")
 @click.option(
     "--expect-status",
     "statuses",
@@ -132,15 +152,15 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     "--fail-above",
     type=Finite(0, min_open=True),
     help="With --compare: exit with status 4 if a percentile rose by more than this factor even at the lower bound of "
-    "its 95 % interval.",
+    "its 95 % interval, or if a larger share of the answers is wrong, or if no answer is right.",
 )
 @config_option
 def bench(**options: Any) -> None:
     """Measure TARGET under load.
 
     TARGET is the name of a function, the path of a route such as /classify, or any http(s) URL. Functions and routes
-    are measured on the running server. With --engine or --from, a private server with empty data is started for the
-    measurement instead.
+    are measured on the running server. With --engine or --from, a private server is started for the measurement
+    instead: a second server with the same thawd.toml and an empty data folder. Buckets and remote tables are the same.
 
     Ctrl-C stops sending, and the command waits for the last answers; a second Ctrl-C ends it without waiting. In both
     cases the figures so far are printed. The exit status is 3 if some answers were wrong, and 130 after Ctrl-C.
@@ -221,7 +241,7 @@ def _compare(options: Mapping[str, Any]) -> None:
 
 
 def _in_file(run: Run, path: Path) -> str:
-    """A run's name on a page that also shows runs of another file."""
+    """A run's name on a page that compares it with a run of another file: its label and the name of its file."""
     return f"{run.label} ({path.stem})"
 
 
@@ -269,7 +289,7 @@ def _measure(options: Mapping[str, Any]) -> None:
 
 
 def _runs(options: Mapping[str, Any], shape: LoadShape) -> tuple[list[Run], int]:
-    """The runs, one for each engine, and the exit status. Runs before a failure are kept."""
+    """Measure with each engine (the values of --engine). Returns runs and exit status, even if one run fails."""
     from thawd.bench.measuring import measure
 
     measured: list[Run] = []
@@ -309,7 +329,7 @@ def _write(options: Mapping[str, Any], measured: list[Run], summaries: list[Summ
 
 
 def _named(run: Run, others: list[Run]) -> Run:
-    """The run, with a number added to its label if another run has the same one. An engine may be measured twice."""
+    """The run, with a number added to its label if another run has that label: --engine may name an engine twice."""
     import msgspec
 
     taken = {other.label for other in others}

@@ -30,7 +30,7 @@ _FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,64}(:[A-Za-z0-9_$-]{1,128})?")
 
 
 def shape_of(options: Mapping[str, Any]) -> LoadShape:
-    """The shape of the load: closed loop with --concurrency, open loop with --rate or --arrivals."""
+    """The shape of the load: an open loop with --rate or --arrivals, else a closed loop."""
     from thawd.bench.runs import LoadShape
 
     count, duration_s = options["requests"], options["duration_s"]
@@ -98,7 +98,7 @@ def _offsets(options: Mapping[str, Any], shape: LoadShape) -> Iterator[float]:
 
 @contextlib.contextmanager
 def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> Iterator[Plan]:
-    """The plan for one run. The server that it needs runs inside the ``with`` block."""
+    """The plan for one run. If it needs a private server, that server runs inside the ``with`` block."""
     from thawd.bench.requests import check_url, without_credentials
 
     target: str = options["target"]
@@ -211,7 +211,7 @@ def _make_plan(  # noqa: PLR0913, PLR0917 - what differs between the three kinds
 
 
 def _label(options: Mapping[str, Any], name: str, engine: str | None) -> str:
-    """The run's name: --label (followed by the engine if there are several), else the engine, else the target."""
+    """The run's name: --label (followed by the engine if several are measured), else the engine, else the target."""
     label: str | None = options["label"]
     if engine is None:
         return label or name.partition("://")[2] or name
@@ -235,7 +235,7 @@ def _function_of(target: str, options: Mapping[str, Any], settings: Settings) ->
 
 
 def _running(settings: Settings) -> tuple[str, Credentials | None, dict[str, str]]:
-    """URL of the running server, the function that signs requests to it (or None), and the headers with its key."""
+    """URL of the running server, the function that signs requests to it (or None), and a header with its key if any."""
     from thawd.cli.client import address, request, signature
 
     request(settings, "/_thawd/status", None, {})  # ends the command if no server answers

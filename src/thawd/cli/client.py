@@ -56,7 +56,10 @@ def request(
 
 
 def fetch(settings: Settings, path: str, body: bytes | None = None) -> Any:
-    """Request a JSON document from the running server. Any other answer ends the command."""
+    """Request a JSON document from the running server: a POST if there is a `body`, else a GET.
+
+    If the answer has another status than 200 or is not JSON, the command ends.
+    """
     status, _, answered = request(settings, path, body, {})
     if status != 200:
         fail(f"HTTP {status}: {message_of(answered)}")

@@ -65,7 +65,7 @@ class CostOptions:
     multiple=True,
     metavar="MB:MS[:INIT[:RESTORE]]",
     help="Use these figures instead of a measurement: memory in MB, then duration, init time and billed restore time "
-    "in ms. May be repeated.",
+    "in ms. May be repeated, for several memory sizes.",
 )
 @click.option(
     "--report", metavar="FILE", help="Use the REPORT lines in this log of thawd or Lambda; - reads standard input."
@@ -101,19 +101,20 @@ class CostOptions:
     "--provisioned",
     type=click.IntRange(0, 10_000),
     default=0,
-    help="Compare with a provisioned concurrency of this many environments.",
+    help="Compare with this many environments that are kept initialised (provisioned concurrency).",
 )
 @click.option("--free-tier", is_flag=True, help="Subtract the account's monthly free tier.")
-@click.option("--server", type=Finite(0, 1e9), help="Compare with a server that costs this much a month.")
+@click.option("--server", type=Finite(0, 1e9), help="Compare with a server at this monthly price.")
 @click.option(
     "--arrivals",
     metavar="FILE",
-    help='Simulate keep-warm policies with the arrival times in FILE; "log" stands for those in the function\'s log.',
+    help="Simulate keep-warm policies with the arrival times in FILE, one on each line, in seconds or ISO 8601; "
+    '"log" stands for the times in the log of FUNCTION.',
 )
 @click.option(
     "--pattern",
-    help="Simulate keep-warm policies with generated arrival times: every=S, poisson=PER_HOUR, office=PER_HOUR, "
-    "bursts=NxS.",
+    help="Simulate keep-warm policies with generated arrival times: every=S (one every S seconds), poisson=N (N an "
+    "hour at random), office=N (the same, Monday to Friday from 9 to 17 UTC), bursts=NxS (N together every S seconds).",
 )
 @click.option(
     "--hours",
@@ -126,7 +127,8 @@ class CostOptions:
     "--keep-alive",
     "keep_alive_s",
     type=Finite(0, 86_400),
-    help="Fixed keep-alive time to simulate, in seconds. Default: the function's idle_timeout_s, or 300.",
+    help="With --arrivals or --pattern: for how long the simulation keeps an idle environment, in seconds. Default: "
+    "idle_timeout_s of FUNCTION, or 300 without a declared FUNCTION.",
 )
 @click.option("--prices", type=_PATH, help="Price file to use instead of the included one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -135,9 +137,10 @@ def cost(**arguments: Any) -> None:
     """Estimate what FUNCTION would cost on AWS Lambda.
 
     The estimate uses durations, including init and restore, from FUNCTION's log, from --report, from --bench or from
-    --size. They are valid for the machine on which they were measured. With --server or --provisioned, the output
-    shows from how many invocations on that alternative costs less. With --arrivals or --pattern, it compares policies
-    for keeping environments warm.
+    --size. Durations are valid for the machine on which they were measured. The output shows from how many invocations
+    a month on a provisioned environment, and with --server a server, costs less. With --provisioned, it also shows the
+    price of that many provisioned environments. With --arrivals or --pattern, it compares policies for keeping
+    environments warm.
     """
     from thawd.cost.prices import CostError, load_prices
 
@@ -269,7 +272,7 @@ def _keep_warm_question(
         start_s=max(0.0, (first_ms or size.warm_ms) - size.warm_ms) / 1000,
         plan=plan,
         provisioned=options.provisioned,
-        # Simulate the whole span of the pattern: a week of office hours ends with days without an arrival.
+        # Simulate all of --hours, not only until the last arrival: a week of office hours ends with two empty days.
         span=None if options.pattern is None else (BEGIN_S, BEGIN_S + options.hours * 3600),
     )
 

@@ -44,7 +44,7 @@ def dead() -> None:
 @dead.command("list")
 @click.argument("function", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
-@click.option("-n", "--limit", type=click.IntRange(1), help="Largest number to list.")
+@click.option("-n", "--limit", type=click.IntRange(1), help="List at most this many.")
 @config_option
 def list_(function: str | None, as_json: bool, limit: int | None, config_path: Path) -> None:
     """List dead letters of FUNCTION, or of all functions.
@@ -107,8 +107,8 @@ def show(number: int, config_path: Path) -> None:
 
 
 _numbers = click.argument("numbers", metavar="[ID]...", nargs=-1, type=_ID)
-_function = click.option("--function", help="All dead letters of this function.")
-_all = click.option("--all", "everything", is_flag=True, help="All dead letters.")
+_function = click.option("--function", help="Choose all dead letters of this function.")
+_all = click.option("--all", "everything", is_flag=True, help="Choose the dead letters of all functions.")
 
 
 @dead.command()

@@ -32,7 +32,8 @@ def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) 
     """Print the log of FUNCTION.
 
     The log contains everything that the function printed, and the START, END and REPORT lines of each invocation. A
-    name with a slash is the name of a log group. The command works whether the server runs or not.
+    name with a slash is the name of a log group, which several functions may share (option log_group). The command
+    works whether the server runs or not.
     """
     import time
 

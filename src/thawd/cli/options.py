@@ -1,6 +1,6 @@
 """Options that several commands share, checks of their values, and the examples below a command's help text.
 
-`load` imports `thawd.config` only when a command runs, so that help is instant.
+`load` reads the configuration. It imports `thawd.config` only when a command runs, so that help is instant.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Prints the output of the command line: columns of text, log lines, ages. Also handles closed pipes (SIGPIPE).
 
-Commands whose output has another form format it themselves.
+Commands that print something else, such as `thawd status`, format their output themselves.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thawd.cli.table_export import cell
 
 @contextlib.contextmanager
 def sigpipe(disposition: signal.Handlers) -> Iterator[None]:
-    """Inside the ``with`` block, SIGPIPE has this disposition."""
+    """Inside the ``with`` block, handle SIGPIPE, the signal after a write to a closed pipe, as `disposition` says."""
     before = signal.signal(signal.SIGPIPE, disposition)
     try:
         yield

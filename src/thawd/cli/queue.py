@@ -31,10 +31,10 @@ _CLEAR = "\x1b[H\x1b[2J"
 def queue(as_json: bool, watch: bool, config_path: Path) -> None:
     """Show the queue of asynchronous events, by function.
 
-    "queued" events wait to run, and "oldest" is the age of the oldest of them. "delivering" events have run, and their
-    outcome is still to be sent to a destination. "dead" events are dead letters; see `thawd dead`. Rates are averages
-    of the last minute. "accepted", "done", "retried" and "buried" (dead-lettered) are counted from the creation of the
-    data folder.
+    "queued" events wait to run, and "oldest" is the age of the oldest of them. "running" events run at this moment.
+    "delivering" events have run, and their outcome is still to be sent to a destination. "dead" events are dead
+    letters; see `thawd dead`. "in/s" and "done/s" are averages of the last minute. "accepted", "done", "retried" and
+    "buried" (dead-lettered) are counted from the creation of the data folder.
     """
     settings = load(config_path)
     try:

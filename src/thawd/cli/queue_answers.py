@@ -1,4 +1,7 @@
-"""Gets the data for ``thawd queue`` and ``thawd dead`` from the running server, or if none runs from the state file."""
+"""Gets the data for ``thawd queue`` and ``thawd dead`` from the running server, or if none runs from the state file.
+
+The state file is the SQLite database ``thawd.db`` in the data folder. A server keeps the data folder locked.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The commands ``thawd snapshot …``: list, inspect, verify, lint and remove snapshots.
 
-They work whether a server runs or not, because a snapshot in use is locked and cannot be removed. This module formats
-the output; the snapshot store decides which snapshots may be removed. Large modules are imported inside the commands,
-so that help is instant.
+The commands work whether a server runs or not: a snapshot in use is locked, so it cannot be removed by mistake. This
+module formats the output; the snapshot store decides which snapshots may be removed. Large modules are imported inside
+the commands, so that help is instant.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def group() -> None:
     """List, inspect, verify, lint and remove snapshots.
 
     A snapshot is named by its ID, by the first digits of its ID, or by FUNCTION or FUNCTION:VERSION if only one
-    snapshot matches. thawd removes snapshots automatically when they are too old, or when all of them together are too
-    large. Removing one by hand is safe: the function is frozen again when it is next published.
+    snapshot matches. thawd removes snapshots automatically when they have not been used for long
+    (server.snapshots_max_age_s), or when all of them together are too large (server.snapshots_max_mb). Removing one by
+    hand is safe: the function is frozen again when it is next published.
     """
 
 
@@ -88,7 +89,7 @@ def inspect(which: str, full: bool, as_json: bool, config_path: Path) -> None:
 
     The output shows what takes the space, the mappings, threads and descriptors, and the machine on which the process
     was frozen. An argument that contains a slash, or that names a file in the current folder, is the PATH of an image.
-    It needs no configuration.
+    For a PATH, no configuration is needed.
     """
     from thawd.snapshot.inspect import reader as images
 
@@ -117,8 +118,8 @@ def inspect(which: str, full: bool, as_json: bool, config_path: Path) -> None:
 def verify(ids: tuple[str, ...], as_json: bool, config_path: Path) -> None:
     """Check that snapshots are undamaged.
 
-    The snapshots with these IDs (all snapshots if no ID is named) are read, compared with their SHA-256, and their
-    tables are decoded. The exit status is 1 if a snapshot is damaged or must not be used.
+    Each snapshot ID (every snapshot if none is named) is read completely, compared with its SHA-256, and decoded. The
+    exit status is 1 if a snapshot is damaged, or cannot be used for another reason, which is printed.
     """
     store = _store(load(config_path))
     snapshots = [store.resolve(text) for text in dict.fromkeys(ids)] if ids else store.snapshots()
@@ -130,7 +131,7 @@ def verify(ids: tuple[str, ...], as_json: bool, config_path: Path) -> None:
         except ResourceNotFoundException:
             if ids:
                 raise
-            continue  # removed while others were read
+            continue  # the server removed this snapshot while earlier ones were read
         except StoreError as error:
             problems = (str(error),)
         documents.append({**_named(snapshot), "sound": not problems, "problems": list(problems)})
@@ -153,9 +154,10 @@ def verify(ids: tuple[str, ...], as_json: bool, config_path: Path) -> None:
 def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
     """Search functions for state that will be wrong after a thaw.
 
-    Each FUNCTION (every function if none is named) is initialised in its own interpreter, as for a snapshot. No server
-    is needed. Lint finds seeded random generators, connections, threads, credentials and times captured at import,
-    and more; docs/reference/snapshot-lint.md explains every rule. The exit status is 1 if there is a warning.
+    Each FUNCTION (every function if none is named) is initialised in a process of its own, with its configured
+    interpreter, as for a snapshot. No server is needed. Lint finds seeded random generators, connections, threads,
+    credentials and times captured at import, and more; docs/reference/snapshot-lint.md explains every rule. The exit
+    status is 1 if there is a warning.
     """
     import asyncio
 
@@ -205,12 +207,12 @@ def _counted(found: list[Finding]) -> str:
 
 @group.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--unused", is_flag=True, help="Remove all snapshots that no process uses, and unfinished files.")
+@click.option("--unused", is_flag=True, help="Remove all snapshots not in use, and files of unfinished ones.")
 @click.option(
     "--all",
     "everything",
     is_flag=True,
-    help="Remove all snapshots. If one is in use, it is kept and the exit status is 1.",
+    help="Remove all snapshots, and files of unfinished ones. If one is in use, it is kept and the exit status is 1.",
 )
 @config_option
 def rm(ids: tuple[str, ...], unused: bool, everything: bool, config_path: Path) -> None:

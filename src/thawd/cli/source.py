@@ -23,8 +23,8 @@ _PATH = "/_thawd/sources"
 def group() -> None:
     """List, pause and resume event sources.
 
-    Event sources are SQS queues, schedules and remote buckets. A queue is named FUNCTION/QUEUE or by its UUID, a
-    schedule by its name, and a bucket bucket:NAME.
+    Event sources are SQS queues, schedules and remote buckets. A queue is named FUNCTION/QUEUE, or by the UUID of its
+    event source mapping (in `thawd source list --json`), a schedule by its name, and a bucket bucket:NAME.
     """
 
 

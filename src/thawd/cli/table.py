@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="JSON, one object a line, UTF-8.")
 @click.option("--csv", "as_csv", is_flag=True, help="CSV, UTF-8, with a header line.")
-@click.option("--format", "chosen", type=click.Choice(FORMATS), help="Format by name; parquet needs --output.")
+@click.option("--format", "chosen", type=click.Choice(FORMATS), help="Output format; parquet needs --output.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write to this file, which appears when it is complete."
+    "-o", "--output", type=click.Path(path_type=Path), help="Write to this file. It gets its name when it is complete."
 )
 @click.option("--key", help="Only the item with this key.")
 @click.option("-n", "--limit", type=click.IntRange(1), help="Largest number of items.")
@@ -83,7 +83,7 @@ def table(  # noqa: PLR0913, PLR0917 - an option each
 
 
 def _row(key: str, item: bytes, *, key_name: str) -> dict[str, Any]:
-    """An item as a row: the key, then the fields. A field with the key's name gets an underscore.
+    """An item as a row: the key in the field `key_name`, then the fields. A field with that name gets an underscore.
 
     Raises:
         StoreError: the item is not a JSON object, because another program wrote it.

@@ -72,7 +72,8 @@ def write_csv(spool: Spool, write: Callable[[bytes], object]) -> None:
     import csv
 
     line = io.StringIO()
-    # The writer quotes only the characters of its line terminator, and readers take an unquoted \r for a line end.
+    # The writer quotes a field that contains a character of its line terminator. With "\n" alone it would not quote
+    # fields with \r, which readers would take for a line end; so it ends lines with "\r\n", which is replaced below.
     writer = csv.writer(line, lineterminator="\r\n")
     columns = list(spool.columns)
     for cells in _cells(columns, spool):
@@ -145,7 +146,7 @@ class Spool:
 
 
 class ColumnTypes:
-    """Types of the values in one column."""
+    """Types of the values in one column, from which the column's Parquet type is chosen."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()

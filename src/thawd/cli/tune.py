@@ -37,21 +37,22 @@ _PATH = click.Path(path_type=Path)
     "--payload",
     "payloads",
     multiple=True,
-    help="An event as JSON, or @FILE to read it; several events are sent in turn.",
+    help="An event as JSON, or @FILE to read it from a file. May be repeated; the events are then sent in turn. "
+    "Default: {}.",
 )
 @click.option(
     "--runs",
     type=click.IntRange(1, 100_000),
     default=20,
     show_default=True,
-    help="Number of warm invocations for each size.",
+    help="Number of warm invocations at each size.",
 )
 @click.option(
     "--starts",
     type=click.IntRange(0, 1000),
     default=3,
     show_default=True,
-    help="Number of starts of each kind for each size; 0 measures no starts.",
+    help="Number of cold starts, and of starts from a snapshot, at each size; 0: no starts are measured.",
 )
 @click.option(
     "--arch",
@@ -65,9 +66,9 @@ _PATH = click.Path(path_type=Path)
     type=Finite(0, 1),
     default=0.5,
     show_default=True,
-    help="For the balanced size: weight of cost against time. At 1, only cost counts.",
+    help="For the balanced size: weight of cost against time. At 1 only cost counts, at 0 only time.",
 )
-@click.option("--no-cpu-limits", "unlimited", is_flag=True, help="Measure at full speed if CPU limits do not work.")
+@click.option("--no-cpu-limits", "unlimited", is_flag=True, help="Where CPU limits do not work, measure without them.")
 @click.option("--html", "html_path", type=_PATH, help="Write a page with a plot into this file.")
 @click.option("--prices", type=_PATH, help="Price file to use instead of the included one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -75,9 +76,10 @@ _PATH = click.Path(path_type=Path)
 def tune(**options: Any) -> None:
     """Find the best memory size for FUNCTION by running it.
 
-    FUNCTION runs at several memory sizes, and at each size in cold, restored and warm environments. The result names
-    the cheapest size, the fastest one and a balanced one. A private server is started for each size, and its
-    environments get the CPU share that Lambda allots to the memory. A running server is not affected.
+    FUNCTION runs at several memory sizes, and at each size in environments that are warm, that start cold, and that are
+    thawed from a snapshot. The result names the cheapest size, the fastest one and a balanced one. For each size a
+    private server is started, and its environments get the CPU share that Lambda allots to the memory. A running server
+    is not affected.
     """
     import msgspec
 

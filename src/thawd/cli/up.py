@@ -41,7 +41,7 @@ from thawd.system import threads
     help='For scripts: write {"url": …, "pid": …} into this file when the server is ready.',
 )
 @click.option("--aws", "local_aws", is_flag=True, help="Also serve S3, DynamoDB, SQS and others, emulated by moto.")
-@click.option("--aws-real", "real_aws", is_flag=True, help="Functions use your AWS account, with your credentials.")
+@click.option("--aws-real", "real_aws", is_flag=True, help="Functions use AWS itself, with your credentials.")
 def up(  # noqa: PLR0913, PLR0917 - an option each
     config_path: Path,
     host: str | None,
@@ -56,7 +56,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
 
     The server runs in the foreground. SIGINT (Ctrl-C) or SIGTERM stops it: invocations in flight may finish within
     server.grace_s, and a second signal ends them immediately. On SIGHUP the server reads the configuration again and
-    publishes what has changed.
+    publishes what has changed; changes of [server], [buckets] and [tables] need a restart.
     """
     with interruptible():
         try:
@@ -92,7 +92,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             discard_unwritable_output()
         if store_threads.are_left():
-            os._exit(status)  # Python would wait for these threads, which wait for an endpoint that does not answer
+            os._exit(status)  # Python would wait for threads of stores that wait for an endpoint that does not answer
         if status:
             sys.exit(status)
 

@@ -1,9 +1,10 @@
 """Reads ``thawd.toml`` and the process's environment variables into frozen structs.
 
-This package defines the file's options, their defaults, and the messages about mistakes. No other part of the platform
-reads ``os.environ``. Reading the configuration creates no folder and starts no process.
+This package defines the file's options, their defaults, and the messages about mistakes. The other parts of the
+platform get all options from these structs; none of them reads an option from ``os.environ``. Reading the configuration
+creates no folder and starts no process.
 
-Most callers need only `load`. The documentation is made with `describe_options`.
+Most callers need only `load`. The reference page of the options is made with `describe_options`.
 """
 
 from __future__ import annotations

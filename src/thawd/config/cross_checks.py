@@ -1,7 +1,7 @@
-"""Checks that compare tables of a configuration: names that must exist, numbers that must fit together.
+"""Checks that compare tables of ``thawd.toml``: names that must exist, numbers that must fit together.
 
-Each mistake is reported once. An empty name means that the option is missing, which has already been reported. A
-reference to a table in the file is correct even if that table itself has mistakes.
+Each mistake is reported once. If the name of a function is empty, the option is missing or wrong, which has already
+been reported. The name of a table in the file is accepted even if that table itself has mistakes.
 """
 
 from __future__ import annotations
@@ -160,7 +160,10 @@ def _check_urls(settings: Settings, findings: Findings) -> None:
 
 
 def required_environments(settings: Settings) -> int:
-    """Return the fewest environments that suffice: all reserved and provisioned ones, and one for other functions."""
+    """Return the fewest environments that suffice for the reserved and provisioned concurrency of all functions.
+
+    If there are functions without reserved concurrency, they need at least one environment together.
+    """
     functions = settings.functions.values()
     shared = [function for function in functions if function.reserved_concurrency is None]
     aside = sum(
@@ -173,7 +176,7 @@ def _check_budget(settings: Settings, findings: Findings) -> None:
     server = settings.server
     required = required_environments(settings)
     if server.max_environments is not None and required > server.max_environments:
-        allowed = f"at least {required}, for reserved and provisioned concurrency and one for other functions"
+        allowed = f"at least {required}, for reserved and provisioned concurrency, and for functions without either"
         findings.add(("server", "max_environments"), found=str(server.max_environments), allowed=allowed)
     for name, function in settings.functions.items():
         if server.memory_mb is not None and function.memory_mb > server.memory_mb:

@@ -1,4 +1,7 @@
-"""Checks destinations: whether they exist, lead back to the same function, and are safe to send data to."""
+"""Checks a function's destinations of asynchronous invocations: ``on_success``, ``on_failure`` and ``dead_letter``.
+
+A destination must exist, must not lead back to the same function for ever, and must be safe to send data to.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ _OPTIONS = ("on_success", "on_failure", "dead_letter")
 def check_destinations(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
     """Report all destinations that cannot work, as far as the file shows.
 
-    Functions that were created with the Lambda API are not in the file. An ARN may name one of them, so it is not
-    checked for existence.
+    Functions that were created with the Lambda API are not in the file. The ARN of a function may name one of them, so
+    it is not checked whether such a function exists.
     """
     checks = _Checks(settings, findings, document)
     for name, function in settings.functions.items():
@@ -31,8 +34,8 @@ def check_destinations(settings: Settings, findings: Findings, *, document: Mapp
 def _check_circles(settings: Settings, findings: Findings) -> None:
     """Report destinations in buckets with notifications that would invoke the same function again.
 
-    Such a loop never ends, because thawd cannot detect it: unlike an event, an object does not contain the chain of
-    invocations that led to it.
+    thawd cannot end such a loop when it runs: unlike an event that a function sends to another function, an object in a
+    bucket does not contain the chain of invocations that led to it.
     """
     for name, function in settings.functions.items():
         for option in ("on_success", "on_failure"):

@@ -1,4 +1,4 @@
-"""Parses the file as TOML, and turns every failure into a `ConfigurationError` that users understand."""
+"""Parses ``thawd.toml`` as TOML, and turns every failure into a `ConfigurationError` that users understand."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Findings:
         self._found.append((len(self._places), Problem(ENVIRONMENT, variable, found, allowed)))
 
     def problems(self) -> list[Problem]:
-        """Return all mistakes in the order of the file's keys. Those of one key are in the order they were added."""
+        """Return all mistakes in the order of the file's keys; mistakes at one key are in the order they were added."""
         return [problem for _, problem in sorted(self._found, key=lambda entry: entry[0])]
 
     def _place(self, path: KeyPath) -> int:

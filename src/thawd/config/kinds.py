@@ -1,7 +1,7 @@
 """Kinds of values: each combines a check of an option's value with a text that describes the allowed values.
 
 Users read the text in errors and in the documentation, so each kind makes the check and the text from the same numbers.
-This module does not depend on the options or the file.
+This module knows neither the options, which `thawd.config.options` defines, nor the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Kind:
     Attributes:
         allowed: the allowed values in words; completes "allowed: ..." in an error.
         accepts: returns whether a value, as TOML parses it, is allowed.
-        textual: whether allowed values are texts. An error then names the type of a value only if the type is wrong.
+        textual: whether allowed values are texts. If not, an error says "the text ..." about a text; if so, it
+            says "the number ..." about a number.
         secret: whether values must never be shown.
     """
 
@@ -113,7 +114,7 @@ def list_of(allowed: str, *, least: int = 0) -> Kind:
 
 
 def text(allowed: str, matches: Callable[[str], object] = lambda _: True, *, secret: bool = False) -> Kind:
-    """Texts that `matches` accepts. NUL characters are refused, because paths and variables cannot contain them."""
+    """Texts that `matches` accepts. NUL is refused, because paths and environment variables cannot contain it."""
     return Kind(
         allowed,
         lambda value: isinstance(value, str) and "\0" not in value and bool(matches(value)),

@@ -1,6 +1,6 @@
-"""Checks a configuration's paths on the disk: required ones must exist, and folders must not overlap.
+"""Checks a configuration's paths on the disk: code must exist, and folders that thawd writes to must not overlap.
 
-This module creates nothing. The server creates missing folders.
+This module creates nothing. The server creates missing data folders and buckets when it starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Structs for the whole configuration, as `thawd.config.load` returns it: checked, and with absolute paths.
+"""Structs for the whole configuration. `thawd.config.load` returns them checked, and with absolute paths.
 
 This module defines the server's own settings and their defaults. `thawd.resources` defines the resources that users
 declare (functions, buckets, ...).
@@ -35,11 +35,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         port: TCP port to listen on, 0-65,535; 0: any free port.
         key: secret that callers must send; None: callers need no secret, and `host` must be a loopback address.
         grace_s: how long a stopping server waits for unfinished invocations, seconds, 0-3,600.
-        max_environments: most execution environments at the same time; None: derived from the machine.
+        max_environments: most execution environments at the same time; None: 16 for each processor core.
         spares: most spares at the same time, 0-10,000.
         admission: ``cores``: run as many requests at the same time as the processor cores carry; ``all``: run every
             request that finds an environment.
-        memory_mb: limit for the sum of all environments' memory limits, MiB; None: derived from the machine.
+        memory_mb: limit for the sum of all environments' memory limits, MiB; None: 80 % of the machine's memory.
         max_waiting: limit of requests that wait for an environment of one function, 1-100,000.
         queue_timeout_s: how long a synchronous request may wait for an environment, seconds, 0-900.
         retry_wait_s: wait before the first retry of an asynchronous event, seconds; the second wait is twice as long.
@@ -56,7 +56,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         webhook_secret: secret with which requests to webhook destinations are signed; None: they are not signed.
         webhooks_plain_http: whether webhooks on other machines may have ``http://`` URLs.
         names: further host names under which the server answers while it has no key.
-        access_keys: secrets for signed requests, by access key id; empty: only id ``test`` with secret ``test``.
+        access_keys: secrets for signed requests, by access key id; empty: the Lambda API needs no signature, and
+            function URLs with ``AWS_IAM`` accept only the id ``test`` with the secret ``test``.
     """
 
     data: Path
@@ -109,7 +110,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         sources: queues that functions read, by function name.
         schedules: schedules by name, in file order.
         provisioned_schedules: schedules of provisioned concurrency, in file order, by function name.
-        set_aside: further paths that are left out of every function's code.
+        set_aside: further paths that are left out of every function's code; not an option of the file. A server for
+            a measurement, which has another data folder, sets aside the configured one.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""Reads the URLs of stores: inserts environment variables, reports mistakes, and hides secrets."""
+"""Reads the URLs of remote tables and buckets: inserts environment variables, reports mistakes, and hides secrets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
 def read_table_url(
     written: str, findings: Findings, *, path: KeyPath, table: str, environ: Mapping[str, str]
 ) -> StoreUrl | None:
-    """Return the URL of a table; None: it has a mistake, which has been reported.
+    """Return the URL of a remote table; None: it has a mistake, which has been reported.
 
     Args:
         written: text of the option in the file.
@@ -154,7 +154,7 @@ def _without_passwords(text: str) -> str:
 
 
 def _secrets(text: str, written: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the secrets in a URL, both percent-encoded and decoded, the longest first."""
+    """Return the secrets in a URL, which no message may show: percent-encoded and decoded, the longest first."""
     found = {match[2] for pattern in (_PASSWORD, _PASSWORD_PARAMETER) for match in pattern.finditer(text)}
     if not _VARIABLE.fullmatch(written):
         found |= {environ[name] for name in _VARIABLE.findall(written)}

@@ -28,6 +28,7 @@ class Aliases:
     def __init__(self, registry: Registry, deployments: Deployments) -> None:
         self._registry = registry
         self._deployments = deployments
+        # Called with the names of function and alias when an alias that has a function URL is deleted.
         self.on_url_end: Callable[[str, str], None] = lambda name, alias: None
 
     async def create(self, parameters: Parameters) -> dict[str, Any]:

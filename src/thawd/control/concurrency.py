@@ -21,6 +21,7 @@ from thawd.resources import LATEST
 from thawd.stores.code import MAX_UNZIPPED_BYTES, MAX_ZIP_BYTES
 
 TOTAL_CODE_BYTES = 80_530_636_800
+"""The quota for all code, as GetAccountSettings shows it: AWS's value, which thawd does not enforce."""
 LEAST_UNRESERVED = 1
 """Environments that must remain for functions without reserved concurrency."""
 

@@ -1,6 +1,6 @@
 """Applies the parameters of CreateFunction and UpdateFunctionConfiguration to a version's record.
 
-Some parameters change what runs; the others are only stored and shown.
+Some parameters change what runs; the others (Description, Role, VpcConfig and so on) are only stored and shown.
 
 Source: AWS Lambda API reference, "CreateFunction"; developer guide, "Defined runtime environment variables", "Lambda
 quotas".
@@ -26,8 +26,8 @@ MAX_TIMEOUT_S = 900
 MAX_EPHEMERAL_MB = 10_240
 MAX_LAYERS = 5
 MAX_LOG_GROUP = 200
-"""Longest name of a log group, characters. AWS allows 512; thawd allows fewer, since a log group is a file."""
-# Parameters that are stored and shown unchanged.
+"""Longest name of a log group, characters. AWS allows 512; thawd names a file after it, and so allows fewer."""
+# Parameters that are stored for the API to show. EphemeralStorage, LoggingConfig and DeadLetterConfig also take effect.
 _SHOWN = (
     "Description",
     "Role",
@@ -48,7 +48,8 @@ def refuse_unsupported(parameters: Mapping[str, Any]) -> None:
     """Refuse parameters for features and sizes that thawd does not support.
 
     Raises:
-        InvalidParameterValueException: a container image, another architecture, or a value that is too large (400).
+        InvalidParameterValueException: a container image, an architecture other than x86_64 and arm64, or a value that
+            is too large (400).
     """
     if parameters.get("PackageType") == "Image" or "ImageUri" in parameters.get("Code", {}):
         raise InvalidParameterValueException(

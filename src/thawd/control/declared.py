@@ -1,4 +1,4 @@
-"""The functions that thawd.toml declares: publishes those that have changed, and keeps their records for the API.
+"""The functions that thawd.toml declares: publishes those that have changed, and keeps the records that the API shows.
 
 They can have versions, aliases and tags like any other function. Settings that the file declares can be changed only
 in the file.

@@ -1,7 +1,8 @@
 """Passes functions and versions from the control plane to the publisher and the dispatcher.
 
-A version is published when it is first invoked, so a server with a thousand versions starts as fast as one with none.
-A version is published earlier if a caller waits for its snapshot or its provisioned environments.
+When a server starts, versions made through the API are only declared. Each is published when it is first invoked, or
+earlier if it is to have provisioned environments, so a server with a thousand versions starts as fast as one with none.
+`functions` publishes a new ``$LATEST``, and a new version that needs a snapshot, immediately.
 """
 
 from __future__ import annotations
@@ -220,7 +221,8 @@ class Deployments:
         )
         if outcome.ending is Ending.FAILED:
             raise DeployError(outcome.reason, "InternalError")
-        # As on Lambda, callers of a function whose init fails get the error, but no snapshot can be made of it.
+        # As on Lambda, a function whose init fails serves: its callers get the error. But a published version that
+        # is to start from a snapshot fails, because no snapshot can be made.
         if outcome.ending is Ending.INIT_FAILED and function.snapshot and number != LATEST:
             raise DeployError(outcome.reason, "FunctionError")
 

@@ -40,8 +40,8 @@ def check_destinations(
         exists: raises `ResourceNotFoundException` unless a function with a name and qualifier exists.
 
     Raises:
-        InvalidParameterValueException: a destination is of an unsupported kind, is the function itself, or is a
-            function that does not exist (400).
+        InvalidParameterValueException: a destination is of an unsupported kind (as FIFO queues and topics are, and S3
+            buckets for OnSuccess), is the function itself, or is a function that does not exist (400).
     """
     arns = configured_arns(configuration)
     for outcome, arn in arns.items():

@@ -1,4 +1,4 @@
-"""The operations on the configuration of asynchronous invocation, by function and qualifier.
+"""The operations on the settings for asynchronous invocation (retries, age, destinations), by function and qualifier.
 
 Source: AWS Lambda API reference, the operations that the docstrings name.
 """

@@ -1,7 +1,8 @@
 """Event source mappings, made through the Lambda API or declared in thawd.toml: which queues invoke which functions.
 
-A change through the API is stored before it is answered. The pollers carry it out afterwards. Until they have done so
-the mapping is ``Creating``, ``Enabling``, ``Disabling``, ``Updating`` or ``Deleting`` and accepts no other change.
+A change through the API is stored before it is answered. The pollers, which read the queues (`thawd.sources.sqs`),
+carry it out afterwards. Until they have done so the mapping is ``Creating``, ``Enabling``, ``Disabling``, ``Updating``
+or ``Deleting`` and accepts no other change.
 
 Source: AWS Lambda API reference, the operations that the docstrings name; developer guide, "Using Lambda with
 Amazon SQS".
@@ -46,6 +47,7 @@ _SETTINGS = (
     "MetricsConfig",
     "LoggingConfig",
 )
+# Parameters that AWS has for other kinds of sources. They are refused, since thawd reads SQS queues only.
 _OF_STREAMS = (
     "StartingPosition",
     "StartingPositionTimestamp",
@@ -63,6 +65,7 @@ _OF_STREAMS = (
     "DocumentDBEventSourceConfig",
     "ProvisionedPollerConfig",
 )
+# What AWS Lambda reads and thawd does not, by the service in a source's ARN, for the error.
 _UNREAD = {
     "kinesis": "Kinesis streams",
     "dynamodb": "DynamoDB streams",

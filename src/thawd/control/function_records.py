@@ -1,4 +1,4 @@
-"""The control plane's records of functions, as the catalog stores them and as the Lambda API shows them.
+"""The control plane's records of functions, as the state file stores them and as the Lambda API shows them.
 
 Fields that have a meaning on AWS only (a VPC, a KMS key) are stored and shown, and have no effect here.
 """
@@ -69,12 +69,13 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
     Attributes:
         function: the settings that the version runs with.
         runtime: identifier of the runtime, for example ``python3.12``.
-        code_sha256: SHA-256 of the zip file, Base64.
-        code_size: size of the zip file, bytes.
-        package: name of the package.
+        code_sha256: SHA-256 of the zip file, or the digest that names the copy of a folder, Base64.
+        code_size: size of the zip file, or of all files in the copy of a folder, bytes.
+        package: name of the deployment package: a digest of its content.
         from_zip: whether the package was uploaded; else it is a copy of a folder that thawd.toml names.
         version: number, or ``$LATEST``.
-        shown: parameters that have a meaning on AWS only, stored and shown unchanged, by name.
+        shown: parameters that are stored for the API to show, by name. `Deployments` also reads DeadLetterConfig from
+            here; other parameters that take effect are in `function`, too.
         layers: layer versions, in order.
         snap_start: ``PublishedVersions`` or ``None``.
         described: for a published version, the description that ``$LATEST`` had when it was published.

@@ -51,6 +51,10 @@ class Functions:
         deployments: publishes versions and retires them.
         read_object: reads code that is in a bucket.
         in_background: runs a coroutine as a background task.
+
+    Attributes:
+        locate: makes a link to a package's zip file.
+        on_delete: called with a function after it was deleted.
     """
 
     def __init__(
@@ -200,7 +204,10 @@ class Functions:
                     self._begin(family, record)
 
     async def _settle(self, family: Family, record: VersionRecord) -> None:
-        """Publish the version and store the outcome."""
+        """Publish the version if it is ``$LATEST`` or needs a snapshot; then store its state.
+
+        Any other version is stored as Active here, and published when it is first invoked.
+        """
         eager = record.version == LATEST or record.snap_start == SNAP_START_ON
         failed: StateReason | None = None
         try:

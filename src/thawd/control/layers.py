@@ -28,6 +28,9 @@ class Layers:
         registry: all layers.
         code: uploaded code.
         read_object: reads code that is in a bucket.
+
+    Attributes:
+        locate: makes a link to a package's zip file.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An event source mapping as the catalog stores it, as the Lambda API shows it, and as pollers read it."""
+"""An event source mapping as the state file stores it, as the Lambda API shows it, and as pollers read it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
 
     @property
     def maximum_concurrency(self) -> int | None:
-        """Most batches that run together; None: as many as the function has environments."""
+        """Most batches that run together; None: as many as the function may have environments."""
         most = self.given.get("ScalingConfig", {}).get("MaximumConcurrency")
         return None if most is None else int(most)
 

@@ -1,4 +1,4 @@
-"""All functions and layers that the control plane manages, in memory and in the catalog.
+"""All functions and layers that the control plane manages, in memory and in the catalog, a part of the state file.
 
 A change is made in memory and stored before it is answered or takes effect elsewhere. Changes of one function run one
 after the other.
@@ -106,7 +106,7 @@ class Registry:
                     self.paused.add(key.name)
             except msgspec.MsgspecError as error:
                 raise StoreError(
-                    f"the {key.kind} {key.name} {key.qualifier} in the catalog cannot be read ({error}); if a newer "
+                    f"the {key.kind} {key.name} {key.qualifier} in the state file cannot be read ({error}); if a newer "
                     "thawd wrote it, start that one"
                 ) from error
         for record in sorted(versions, key=lambda record: int(record.version) if record.version.isdigit() else 0):
@@ -115,7 +115,7 @@ class Registry:
 
     @contextlib.asynccontextmanager
     async def changing(self, name: str) -> AsyncIterator[None]:
-        """Hold the lock of the function `name` for a change; an exception restores the function as it was."""
+        """Hold the lock of a function, or of a layer (``layer:NAME``); an exception restores the function as it was."""
         async with self._locks.setdefault(name, asyncio.Lock()):
             family = self.families.get(name)
             before = None if family is None else encode(msgspec.structs.replace(family, versions={}))
@@ -254,6 +254,11 @@ def _restore(family: Family, before: Family) -> None:
 
 def check_revision(revision: str | None, latest: str, *, what: str) -> None:
     """Refuse an operation that names another revision than the latest; None matches any revision.
+
+    Args:
+        revision: the revision id in the request.
+        latest: the resource's revision id.
+        what: the operation that shows it, for the error.
 
     Raises:
         PreconditionFailedException: `revision` is not the latest (412).

@@ -150,7 +150,7 @@ def _plain(qualifier: str) -> str | None:
 
 
 class Switches:
-    """Recursive loop detection and runtime management: settings that are stored and shown."""
+    """The settings of recursive loop detection (`thawd.destinations.lineage`) and runtime management (only shown)."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

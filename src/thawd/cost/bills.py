@@ -1,6 +1,6 @@
-"""Computes monthly bills of a function on AWS Lambda, and break-even points with alternatives. No side effects.
+"""Computes monthly bills of a function on AWS Lambda, and from how many invocations on an alternative costs less.
 
-A month has 730 hours and a GB has 1,024 MB, as in AWS's own calculator. Each formula quotes AWS's sentence about it.
+A month has 730 hours and a GB has 1,024 MB, as in AWS's own calculator. Text in quotation marks is AWS's.
 
 Source, unless another is named: AWS Lambda pricing page.
 """
@@ -90,7 +90,7 @@ class MonthlyLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
-    """The items of a month's bill, in the currency of the prices."""
+    """The items of a month's bill, in the currency of the price file."""
 
     requests: float = 0.0
     duration: float = 0.0
@@ -162,14 +162,14 @@ def _of(part: float, whole: float) -> float:
 
 
 def _provisioned(prices: Prices, shape: Shape) -> float:
-    """Price of the environments' memory for the time "from when you enable it, rounded up to five minutes"."""
+    """Price of keeping environments initialised: of their memory, "from when you enable it", in steps of 5 minutes."""
     step_s = prices.provisioned_step_s
     billed_s = math.ceil(shape.provisioned_s / step_s) * step_s
     return shape.provisioned * shape.memory_gb * billed_s * prices.compute(shape.architecture).provisioned_gb_s
 
 
 def _cache(prices: Prices, shape: Shape) -> float:
-    """ "The price depends on the amount of memory". It is paid while the version is active, for at least 3 hours."""
+    """Price of keeping the snapshot while the version is active, at least 3 hours. It depends on the memory size."""
     return max(shape.kept_s, prices.snapstart_cache_least_s) * shape.memory_gb * prices.snapstart_cache_gb_s
 
 
@@ -179,7 +179,7 @@ def _storage_gb(prices: Prices, shape: Shape) -> float:
 
 
 def per_million(prices: Prices, shape: Shape, times: Times, *, start_share: float = 0.0) -> float:
-    """Price of a million invocations, without free tier and fixed items, at the prices of the lowest tier."""
+    """Price of a million invocations on demand, without the free tier and without keeping a snapshot."""
     load = MonthlyLoad(invocations=1e6, start_share=start_share)
     bare = bill(prices, msgspec.structs.replace(shape, provisioned=0), times, load)
     return bare.total - bare.snapstart_cache
@@ -211,7 +211,10 @@ def break_even(cost: Callable[[float], float], other: Callable[[float], float]) 
 def against_server(
     prices: Prices, shape: Shape, times: Times, monthly: float, *, start_share: float = 0.0, free_tier: bool = False
 ) -> float | None:
-    """Number of invocations a month from which on a server of a fixed monthly price costs less; None: never."""
+    """Number of invocations a month from which on a server at a fixed monthly price costs less.
+
+    None: the server never costs less, or costs less even without invocations.
+    """
 
     def cost(invocations: float) -> float:
         load = MonthlyLoad(invocations=invocations, start_share=start_share)
@@ -221,12 +224,11 @@ def against_server(
 
 
 class ProvisionedBreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one provisioned environment becomes cheaper than environments on demand.
+    """From how many invocations on one provisioned environment costs less than environments on demand.
 
     Attributes:
-        invocations: number of invocations a month from which on it costs less; None: never.
-        busy_share: share of the time in which it is busy with that many invocations, 0-1; None if `invocations` is
-            None.
+        invocations: number of invocations a month from which on it costs less; None: never, or it cannot run so many.
+        busy_share: share of the time in which it runs that many invocations, 0-1; None if `invocations` is None.
     """
 
     invocations: float | None
@@ -236,7 +238,7 @@ class ProvisionedBreakEven(msgspec.Struct, frozen=True, kw_only=True):
 def against_provisioned(
     prices: Prices, shape: Shape, times: Times, *, start_share: float = 0.0, free_tier: bool = False
 ) -> ProvisionedBreakEven:
-    """Compute where one provisioned environment becomes cheaper than environments on demand, over a month.
+    """Compute from how many invocations a month on one provisioned environment costs less than environments on demand.
 
     A provisioned environment has a fixed price, and duration costs less in it. If all invocations are warm, it is
     cheaper if the share of time in which it is busy exceeds provisioned / (duration - provisioned duration), where the

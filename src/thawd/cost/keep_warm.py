@@ -1,9 +1,10 @@
-"""Simulates policies for keeping environments warm. It applies the pool's rules to a function's arrivals.
+"""Simulates policies for keeping environments warm, with a function's arrivals, that is the times of its requests.
 
-As in the pool, the most recently used environment is used first, a request that finds no idle environment starts one,
-and a `Keeper` decides how long idle ones are kept. The simulation ignores the machine's limits, so each request gets an
-environment. A request that waits for a start waits until it is complete, even if another environment becomes free
-sooner.
+The simulation follows the rules by which a running server manages a function's environments: the most recently used
+idle environment is used first, a request that finds no idle environment starts one, and the class `Keeper` decides how
+long idle ones are kept and when one is prewarmed, that is started before the next request is expected. There are two
+differences: the machine's limits are ignored, so each request gets an environment; and a request that waits for a start
+waits until the start is complete, even if another environment becomes free sooner.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         invocations: number of invocations.
         starts: number of invocations that waited for the start of an environment.
-        started_ahead: number of starts for which no invocation waited.
+        started_ahead: number of environments that were prewarmed.
         in_provisioned: number of invocations that provisioned environments served.
         idle_s: time in which environments were idle, added up over all environments, seconds.
         busy_s: duration of all starts and invocations, added up, seconds.
@@ -148,7 +149,7 @@ class _Simulation:
             self.keeper.at_rest(now_s)
 
     def _due_s(self) -> float | None:
-        """Time at which the next idle environment is stopped; now if the policy changed and that time has passed."""
+        """Time at which the next idle environment is stopped; `now_s` if it should have been stopped earlier."""
         if not self.idle:
             return None
         first, last = self.idle[0], self.idle[-1]
@@ -190,7 +191,7 @@ def simulate(
         arrivals: arrivals in the order of their times.
         policy: decides how long the last environment of an idle function is kept. A policy learns, so use it for only
             one simulation.
-        surplus_s: how long other idle environments are kept, seconds.
+        surplus_s: how long idle environments other than the last are kept, seconds.
         start_s: duration of a start, seconds.
         provisioned: returns the number of provisioned environments at a given time.
         span: beginning and end of the simulated time, which always includes all arrivals and the end of the last

@@ -14,7 +14,7 @@ _STARTS = ("", "cold", "fork", "thaw", "warm")
 
 
 class _Columns(msgspec.Struct):
-    """The columns from which billed durations are computed; `thawd.bench.runs` describes these and the others."""
+    """The columns from which billed durations are computed; `thawd.bench.runs.Columns` describes all columns."""
 
     outcome: list[int]
     start: list[int]

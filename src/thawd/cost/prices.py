@@ -16,7 +16,7 @@ ARCHITECTURES = ("x86_64", "arm64")
 
 
 class CostError(ValueError):
-    """The input does not allow an estimate; the message says why and what to do."""
+    """The options or files do not allow an estimate; the message says why and what to do."""
 
 
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
@@ -28,7 +28,7 @@ class ComputePrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         duration_gb_s: price tiers of duration. For each tier: the GB-seconds a month at which it begins, and the price
             of a GB-second in it. The first tier begins at 0.
-        provisioned_gb_s: price of a GB-second of provisioned concurrency, used or not.
+        provisioned_gb_s: price of keeping a GB of environments initialised for a second, used or not.
         provisioned_duration_gb_s: price of a GB-second of duration in a provisioned environment.
     """
 

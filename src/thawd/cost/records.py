@@ -48,12 +48,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A measured invocation.
 
     Attributes:
-        memory_mb: memory size of the function at that time, MB.
+        memory_mb: memory size of the function when it was invoked, MB.
         duration_ms: time in the handler, milliseconds.
         init_ms: duration of the init for which the invocation waited, milliseconds; None: it did not wait for one.
         restore_ms: duration of the restore for which it waited, milliseconds; None: it did not wait for one.
         billed_restore_ms: billed part of `restore_ms`.
-        used_mb: peak memory of its environment until then, MB; None: the line does not contain it.
+        used_mb: peak memory of its environment until the invocation ended, MB; None: the line does not contain it.
         ended_s: time of the report, seconds since the epoch; None: the line does not contain a time.
     """
 
@@ -83,7 +83,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         memory_mb: memory size, MB.
-        warm_ms: average billed duration of invocations that did not wait for a start.
+        warm_ms: average billed duration of invocations that did not wait for a start; if all waited, average of the
+            times in the handler.
         cold_ms: average billed duration with init; None: not measured.
         restored_ms: average billed duration with a restore; None: not measured.
         start_share: share of the invocations that waited for a start; None: entered by hand.
@@ -98,7 +99,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
 
     def times(self, *, snapstart: bool) -> Times:
-        """Billed durations. If no start was measured, `Times.first_ms` is the duration of a warm invocation."""
+        """Billed durations. If no such start was measured, `Times.first_ms` is the duration of a warm invocation."""
         first_ms = self.restored_ms if snapstart else self.cold_ms
         return Times(warm_ms=self.warm_ms, first_ms=self.warm_ms if first_ms is None else first_ms)
 
@@ -174,7 +175,9 @@ def _measured(memory_mb: int, records: Sequence[Record]) -> Measured:
 
 
 def by_hand(text: str) -> Measured:
-    """Parse durations ``MEMORY:DURATION[:INIT[:RESTORE]]``, in MB and ms. DURATION does not include the other two.
+    """Parse an option ``--size MEMORY:DURATION[:INIT[:RESTORE]]``, in MB and ms.
+
+    DURATION includes neither INIT nor RESTORE.
 
     Raises:
         CostError: the text has another format.
@@ -201,7 +204,7 @@ def by_hand(text: str) -> Measured:
 
 
 def arrivals_of(records: Sequence[Record]) -> list[Arrival]:
-    """Arrivals of these invocations, sorted by time. Invocations without a time are left out."""
+    """The times at which invocations were requested, in order. Invocations without a time are left out."""
     found = []
     for record in records:
         if record.ended_s is not None:

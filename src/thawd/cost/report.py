@@ -27,7 +27,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         start_share: share of the invocations that waits for a start, 0-1; None: the measured share, or 0 if none was
             measured.
         storage_mb: size of ``/tmp``, MB.
-        provisioned: number of provisioned environments, shown in separate rows; 0: no such rows.
+        provisioned: number of provisioned environments, whose price is shown in separate rows; 0: no such rows.
         free_tier: whether to subtract the account's whole free tier.
         server_monthly: monthly price of a server to compare with; None: no comparison.
     """
@@ -47,7 +47,7 @@ class KeepWarmQuestion(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         arrivals: arrivals of the function, in order.
         keep_alive_s: how long the fixed keep-alive policy keeps idle environments, seconds.
-        start_s: duration of a start on this machine, seconds.
+        start_s: duration of a start where it was measured, seconds.
         plan: schedule of provisioned concurrency; None: no row for it.
         provisioned: number of environments kept initialised all the time; 0: no row for them.
         span: beginning and end of the simulated time; None: from the first arrival to the end of the last invocation.
@@ -62,7 +62,7 @@ class KeepWarmQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows(prices: Prices, sizes: Sequence[Measured], asked: Question) -> list[dict[str, Any]]:
-    """A row for each size, processor and kind of start.
+    """A row for each memory size, processor, and kind of start (on demand, SnapStart, provisioned).
 
     Raises:
         CostError: Lambda does not offer such a configuration.
@@ -193,7 +193,7 @@ def _lambda_month(
         architecture=asked.architectures[0],
         storage_mb=asked.storage_mb,
         provisioned=1 if provisioned_s else 0,
-        provisioned_s=provisioned_s / months,  # the sum over all environments, billed as one environment
+        provisioned_s=provisioned_s / months,  # added up over all environments, and billed as if it were one
     )
     load = MonthlyLoad(
         invocations=outcome.invocations / months,
@@ -204,7 +204,10 @@ def _lambda_month(
 
 
 class _PlannedCount:
-    """Returns a plan's count at ascending times. It evaluates the plan only when the count changes, for speed."""
+    """Returns how many environments a plan keeps initialised, at ascending times.
+
+    For speed, the plan is evaluated only when the count changes.
+    """
 
     def __init__(self, plan: ProvisionedPlan | None) -> None:
         self._plan = plan
@@ -212,7 +215,7 @@ class _PlannedCount:
         self._until_s: float | None = float("-inf") if plan is not None else None
 
     def at(self, now_s: float) -> int:
-        """The count at `now_s`."""
+        """Number of environments to keep initialised at `now_s`; 0 without a plan."""
         if self._plan is not None and self._until_s is not None and now_s >= self._until_s:
             self._count = self._plan.count(now_s)
             self._until_s = self._plan.next_change(now_s)

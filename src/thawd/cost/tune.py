@@ -1,8 +1,9 @@
 """Finds the best memory size for a function: measures cold, restored and warm invocations at several sizes.
 
-It also computes the price for each size. Each size has its own private server. There, a cgroup limits environments to
-the CPU share that Lambda allots to the memory (1,769 MB are one CPU), from the beginning of a cold start and from the
-end of a restore.
+The module also computes the price for each size. Each size is measured on its own private server, a server that runs
+only for this. There, a cgroup limits environments to the CPU share that Lambda allots to the memory (1,769 MB are one
+CPU), from the beginning of a cold start and from the end of a restore. If CPU limits do not work on the machine, tuning
+is refused unless the user accepts measurements without them.
 
 Source: AWS Lambda developer guide, "Configure Lambda function memory". The best sizes are chosen as in AWS Lambda Power
 Tuning.
@@ -48,7 +49,7 @@ class TuneConditions(msgspec.Struct, frozen=True, kw_only=True):
     """Argument of the program `thawd.server.measurement.tune`.
 
     Attributes:
-        place: files and folders of the server.
+        place: files and folders of the private server.
         function: name of the function to serve.
         memory_mb: memory size of the function, MB.
     """
@@ -80,7 +81,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         memory_mb: memory size, MB.
         cpus: CPU share of this size.
-        measured: billed durations; None: the function failed.
+        measured: average billed durations; None: the function failed.
         warm_median_ms: median handler time of warm invocations, milliseconds.
         most_memory_mb: peak memory, MB.
         failure: error of the function; None: it did not fail.
@@ -118,8 +119,8 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         sizes: measurements in the order of their memory sizes.
         per_million: price of a million warm invocations, by memory size; without sizes that failed.
         cheapest: memory size with the lowest price; None: all sizes failed.
-        fastest: memory size with the shortest time; None: all sizes failed.
-        balanced: memory size with the best balance of price and time; None: all sizes failed.
+        fastest: memory size with the shortest warm invocations; None: all sizes failed.
+        balanced: memory size with the best balance of the two, as `priced` defines it; None: all sizes failed.
     """
 
     function: str
@@ -299,7 +300,7 @@ def _measure(client: _Client, function: str, memory_mb: int, trial: Trial, *, gr
 
 
 def _size(memory_mb: int, warm: Sequence[Record], first: Sequence[Record]) -> Size:
-    """Compute the averages of the invocations.
+    """Compute the averages of warm invocations, without the slowest and fastest fifths, and of starts.
 
     Raises:
         CostError: no invocation can be used.
@@ -320,7 +321,9 @@ def _size(memory_mb: int, warm: Sequence[Record], first: Sequence[Record]) -> Si
 
 
 def _await_group(name: str) -> None:
-    """Wait until a process has entered a cgroup of this name with a CPU limit. It does so soon after its start.
+    """Wait until a process of the function has entered its cgroup, which has a CPU limit and `name` in its path.
+
+    A process enters its cgroup soon after its start.
 
     Raises:
         CostError: no process entered such a cgroup in time.

@@ -31,7 +31,7 @@ class _Row:
     Attributes:
         cells: figures of the size, as text; only the first two if the function failed.
         marks: properties in which this size is best, such as "cheapest".
-        failure: why there are no figures; None if there are.
+        failure: why the function failed at this size; None if it did not.
     """
 
     cells: Sequence[str]
@@ -104,7 +104,7 @@ def _columns(tuned: Tuned, shown: Sequence[Size], across: Callable[[float], floa
         last_x = x
         yield _text(f"{size.memory_mb:,}", x=f"{x:.1f}", y=base + 16 + below, anchor="middle")
         for place, mark in enumerate(marks):
-            y = _TOP - 8 - 15 * (len(marks) - 1 - place)  # above the plot, where no line can cross the text
+            y = _TOP - 8 - 15 * (len(marks) - 1 - place)  # above the plot, where no curve crosses the text
             yield _text(mark, x=f"{x:.1f}", y=y, kind="mark", anchor="middle")
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     yield _text("memory, MB (logarithmic)", x=f"{middle:.1f}", y=_HEIGHT - 8, anchor="middle")

@@ -25,6 +25,7 @@ READ_S = 8.0
 MAX_BYTES = {"sqs": 1_048_576, "sns": 262_144, "events": 1_048_576}
 """The largest message that each service accepts, with its attributes. A queue may be configured to accept less."""
 
+# Errors that say that there are too many requests; a later one may succeed.
 _THROTTLED = {
     "BandwidthLimitExceeded",
     "KmsThrottled",

@@ -1,9 +1,10 @@
 """Makes the deliveries of asynchronous invocations, and carries them out.
 
 A delivery contains everything that is needed to carry it out, so it can be stored and tried again. Each kind of
-destination has a time limit, and each destination has its own slots, so that one that hangs does not delay others.
+destination has a time limit, and each destination its own slots (at most 8 deliveries to it run at the same time), so
+that one that hangs does not delay others.
 A delivery to a function becomes an event in the queue: `thawd.queue.outcome_delivery` stores that event in the same
-transaction that ends the delivered event.
+transaction that ends the event whose outcome is delivered.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class Destinations:
         result: Result | None,
         attempts: int,
     ) -> Delivery:
-        """Return the delivery of a failure's record. The other arguments are those of `record`."""
+        """Return the delivery of a failure's record to `destination`. All other arguments are those of `record`."""
         body = msgspec.json.encode(record(event, arn=arn, condition=condition, result=result, attempts=attempts))
         return _delivery(destination, event, body, success=False)
 
@@ -270,7 +271,7 @@ class Destinations:
             counters.destination_failures += 1
 
     def break_off(self) -> None:
-        """Because thawd stops: make running and later deliveries fail now, as if the destination were unavailable."""
+        """Make running and later deliveries fail now, as if the destination were unavailable: thawd is stopping."""
         self._broken_off = True
         for limit in self._limits:
             if not limit.expired():
@@ -294,7 +295,7 @@ def missing_extras(functions: Iterable[Function]) -> list[str]:
 
 
 def under_condition(delivery: Delivery, condition: str) -> Delivery:
-    """Return a failure's delivery with another condition. A message for a dead-letter queue contains no condition."""
+    """Return a failure's delivery with another condition in its record. A dead-letter queue's message has no record."""
     if delivery.attributes:
         return delivery
     return msgspec.structs.replace(delivery, body=with_condition(delivery.body, condition))

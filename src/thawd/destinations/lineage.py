@@ -17,6 +17,7 @@ from thawd.invocation import new_trace_header
 MAX_ROUNDS = 16
 """Most invocations of one function in one chain."""
 
+# The largest count that is kept.
 _MOST = 32_767
 _FIELD = re.compile(r"(\d{1,5}):([0-9a-f]{8}:\d{1,5}(?:\|[0-9a-f]{8}:\d{1,5})*)")
 

@@ -1,8 +1,9 @@
 """The ASGI application of the HTTP port: checks a request's key or signature and decides which part serves the request.
 
-The first match in this order serves it: function URLs, links to uploaded code, the Invoke APIs, the control plane,
-thawd's own pages (``/_thawd`` and ``/metrics``), the AWS emulator, the Logs API, requests that are recognisably meant
-for S3, declared routes, buckets, the ``$default`` route.
+The first match in this order serves it: function URLs, links to uploaded code, Invoke and InvokeWithResponseStream, the
+control plane (the Lambda API's other operations), thawd's own pages (``/_thawd`` and ``/metrics``), the AWS emulator
+(moto, with ``thawd up --aws``), the Logs API, requests that are recognisably meant for S3, declared routes, buckets,
+the ``$default`` route.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ class GatewayParts:
         count_table: returns the number of items in the table with a name.
         metrics: makes the text for ``/metrics``.
         control: the control plane of the Lambda API.
-        key: the key that clients must present; None when the server listens on loopback only.
+        key: the key that clients must present; None: they need none, and the server listens on loopback only.
         urls: serves function URLs; each URL's own settings decide who may call it.
         invoke_stream: InvokeWithResponseStream.
         sources: thawd's own operations on event sources.
         aws: passes requests for other AWS services on to the emulator; None without ``--aws``.
-        gate: checks the signatures of requests to AWS's APIs; None when they need no signature.
+        gate: checks the signatures of requests to the Lambda API, the Logs API and `queue`; None: they need none.
         hosts: the host names that a request's ``Host`` may have; None where a key protects the server instead.
         queue: the operators' API for the queue and for dead letters.
     """
@@ -161,10 +162,11 @@ class Application:
         return receive
 
     def _authorize(self, scope: Scope) -> None:
-        """Refuse the request unless it has the server's key.
+        """Refuse a request without the server's key, or, if the server has no key, one that a foreign web page sends.
 
-        A server without a key listens on loopback only. It refuses requests that a web page of another site sends
-        through a browser on this machine: such a page must not be able to run functions.
+        A server without a key listens on loopback only. A web page of another site that is open in a browser on this
+        machine must not be able to run functions, so its requests are refused unless they are for a declared route
+        and http.cors allows its origin.
 
         Raises:
             AccessDeniedException: the key is missing or wrong, or a page of another site sends the request (403).
@@ -179,7 +181,8 @@ class Application:
             origin = (header(scope, b"origin") or b"").decode("latin-1")
             raise AccessDeniedException(
                 f"Requests from web pages of {origin or 'an unknown origin'} are refused, because the server has no "
-                "key; set server.key and send the key with each request, or add the origin to http.cors"
+                "key; set server.key and send the key with each request, or, for a declared route, add the origin to "
+                "http.cors"
             )
 
     def _is_shared_with(self, scope: Scope, origin: str) -> bool:
@@ -187,7 +190,7 @@ class Application:
         return shared is not None and allows(shared, origin)
 
     def _is_api(self, scope: Scope) -> bool:
-        """Whether `gate` checks this request: it is for one of AWS's APIs other than S3, or for thawd's queue API."""
+        """Whether `gate` checks this request: it is for the Lambda API, the Logs API or thawd's queue API."""
         path: str = scope["path"]
         if self.parts.queue is not None and self.parts.queue.claims(path):
             return True
@@ -248,7 +251,8 @@ class Application:
                 await respond_json(send, 200, {"name": name, "count": await self.parts.count_table(name)})
             else:
                 raise ResourceNotFoundException(
-                    f"There is no page {path}; thawd's own pages are /_thawd/status and /metrics"
+                    f"There is no page {path}; thawd's own pages are /metrics, and status, queue, dead, sources and "
+                    "tables/NAME under /_thawd/"
                 )
         except ClientGoneError:
             return

@@ -1,8 +1,8 @@
 """CORS as thawd's configuration defines it: answers to preflight requests, and CORS headers on all other answers.
 
-A preflight request (``OPTIONS`` with ``Origin`` and ``Access-Control-Request-Method``) never reaches the function, and
-CORS headers that a handler sets are replaced. Routes and function URLs, like AWS's, differ only in the status that
-answers a preflight request. No side effects.
+Where CORS is configured, a preflight request (``OPTIONS`` with ``Origin`` and ``Access-Control-Request-Method``) never
+reaches the function, and CORS headers that a handler sets are replaced. Routes and function URLs, like AWS's, differ
+only in the status that answers a preflight request (204 and 200). No side effects.
 
 Source: API Gateway developer guide, "Configure CORS for HTTP APIs in API Gateway"; Lambda developer guide,
 "Creating and managing Lambda function URLs", Cross-origin resource sharing (CORS).
@@ -68,7 +68,8 @@ def preflight_headers(cors: Cors, scope: Scope) -> Headers:
 
 
 def _listed(values: tuple[str, ...], asked: str, cors: Cors) -> bytes:
-    # Source: Fetch standard: for a request with credentials, "*" is a literal name and not a wildcard.
+    # Source: Fetch standard: for a request with credentials, "*" is a literal name and not a wildcard,
+    # so the answer names what the browser asked for.
     if "*" in values and cors.allow_credentials:
         return asked.encode("latin-1", "replace")
     return ",".join(values).encode("latin-1", "replace")

@@ -22,6 +22,7 @@ from thawd.gateway.cors import is_this_machine
 from thawd.gateway.function_urls.table import id_in
 from thawd.gateway.http import Scope, header
 
+# Most accepted ``Host`` values that are remembered, so that they are not parsed again.
 _MOST_REMEMBERED = 256
 
 

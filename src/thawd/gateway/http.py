@@ -28,11 +28,12 @@ Headers = list[tuple[bytes, bytes]]
 # Longest time to receive a body that arrives in pieces: an incomplete body occupies memory.
 _BODY_S = 60.0
 _SMALL_BYTES = 1 << 16
-# Memory for the bodies of all open requests together, enough for about forty of the largest size. Small bodies have a
-# separate budget, so that large bodies cannot use up all memory.
+# Memory for the bodies of all open requests together, enough for about forty synchronous events of the largest size.
+# Bodies of up to `_SMALL_BYTES` have a separate budget, so that large ones cannot keep them out.
 BUDGET_BYTES = 256 << 20
 _SMALL_BUDGET_BYTES = 32 << 20
-# Memory for incomplete bodies. Beyond it, requests whose bodies arrive slowly are refused, the slowest first.
+# Memory for incomplete bodies. Beyond it, requests are refused of whose body less than `_SMALL_BYTES` arrived in the
+# last `_SLOW_S` seconds, the slowest first.
 _SLOW_BUDGET_BYTES = 24 << 20
 _SLOW_S = 1.0
 
@@ -81,7 +82,7 @@ class _Incomplete:
             self._bodies[body] = (held + size, 0, now_s)
             self._bodies.move_to_end(body)
         if self._held_bytes > _SLOW_BUDGET_BYTES and not self._is_waiting:
-            self._look_later()  # not now: data that arrived in this loop turn may still be unread
+            self._look_later()  # not now: data that has arrived may be read later in this turn of the event loop
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -243,7 +244,7 @@ async def respond_error(send: Send, error: ThawdError, *, request_id: str) -> No
     """Send `error` the way the Lambda API does: ``x-amzn-ErrorType``, and a JSON body with Type, Message and Reason."""
     document = {
         "Type": "User" if error.status < 500 else "Service",
-        # Some of AWS's shapes spell this field with a capital M, others do not; clients read either.
+        # Some of AWS's error documents spell this field with a capital M, others do not; clients read either.
         "Message": error.message,
         "message": error.message,
     }

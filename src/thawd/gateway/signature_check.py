@@ -1,4 +1,4 @@
-"""Checks the signatures of requests to AWS's APIs, where access keys are configured, and answers refused requests.
+"""Checks signatures if access keys are configured: of requests to the Lambda API, the Logs API and thawd's queue API.
 
 Source: AWS Lambda API reference, "Common Errors".
 """
@@ -59,7 +59,8 @@ class Gate:
             body=b"",
         )
         try:
-            # Checked before the body is read, so that callers without a valid key cannot fill the memory.
+            # What does not depend on the body (key id, service, date) is checked before the body is read, so that
+            # requests that do not name a configured key use no memory. The signature itself is verified afterwards.
             check_claim(request, self._keys, now_s=time.time(), service=service)
             with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
                 body = await read_body(scope, receive, limit_bytes=MAX_BODY_BYTES, operation="signed")

@@ -16,7 +16,10 @@ from urllib.parse import quote, unquote, unquote_plus
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 SKEW_S = 300
+"""Most seconds by which the clocks of client and server may differ."""
+# Seven days, AWS's limit for presigned URLs.
 _LONGEST_PRESIGNED_S = 604_800
+# Sent in place of the body's hash by clients whose signature does not cover the body.
 _UNSIGNED = b"UNSIGNED-PAYLOAD"
 _MISMATCH = (
     "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key "

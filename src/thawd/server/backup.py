@@ -1,7 +1,9 @@
 """Backs up and restores a server's data: its state file, tables in files, uploaded code and, optionally, buckets.
 
-A backup is a folder of ordinary files with a manifest of checksums. It can be made while a server runs. The folder
-gets its final name only when the backup is complete. A restore checks the whole backup before it changes anything.
+The state file is the SQLite database ``thawd.db``. A backup is a folder of ordinary files with a manifest of checksums,
+and also contains a copy of ``thawd.toml``, which a restore does not use. A backup can be made while a server runs. The
+folder gets its final name only when the backup is complete. A restore checks the whole backup before it changes
+anything.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class FileSum(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The list of a backup's contents. It is stored in the backup.
+    """The list of a backup's contents. It is stored in the backup as ``manifest.json``.
 
     Attributes:
         format: format of the backup, 1.
@@ -71,8 +73,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> Manifest:
     """Write a backup; a server may keep running.
 
-    The state file is copied first and buckets last. So the backup contains the objects of all events in the state
-    file, except objects that were removed in between.
+    The state file, which contains the queued events, is copied before the buckets. So the backup contains the objects
+    that these events are about, except objects that were removed in between.
 
     Args:
         settings: the configuration.
@@ -147,7 +149,7 @@ def _copy_databases(settings: Settings, staged: Path, say: Say) -> None:
 
 
 def _embedded(settings: Settings) -> dict[str, Path]:
-    """Files of the tables without a URL, by name of the table."""
+    """Files of the embedded tables, which are those without a URL, by name of the table."""
     return {name: table.path for name, table in settings.tables.items() if table.path is not None}
 
 
@@ -176,7 +178,7 @@ def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Sa
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Copy regular files and folders, except thawd's hidden files. A file that is removed meanwhile is left out."""
+    """Copy regular files and folders, except those named ``.thawd-…``. A file that is removed meanwhile is left out."""
     target.mkdir(parents=True, mode=0o700)
     for entry in os.scandir(source):
         if entry.name.startswith(".thawd-"):
@@ -293,7 +295,7 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
 
 
 def require_whole(data: Path) -> None:
-    """Check that no restore into a data folder was interrupted. A server would treat the missing files as empty.
+    """Check that no restore into a data folder was interrupted. A server would start without the missing data.
 
     Raises:
         StoreError: a restore was interrupted.
@@ -313,7 +315,7 @@ def _objects(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
 
 
 def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[Path, Path]]:
-    """Source and target of each file and folder. The state file comes last, because it makes the restore complete."""
+    """Source and target of each file and folder to restore. The state file, with the queued events, comes last."""
     for kind, wanted, known in (
         ("embedded table", manifest.tables, _embedded(settings)),
         ("bucket", manifest.buckets, settings.buckets),
@@ -336,7 +338,7 @@ def _is_taken(target: Path) -> bool:
 
 
 def _with_logs(target: Path) -> list[Path]:
-    """The file, and the files that SQLite keeps beside it. An interrupted restore may leave one of these alone."""
+    """The file, and the files that SQLite keeps beside it. After an interrupted restore, some may be missing."""
     return [target.with_name(target.name + suffix) for suffix in ("", *_SQLITE_SUFFIXES)]
 
 

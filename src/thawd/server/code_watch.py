@@ -1,8 +1,9 @@
 """``thawd up --watch``: republish functions when code or configuration changes.
 
-Editors replace files, tools replace whole folders, and a reload may add functions whose code is in other folders. So
-each reload sets up two new watches: one for the code folders and everything in them, and one for the parents of these
-folders and of the configuration file. The second one notices when a watched file or folder is replaced by renaming.
+Editors replace files, tools replace whole folders, and a changed configuration may add functions whose code is in
+other folders. So before each reload two new watches are set up: one for the code folders and everything in them, and
+one for the parents of these folders and of the configuration file. The second one notices when a watched file or folder
+is replaced by renaming.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class CodeWatcher:
                 await self._until_places_exist()
 
     async def _until_places_exist(self) -> None:
-        """Return once every watched place exists, after at least one pause."""
+        """Return once the configuration file and every code folder exist, after at least one pause."""
         while True:
             await asyncio.sleep(_TRY_AGAIN_S)
             if all(place.exists() for place in _places(self._settings())):

@@ -1,4 +1,4 @@
-"""Makes the data folder private to its owner when a server, or a restore, locks it.
+"""Makes the data folder private to its owner when a server or a command, such as `thawd restore`, locks it.
 
 The folder contains events, keys in environment variables, memory images with secrets, and code that thawd runs as its
 own user. So no other user may read it or write to it.
@@ -27,7 +27,9 @@ class NotOursError(ThawdError):
 
 
 def make_private(data: Path) -> list[str]:
-    """Remove the permissions of other users from the data folder and from the files in it.
+    """Remove the permissions of other users from the data folder and from thawd's files in it.
+
+    The mode of a folder that also contains files of other programs, or that is shared like ``/tmp``, is not changed.
 
     thawd runs code from this folder, so a folder that belongs to another user is refused. There are two exceptions:
     thawd may run as root, because in containers the folder often belongs to another user; and the folder may belong to

@@ -48,7 +48,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit of open files to the highest allowed value. An environment needs four, a connection one."""
+    """Raise the limit of open files to the highest allowed value.
+
+    thawd has four open files for each environment, and one for each connection.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
@@ -77,10 +80,10 @@ class Lock:
 
 @contextlib.contextmanager
 def lock(data: Path) -> Iterator[Lock]:
-    """Lock the data folder. Two servers that used the same folder would run every event twice.
+    """Lock the data folder inside the ``with`` block. Two servers that used one folder would run every event twice.
 
     Raises:
-        StartError: the folder cannot be created or written, or another server has locked it.
+        StartError: the folder cannot be created or written, or another process of thawd has locked it.
         NotOursError: the folder belongs to another user.
     """
     try:
@@ -114,7 +117,7 @@ def _private(path: str, flags: int) -> int:
 
 @contextlib.contextmanager
 def announced(data: Path, address: tuple[str, int]) -> Iterator[None]:
-    """Inside the ``with`` block, a file in the data folder contains the server's address."""
+    """Inside the ``with`` block, a file in the data folder contains the server's address, for thawd's commands."""
     file = data / _ADDRESS
     with open(file, "w", opener=_private) as written:
         written.write(json.dumps(address))

@@ -17,7 +17,8 @@ def functions(
     Args:
         statuses: the dispatcher's status of each function.
         handlers: handler of each function.
-        declared: functions of the configuration; only these get a note if they are not active.
+        declared: functions of the configuration. If one of them cannot be invoked, its line says so; functions that
+            were created through the API may become active later.
     """
     for name, entry in statuses.items():
         is_expected = entry["state"] == "Active" or name not in declared

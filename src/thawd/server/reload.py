@@ -1,4 +1,7 @@
-"""Applies a changed configuration while the server runs. A configuration with a mistake changes nothing."""
+"""Applies a changed configuration while the server runs, on SIGHUP and with ``thawd up --watch``.
+
+A configuration with a mistake changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from thawd.server.assembly.platform import Platform
 from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain, say
 
-# Settings that need a restart, because the open stores and the port depend on them, with their names in messages.
+# Settings that need a restart, because the open stores and the port depend on them; with their names in messages.
 _FIXED = {"server": "server", "buckets": "buckets", "remote_buckets": "remote buckets", "tables": "tables"}
 
 
@@ -39,7 +42,7 @@ class Reloader:
             say("configuration reloaded")
 
     async def catch_up(self, *, retry: bool = False) -> bool:
-        """Read the configuration again and publish what has changed. The same complaint is not printed twice.
+        """Read the configuration again and publish what has changed. A repeated complaint is not printed again.
 
         Args:
             retry: also publish unchanged functions whose init or priming event failed last time.

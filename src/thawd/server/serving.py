@@ -41,12 +41,13 @@ from thawd.telemetry.console import complain, say
 
 _KILL_WAIT_S = 10.0
 _GUARD_S = 1.0
-# When no invocation runs any more, a stop waits this long for outcomes to reach their destinations (`_SETTLE_S`), and
-# then for the remaining outcomes to be stored (`_KEEP_S`). Storing takes one commit, unless the disk hangs.
+# How long a stop waits until the outcomes of asynchronous events are stored: `_SETTLE_S` after the invocations have
+# ended or the grace period is over, and `_KEEP_S` after the environments have ended. Storing takes one commit, unless
+# the disk hangs.
 _SETTLE_S = 2.0
 _KEEP_S = 10.0
 # Interval after which a thread that waits for the interpreter lock gets it. A store's thread waits for it after each
-# step of SQLite; with Python's default of 5 ms, only half as many events could be stored a second.
+# step of SQLite; with Python's default of 5 ms, only half as many events a second could be stored.
 _SWITCH_S = 0.0001
 # Source: glibc's malloc.h. The value is glibc's initial one.
 _M_MMAP_THRESHOLD = -3
@@ -156,7 +157,7 @@ class Server:
         return lasting
 
     async def _begin(self, tasks: asyncio.TaskGroup, feeding: Tasks, *, watch: bool, ready_file: Path | None) -> None:
-        """Publish everything, start sources and bucket watchers, and announce the server. A stop cancels this.
+        """Publish the functions, start sources and bucket watchers, and print what is served. A stop cancels this.
 
         Args:
             tasks: group that runs the tasks of sources and watchers.
@@ -175,7 +176,7 @@ class Server:
         self._announce(ready_file)
 
     async def _drain(self) -> None:
-        """Wait for invocations in flight and for their outcomes to be stored, within time limits."""
+        """Wait, within time limits, until invocations have ended, outcomes are stored and handled messages deleted."""
         platform = self._platform
         grace_s = platform.settings.server.grace_s
         left = await platform.execution.dispatcher.drain(grace_s)
@@ -298,14 +299,14 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
     except Exception as error:
         expected = _expected(error)
         if has_ended and isinstance(expected, NoThreadError):
-            return  # asyncio starts a thread to join its worker threads; Python itself joins them at exit without one
+            return  # only asyncio's thread that waits for worker threads was missing; Python itself waits at exit
         if expected is None:
             raise
         raise expected from error
 
 
 def _expected(error: Exception) -> Exception | None:
-    """The error to report if only expected errors ended the server; None if one of them is a bug in thawd."""
+    """The error to report if all errors that ended the server are expected; None if one of them is a bug in thawd."""
     if isinstance(error, ExceptionGroup):
         expected = [_expected(part) for part in error.exceptions]
         return None if None in expected else expected[0]
@@ -335,7 +336,7 @@ async def _guarded(work: Coroutine[None, None, None]) -> None:
 
 
 def _give_memory_back() -> None:
-    """Fix the size from which glibc returns a block to the system as soon as it is freed.
+    """Fix the size from which glibc returns a block of memory to the system as soon as it is freed.
 
     By default glibc raises this size, up to 32 MiB, each time such a block is freed. The memory for the bodies of a
     hundred slow requests would then never be returned. Source: mallopt(3), M_MMAP_THRESHOLD.

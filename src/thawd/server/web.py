@@ -19,7 +19,7 @@ _CUT_OFF = "ASGI callable returned without completing response."
 class _ToOperator(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.msg == _CUT_OFF:
-            return  # thawd does this on purpose when a function fails while it streams its answer
+            return  # thawd cuts an answer off on purpose when a function fails while it streams the answer
         complain(f"thawd: {self.format(record)}")
 
 

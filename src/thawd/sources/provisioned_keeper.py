@@ -1,7 +1,7 @@
-"""Scheduled provisioned concurrency: keeps as many environments initialised as each function's plan says.
+"""Scheduled provisioned concurrency: keeps as many environments initialised as each function's schedule says.
 
-Nothing is stored, because the number depends only on the plan and the current time. So it is correct again after the
-server was down, the clock was changed or the machine was suspended.
+Nothing is stored, because the number depends only on the schedule and the current time. So it is correct again after
+the server was down, the clock was changed or the machine was suspended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST_SLEEP_S = 30.0
 
 
 class ProvisionedSchedules:
-    """Applies the plans of all functions.
+    """Applies the plans of all functions: their schedules of provisioned concurrency in thawd.toml.
 
     Args:
         provision: sets how many environments of a function are kept initialised; None: as many as the function's own

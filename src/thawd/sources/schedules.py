@@ -1,8 +1,8 @@
 """Runs schedules: queues an event at each time of a schedule.
 
-Guarantee: each time of a schedule queues exactly one event. The event and the schedule's progress are stored in one
-transaction, so neither a crash nor setting the clock back loses or repeats an event. The schedule's ``missed`` option
-says what happens with times that passed while no server ran or the machine was suspended.
+Guarantee: each time that passes while a server runs queues exactly one event. The event and the schedule's progress are
+stored in one transaction, so neither a crash nor setting the clock back (by up to a day) loses or repeats an event. The
+schedule's ``missed`` option says what happens with times that passed while no server ran or the machine was suspended.
 
 Source: Amazon EventBridge user guide, "Scheduled events"; EventBridge Scheduler user guide, "Schedule types".
 """
@@ -39,7 +39,8 @@ _STORE_RETRY_S = 2.0
 _AT_ONCE = 500
 # Appended to the definition of a paused schedule in the state file.
 _RESTING = " resting"
-# If the clock is set back by less than this, schedules wait until it has caught up, so that nothing runs twice.
+# If the clock is set back by no more than this, schedules wait until it has caught up, so that nothing runs twice. If
+# by more, the clock was wrong before, and schedules continue from its present time.
 _CLOCK_FAULT_S = 86_400.0
 
 
@@ -83,7 +84,7 @@ class Schedules:
 
     Args:
         store: stores each schedule's progress.
-        wake: called with the names of functions that have new events in the queue.
+        wake: called with the names of functions that have new events in the asynchronous queue.
         report: takes a line for the operator.
         clock: tells the time; None: the machine's clock.
     """

@@ -1,7 +1,8 @@
 """All options of ``thawd.toml``, with one module for each group of sections: key, allowed values, default, meaning.
 
-The reader, the error messages and the documentation all use these. Defaults come from the structs that contain the
-values (`thawd.config.settings`, `thawd.resources`), so that each default is written only once.
+The code that reads the file, the error messages and the documentation all use these definitions. Defaults come from the
+structs that contain the values (`thawd.config.settings`, `thawd.resources`), so that each default is written only
+once.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ FUNCTION = (
     Option(
         "reserved_concurrency",
         kinds.whole(0, 10_000),
-        "Most environments of this function at the same time. They are set aside for it. 0 throttles every request.",
+        "Largest number of environments of this function at the same time. So many are set aside for it. 0 throttles "
+        "every request.",
         "none: shared with other functions",
     ),
     Option(
@@ -100,16 +101,20 @@ FUNCTION = (
     Option(
         "prime",
         kinds.event(),
-        "Priming event: it runs twice before the function is frozen, so that the snapshot contains everything that the "
-        "first invocation loads.",
+        "Priming event: the function runs it twice before it is frozen, so that the snapshot contains everything that "
+        "the first invocation loads. A thawed copy must then answer it in the same way.",
         "none",
     ),
-    Option("idle_timeout_s", kinds.number(0, 86_400), "Idle time after which an environment is stopped, in seconds."),
+    Option(
+        "idle_timeout_s",
+        kinds.number(0, 86_400),
+        "Idle time after which an environment is stopped, in seconds; see also `keep_alive`.",
+    ),
     Option(
         "keep_alive",
         kinds.choice("fixed", "histogram"),
-        'How long idle environments are kept. "fixed": for `idle_timeout_s`; "histogram": for a time learnt from '
-        "earlier idle times, and one environment is prewarmed before the next request is expected.",
+        'How long idle environments are kept. "fixed": for `idle_timeout_s`; "histogram": one environment is '
+        "kept for a time learnt from earlier idle times, and is prewarmed before the next request is expected.",
     ),
     Option("maximum_retry_attempts", kinds.whole(0, 2), "Most retries of a failed asynchronous event."),
     Option(
@@ -123,7 +128,7 @@ FUNCTION = (
     Option(
         "ephemeral_storage_mb",
         kinds.whole(512, 10_240),
-        "Capacity of an environment's `/tmp`, in MiB. An environment that exceeds it is killed.",
+        "Capacity of an environment's `/tmp`, in MiB. An environment that stores more there is killed.",
     ),
     Option("freeze_idle", kinds.flag(), "Pause an environment's processes between invocations, as Lambda does."),
     Option("log_format", kinds.choice("Text", "JSON"), "Format of the platform's log lines and of `logging` records."),

@@ -33,7 +33,7 @@ HTTP = (
     ),
     Option(
         "cors",
-        kinds.table("a table of the options below"),
+        kinds.table("a table, `[http.cors]`"),
         "CORS: which web pages of other origins may send requests.",
         "none: handlers answer CORS requests themselves",
     ),
@@ -50,23 +50,28 @@ CORS = (
         "Origins of the web pages that may send requests.",
         "[]",
     ),
-    Option("allow_methods", kinds.list_of('a list of methods, or "*"'), "Methods that these pages may use.", "[]"),
+    Option(
+        "allow_methods",
+        kinds.list_of('a list of methods, or "*"'),
+        "Methods that pages of the allowed origins may use.",
+        "[]",
+    ),
     Option(
         "allow_headers",
         kinds.list_of('a list of names of headers, or "*"'),
-        "Headers that their requests may have.",
+        "Headers that requests of the allowed origins' pages may have.",
         "[]",
     ),
     Option(
         "expose_headers",
         kinds.list_of('a list of names of headers, or "*"'),
-        "Headers of answers that these pages may read.",
+        "Headers of answers that pages of the allowed origins may read.",
         "[]",
     ),
     Option(
         "max_age_s",
         kinds.whole(0, 86_400),
-        "How long a browser may cache these rules, in seconds; 0: answers do not say how long.",
+        "How long a browser may cache the CORS rules, in seconds; 0: answers do not say how long.",
     ),
     Option("allow_credentials", kinds.flag(), "Whether requests may contain cookies and authorization."),
 )

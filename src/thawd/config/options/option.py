@@ -18,7 +18,7 @@ class Option:
         name: key of the option in its table.
         kind: the values that are allowed.
         meaning: one or two sentences for the user, with the unit.
-        default: the default in words; empty: the struct's value is shown.
+        default: the default in words; empty: the documentation shows the default of the struct's field.
     """
 
     name: str

@@ -16,7 +16,7 @@ SECRET_ACCESS_KEY = kinds.text(
 )
 
 SERVER = (
-    Option("host", kinds.host(), "Address to listen on. If other machines can reach it, a `key` is required."),
+    Option("host", kinds.host(), "Address to listen on. If it is not a loopback address, a `key` is required."),
     Option("port", kinds.whole(0, 65535), "TCP port to listen on; 0: any free port."),
     Option(
         "key",
@@ -25,7 +25,8 @@ SERVER = (
             re.compile(r"[!-~]{8,256}").fullmatch,
             secret=True,
         ),
-        "Secret that callers must send. It is safer in the environment variable `THAWD_KEY` than in this file.",
+        "Secret that callers must send, in the header `X-Api-Key` or as `Authorization: Bearer KEY`; function URLs do "
+        "not need it. It is safer in the environment variable `THAWD_KEY` than in this file.",
         "none",
     ),
     Option(
@@ -44,8 +45,8 @@ SERVER = (
     Option(
         "max_environments",
         kinds.whole(1, 10_000),
-        "Most execution environments of all functions at the same time.",
-        "from the machine",
+        "Largest number of execution environments of all functions at the same time.",
+        "16 for each processor core",
     ),
     Option(
         "spares",
@@ -64,7 +65,7 @@ SERVER = (
         "memory_mb",
         kinds.whole(128, 16_777_216),
         "Limit for the sum of the memory limits of all execution environments, in MiB.",
-        "from the machine",
+        "80 % of the memory of the machine, or of the server's cgroup if it has less",
     ),
     Option(
         "max_waiting",
@@ -111,14 +112,15 @@ SERVER = (
     Option(
         "cpu_limits",
         kinds.flag(),
-        "Limit each environment to the CPU share that corresponds to its memory: one CPU for 1,769 MB. Needs a cgroup.",
+        "Limit each environment to the CPU share that corresponds to its memory: one CPU for 1,769 MB. Needs a "
+        "writable cgroup with the cpu controller.",
     ),
     Option("log_max_mb", kinds.whole(1, 1024), "Size at which log files are rotated, in MiB."),
     Option(
         "snapshots",
         kinds.choice("auto", "off"),
-        '"auto": a function is frozen once, and its environments are thawed; "off": environments are forked or start '
-        "cold.",
+        '"auto": a function is frozen once, and its environments are thawed, if possible; "off": environments are '
+        "forked or start cold.",
     ),
     Option(
         "snapshots_max_mb",
@@ -129,7 +131,8 @@ SERVER = (
         "access_keys",
         kinds.table('a table of access key ids and secrets, such as { AKIALOCAL = "a-long-secret" }', secret=True),
         "Keys for signed requests. If there are any, the Lambda API accepts only requests that are signed with one of "
-        "them or sent with `key`. They are safer in the environment variable `THAWD_ACCESS_KEYS` than in this file.",
+        "them or contain `key`. Access keys are safer in the environment variable `THAWD_ACCESS_KEYS` than in this "
+        "file.",
         "{}",
     ),
     Option(
@@ -152,7 +155,7 @@ SERVER = (
     Option(
         "snapshots_max_age_s",
         kinds.number(0, 31_536_000),
-        "A snapshot that was not used for this long is removed, in seconds.",
+        "Time in seconds after which a snapshot that nothing has used is removed.",
     ),
 )
 

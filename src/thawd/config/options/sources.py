@@ -47,7 +47,8 @@ PROVISIONED_SCHEDULE = (
     Option(
         "count",
         kinds.whole(0, 10_000),
-        "Number of environments to keep initialised from that time until the next time of any entry.",
+        "Number of environments to keep initialised, from each time of `schedule` until the next time of any entry of "
+        "the function.",
         REQUIRED,
     ),
     Option("timezone", kinds.time_zone(), "Time zone of `schedule`."),
@@ -62,7 +63,8 @@ SCHEDULE = (
     Option(
         "schedule",
         kinds.text('"rate(…)", "cron(…)" or "at(…)"'),
-        "Times to run at, in EventBridge's form: `rate(5 minutes)`, `cron(0 12 * * ? *)`, `at(2026-12-01T09:00:00)`.",
+        "Times at which the function is invoked, in EventBridge's form: `rate(5 minutes)`, `cron(0 12 * * ? *)`, "
+        "`at(2026-12-01T09:00:00)`.",
         REQUIRED,
     ),
     Option("timezone", kinds.time_zone(), "Time zone of `cron` and `at`."),

@@ -51,7 +51,11 @@ REMOTE_BUCKET = (
         "URL of a remote bucket, instead of a folder: in S3 or a compatible store, Google Cloud Storage or Azure.",
         "none: the bucket is a folder",
     ),
-    Option("poll_s", kinds.number(1, 86_400), "With a URL: time between two listings, which find changes, in seconds."),
+    Option(
+        "poll_s",
+        kinds.number(1, 86_400),
+        "With a URL: the bucket is listed to find changes; this is the time between two listings, in seconds.",
+    ),
     Option(
         "existing",
         kinds.choice("notify", "skip"),

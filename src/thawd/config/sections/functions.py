@@ -20,7 +20,8 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
     for name, table in reader.named(document, "functions", names=options.FUNCTION_NAME):
         path = ("functions", name)
         values = reader.table(table, path=path, known=options.FUNCTION)
-        # URLs, sources and schedules are not part of a version, so other functions read them.
+        # URLs, sources and schedules are not part of a function's versions; `sections.http` and `sections.sources`
+        # read them into structs of their own.
         for separate in ("url", "sources", "provisioned_schedule"):
             values.pop(separate, None)
         values["code"] = reader.absolute(values.get("code", "."))

@@ -22,7 +22,7 @@ _LISTS = {"allow_origins": _ORIGIN, "allow_methods": _METHOD, "allow_headers": _
 
 
 def read_routes(document: Mapping[str, object], reader: Reader) -> tuple[Route, ...]:
-    """Read the ``[routes]`` table. `thawd.config.cross_checks` checks its keys."""
+    """Read the ``[routes]`` table. `thawd.config.cross_checks` checks later whether its keys are route keys."""
     allowed = 'a table of route keys and functions, such as "POST /classify" = "classify"'
     table = reader.mapping(document.get("routes", {}), path=("routes",), allowed=allowed)
     return tuple(_route(key, value, reader) for key, value in table.items())

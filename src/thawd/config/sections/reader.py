@@ -1,4 +1,4 @@
-"""Reads a table of a document according to its options, and reports mistakes."""
+"""Reads a table of ``thawd.toml``: compares its keys and values with the options it may have, and reports mistakes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from thawd.config.options.option import Option
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads tables of one document.
+    """Reads tables of one parsed file.
 
     Attributes:
         folder: folder of the file, where relative paths begin.

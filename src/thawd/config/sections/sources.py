@@ -22,7 +22,7 @@ _FIFO_BATCH = 10
 
 
 def read_sources(document: Mapping[str, object], reader: Reader) -> dict[str, tuple[SqsSource, ...]]:
-    """Read the ``[[functions.NAME.sources]]`` tables; `thawd.config.sections.functions` reads their other options."""
+    """Read the ``[[functions.NAME.sources]]`` tables, by function name."""
     functions = document.get("functions", {})
     sources = {}
     for name, function in functions.items() if isinstance(functions, dict) else ():

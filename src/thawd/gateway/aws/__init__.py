@@ -1,1 +1,1 @@
-"""Other AWS services on the same port: passes requests to the AWS emulator, and events of its buckets to functions."""
+"""Other AWS services on the same port: passes requests to moto, an emulator; events of its buckets invoke functions."""

@@ -1,4 +1,4 @@
-"""S3 event notifications of the AWS emulator's buckets, which clients set by PutBucketNotificationConfiguration.
+"""S3 event notifications of the AWS emulator's (moto's) buckets, set by PutBucketNotificationConfiguration.
 
 thawd stores the part of a configuration that names functions, in a file beside the emulator's own state, and invokes
 these functions. It passes the part that names queues and topics on to the emulator, which serves it.
@@ -97,6 +97,9 @@ class BucketNotifications:
         find: returns the name and qualifier of the function that an ARN names; raises when there is no such function.
         encode: makes the invocation's payload from an event.
         complain: reports a problem to the operator.
+
+    Attributes:
+        head: returns size and ETag of the object at a path, or None. `AwsProxy` sets it.
     """
 
     def __init__(self, *, accept: Accept, find: Find, encode: Encode, complain: Callable[[str], None]) -> None:

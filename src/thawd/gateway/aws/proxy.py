@@ -1,7 +1,8 @@
-"""Passes requests for AWS services other than Lambda and its logs on to the AWS emulator, so that one port serves all.
+"""Passes requests for AWS services other than Lambda and its logs on to moto, the AWS emulator: one port serves all.
 
-The scope of a request's signature names the service. S3 requests for thawd's own buckets are not passed on. Changes in
-the emulator's buckets invoke the functions that were configured through S3's notification API.
+The scope of a request's signature (date, region, service) names the service. S3 requests for thawd's own buckets are
+not passed on. Changes in the emulator's buckets invoke the functions that were configured through S3's notification
+API.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from thawd.gateway.sigv4 import claimed_service
 if TYPE_CHECKING:
     import httpx
 
+# Services that thawd itself serves.
 _OWN = ("lambda", "logs")
 # Source: RFC 9110, 7.6.1: headers that belong to one connection.
 _OF_CONNECTION = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
 _ANSWER_S = 60.0
 _MOST_CODE_BYTES = 262_144_000
-# The emulator reads the service from the scope and does not check the signature.
+# The Authorization header of thawd's own requests to the emulator, which reads the service from it (here s3) and does
+# not check the signature.
 _UNSIGNED = b"AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 

@@ -1,7 +1,7 @@
 """Serves function URLs: HTTP addresses that each belong to one function, open to all or only to signed requests.
 
-Requests become events of payload format 2.0; `event` implements the differences from routes. The URL's own settings,
-not `server.key`, decide who may call.
+Requests become events of payload format 2.0, as with routes; the module `event` implements the small differences. The
+URL's own settings, not `server.key`, decide who may call.
 
 Source: AWS Lambda developer guide, "Creating and managing Lambda function URLs", "Invoking Lambda function URLs",
 "Control access to Lambda function URLs".
@@ -46,7 +46,7 @@ from thawd.scheduling.dispatcher import Dispatcher
 from thawd.streaming import HTTP_RESPONSE
 
 LOCAL_KEYS: Mapping[str, str] = {"test": "test"}
-"""The access keys that are accepted when none are configured and only this machine can reach the port."""
+"""The access key that is accepted (id, secret) when none is configured and only this machine can reach the port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class Access:
 
     Attributes:
         keys: secrets by access key id.
-        is_local: whether only this machine is meant to call; web pages of other origins are then refused.
+        is_local: whether only this machine is meant to call; then pages of other origins are refused, unless the URL's
+            own CORS settings allow them.
         key: the server's key. Function URLs do not require it, and it is removed from events; None: there is none.
     """
 
@@ -85,7 +86,7 @@ class FunctionUrlApi:
         self._budget = budget
 
     def addressed(self, scope: Scope) -> str | None:
-        """The identifier in the request's path or host; None: the request is not for a function URL.
+        """The identifier in the request's path ("" if it is malformed) or host; None: this is not for a function URL.
 
         A URL with this identifier need not exist.
         """
@@ -141,7 +142,9 @@ class FunctionUrlApi:
         return Caller(verify(_signed(scope, body), self._access.keys, now_s=time.time()))
 
     def _check_claim(self, scope: Scope, url: Url) -> None:
-        """Check the parts of the signature that do not depend on the body, before the body is read into memory.
+        """Check, before the body is read, what does not depend on it: key id, date and signed headers of the signature.
+
+        `_caller` verifies the signature itself once the body has been read.
 
         Raises:
             SignatureError: as `_caller` (403).

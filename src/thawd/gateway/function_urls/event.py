@@ -1,4 +1,4 @@
-"""Makes events from requests to function URLs, and responses from answers: payload format 2.0 with small differences.
+"""Makes events from requests to function URLs, and responses from answers: payload format 2.0 with small changes.
 
 No side effects.
 

@@ -1,4 +1,4 @@
-"""One connection of the HTTP port: uvicorn's protocol, with limits on what a client without a key may send.
+"""One connection of the HTTP port: uvicorn's protocol, with limits that hold for clients without a key, too.
 
 A request's head is its request line and headers. uvicorn passes all received data to its HTTP parser. This protocol
 first cuts the data at the end of each head and body, and gives the parser one request at a time, so that
@@ -32,6 +32,7 @@ from thawd.gateway.http_server.limits import Connections
 _END_OF_HEAD = b"\r\n\r\n"
 # A chunked body is parsed in slices of this size; the limits on its framing are checked after each slice.
 _SLICE_BYTES = 4096
+# The value of `Connection._left_bytes` until the headers have been searched for the body's size.
 _NOT_LOOKED_AT = -1
 _REASONS = {
     400: "Bad Request",
@@ -42,11 +43,11 @@ _REASONS = {
 
 
 class _TooManyHeadersError(Exception):
-    """Raised through the parser: the request has more headers than are allowed."""
+    """Raised in a method that the parser calls, and so ends parsing: the request has too many headers."""
 
 
 class _NextRequestError(Exception):
-    """Raised through the parser: another request begins within the data given to the parser."""
+    """Raised in a method that the parser calls, and so ends parsing: the data contains another request, too."""
 
 
 class _Outlet:
@@ -69,7 +70,8 @@ class Connection(HttpToolsProtocol):
     """
 
     def __init__(self, connections: Connections, **options: Any) -> None:
-        # The parser calls `on_body` for each piece of a body; one call of `data_received` may contain 100,000 pieces.
+        # The parser calls `on_body` for each piece of a body; one call of `data_received` may contain 100,000 pieces,
+        # which `_take_pieces` joins.
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # type: ignore[method-assign, assignment]
         super().__init__(**options)
@@ -89,7 +91,7 @@ class Connection(HttpToolsProtocol):
         self._read_at_s = 0.0
         # Per-request state
         self._is_in_head = True
-        self._may_begin = False
+        self._may_begin = False  # whether a request may begin in the data that the parser gets next
         self._end_of_piece = b""  # last three bytes of an incomplete head: its end may be split between two pieces
         self._left_bytes: int | None = 0  # bytes of the body still to come; None: the body is chunked
         self._is_past_parser = False  # whether the body bypasses the parser
@@ -98,7 +100,7 @@ class Connection(HttpToolsProtocol):
     # Methods that asyncio calls.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called by asyncio."""
+        """Called by asyncio when a client has connected: answer 503 if there is no room for the connection."""
         super().connection_made(transport)
         self._outlet = _Outlet(self, transport)
         self.deadline_s = self.loop.time() + self.limits.head_s
@@ -107,7 +109,7 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio."""
+        """Called by asyncio when the connection has been closed."""
         self._held = b""
         self.server_connections.leave(self)
         super().connection_lost(exc)
@@ -119,12 +121,12 @@ class Connection(HttpToolsProtocol):
         self.server_connections.stall(self)
 
     def resume_writing(self) -> None:
-        """Called by asyncio."""
+        """Called by asyncio: the client has read, so the application may go on."""
         super().resume_writing()
         self.server_connections.go_on(self)
 
     def data_received(self, data: bytes) -> None:
-        """Called by asyncio."""
+        """Called by asyncio with bytes that have arrived."""
         if self._is_discarding:
             self._discard(len(data))
         elif self._held:
@@ -323,14 +325,14 @@ class Connection(HttpToolsProtocol):
     # Methods that the parser calls.
 
     def on_message_begin(self) -> None:
-        """Called by the parser."""
+        """Called by the parser when a request begins."""
         if not self._may_begin:
             raise _NextRequestError
         self._may_begin = False
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
+        """Called by the parser when it has read all headers of a request."""
         if len(self.headers) > self.limits.headers:
             raise _TooManyHeadersError
         self._framing_bytes = self._discarded_bytes = 0
@@ -370,7 +372,7 @@ class Connection(HttpToolsProtocol):
         cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """Called by the parser."""
+        """Called by the parser when it has read a whole request."""
         if self._is_past_parser and self._left_bytes != 0:
             return
         if self._pieces:
@@ -413,7 +415,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.disconnected
 
     def close_after_answer(self) -> None:
-        """Close the connection once the client can have read the answer; while it is still sending it may not read."""
+        """Close the connection once the client can have read the answer, which it may do only after it has sent all."""
         self.cycle.disconnected = True  # nothing more is sent: the answer is complete or the application has failed
         if self._is_in_head and not self._held:
             self._close_when_sent()
@@ -446,7 +448,7 @@ class Connection(HttpToolsProtocol):
         self._begin_discarding()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer instead of the application, unless it has begun to answer; to it, the client has disconnected."""
+        """Answer in the application's place, unless it has begun to; it is told that the client has disconnected."""
         cycle = self.cycle
         is_at_work = cycle is not None and not cycle.response_complete
         if self.transport.is_closing() or (not self._is_in_head and self._has_answered()):

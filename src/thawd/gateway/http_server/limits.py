@@ -112,7 +112,7 @@ class Connections:
         self.limits = limits
         self._reports = SayOnce(complain)
         self._open: set[Limited] = set()
-        # Each ordered by when the connections began to rest, to send a head, or to stall.
+        # Connections that rest, send a head, or are stalled, each group in the order in which they began to do so.
         self._resting: OrderedDict[Limited, None] = OrderedDict()
         self._sending: OrderedDict[Limited, None] = OrderedDict()
         self._stalled: OrderedDict[Limited, None] = OrderedDict()

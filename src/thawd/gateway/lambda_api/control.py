@@ -33,8 +33,10 @@ from thawd.invocation import new_request_id
 MAX_BODY_BYTES = 70_167_211
 CODE_PREFIX = "/_thawd/code/"
 CODE_VALID_S = 600
+# The dates that begin the paths of the Lambda API, by which its control plane is recognised.
 _DATES = "2015-03-31 2016-08-19 2017-03-31 2017-10-31 2018-10-31 2019-09-25 2019-09-30 2021-07-20 2021-10-31 2024-08-31"
 _PREFIXES = tuple(f"/{date}/" for date in _DATES.split())
+# Operations whose requests may contain a zip file. All others may have `_SMALL_BYTES` at most.
 _LARGE = ("CreateFunction", "UpdateFunctionCode", "PublishLayerVersion")
 _SMALL_BYTES = 1 << 20
 

@@ -1,4 +1,4 @@
-"""Maps each operation of the control plane, by name, to the method of `thawd.control` that carries it out."""
+"""Carries out the operations of the control plane: each, by its name, by a method of a class in `thawd.control`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ from thawd.errors import (
 )
 
 Shape = Mapping[str, Any]
+# Most constraints that one error lists.
 _MOST_SHOWN = 10
+# Most levels of nesting in an input.
 _DEEPEST = 32
 # Longest text that is matched against a pattern whose shape has no maximum length; such shapes are all names and ARNs.
 _LONGEST_MATCHED = 4096
@@ -267,6 +269,7 @@ def _problems_of_members(members: Mapping[str, Shape], values: Mapping[str, Any]
 def _problems(shape: Shape, value: Any, path: str) -> Iterator[str]:
     """The constraints that a converted value does not meet, in AWS's wording."""
     for constraint in _broken(shape, value):
+        # The values of environment variables may be secrets.
         is_secret = path.startswith("environment") and not path.endswith(".key")
         shown = "***" if is_secret else _shown(value)
         yield f"Value {shown} at '{path}' failed to satisfy constraint: {constraint}"

@@ -53,7 +53,7 @@ _JSON_1_1 = (b"content-type", b"application/x-amz-json-1.1")
 
 
 def is_logs_request(scope: Scope) -> bool:
-    """Whether a request is for this API."""
+    """Whether a request is for the Logs API."""
     return scope["path"] == "/" and (header(scope, b"x-amz-target") or b"").startswith(TARGET_PREFIX)
 
 

@@ -33,7 +33,7 @@ from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocat
 from thawd.resources import HttpApi, Route
 from thawd.scheduling.dispatcher import Dispatcher
 
-# A body of this size still fits the payload limit when it is Base64 inside the event.
+# A body of this size still fits the payload limit when it is Base64 inside the event; 21 KiB are for the other fields.
 MAX_BODY_BYTES = MAX_PAYLOAD_BYTES * 3 // 4 - 16_384
 _DEFAULT = "$default"
 _PLAIN = HttpApi()
@@ -44,7 +44,8 @@ _FORMATS = {"1.0": rest_api, "2.0": http_api}
 class RouteTable:
     """Finds the route for a request. Among the routes that match, the most specific one is chosen.
 
-    Literal segments take precedence over parameters, parameters over ``{rest+}``, and a method over ANY.
+    Literal segments take precedence over parameters, parameters over ``{rest+}``, and a method over ANY;
+    ``$default`` matches all other requests.
 
     Source: API Gateway developer guide, "Routing API requests".
     """
@@ -106,6 +107,15 @@ def _match(segments: list[str], asked: list[str]) -> dict[str, str] | None:
 
 class RoutesApi:
     """Answers requests for routes by invoking their functions.
+
+    Args:
+        routes: as declared in thawd.toml.
+        dispatcher: runs invocations.
+        queue_timeout_s: how long a request may wait for an environment, seconds.
+        budget: limits the memory for request bodies.
+        http: the settings that all routes share.
+        accept: stores asynchronous invocations; None: no route is asynchronous.
+        key: the server's key, which is removed from events; None: there is none.
 
     Attributes:
         table: the routes.
@@ -252,7 +262,7 @@ def request_of(  # noqa: PLR0913 - an event is made from all of these
         body: the request's body.
         route_key: the route that matched.
         trace_id: trace header of the invocation. As on AWS, if the request has no trace header, the event gets one with
-            the root id of this.
+            the root id of this header.
         path_parameters: values of the route's parameters, decoded.
         stage_variables: variables of the API's stage.
         key: the server's key; it is removed from the event.

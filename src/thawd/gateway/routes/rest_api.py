@@ -32,6 +32,7 @@ from thawd.gateway.routes.integration import (
 from thawd.invocation import new_request_id
 from thawd.resources import ACCOUNT_ID
 
+# Fields of ``requestContext.identity`` that are always null here.
 _IDENTITY = (
     "accessKey",
     "accountId",
@@ -112,7 +113,8 @@ def response(payload: bytes) -> Response:
     answer = decode_answer(payload)
     if not isinstance(answer, dict):
         raise MalformedResponseError(
-            "the handler's answer must be an object with statusCode, headers and body in payload format 1.0"
+            "the handler's answer is not an object; payload format 1.0 requires one with a statusCode, for example "
+            '{"statusCode": 200, "body": "text"}'
         )
     if "statusCode" not in answer:
         raise MalformedResponseError("the handler's answer has no statusCode, which payload format 1.0 requires")

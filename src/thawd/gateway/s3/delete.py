@@ -13,7 +13,7 @@ from thawd.gateway.s3.xml import S3Error, document, elements
 
 # Source: Amazon S3 API reference, "DeleteObjects".
 MAX_KEYS = 1000
-# Most removals that run at the same time. They do so because their records can then share transactions.
+# Most removals that run at the same time. Such removals can be recorded in a common transaction.
 _TOGETHER = 16
 _CONDITIONS = ("VersionId", "ETag", "LastModifiedTime", "Size")
 

@@ -207,7 +207,7 @@ class ObjectApi:
             raise explained(error, bucket) from error
 
     async def _tidy(self, bucket: Bucket) -> None:
-        """Remove abandoned files: before the first write to a bucket all of them, later only multipart uploads."""
+        """Remove what abandoned uploads left: before the first write to a bucket all, later only multipart uploads."""
         now = time.monotonic()
         last = self._cleared.get(bucket.name)
         if last is None or now - last > _TIDY_S:

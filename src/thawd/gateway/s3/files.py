@@ -1,8 +1,8 @@
 """Objects as files: writes that become visible in one step, reads of a single version, removal. All functions block.
 
 The object of a PUT is written to a file in a hidden folder of the same file system, synced to the disk, and renamed.
-Files that a crash leaves in that folder are removed when the folder is next used. The folder also contains the parts
-of multipart uploads; see `parts`.
+Files that a crash leaves in that folder are removed before the next server first writes to the bucket. The folder also
+contains the parts of multipart uploads; see `parts`.
 """
 # Keys and paths are bytes here, which pathlib does not accept.
 # ruff: noqa: PTH102, PTH104, PTH108, PTH118, PTH120
@@ -27,7 +27,8 @@ from thawd.system import folders
 PARTS_OF = b"upload-"
 """Prefix of the names of the folders that contain the parts of multipart uploads."""
 ABANDONED_S = 24 * 3600.0
-"""An unfinished multipart upload is removed this many seconds after its last part arrived."""
+"""An unfinished multipart upload may be removed this many seconds after its last part arrived."""
+# Prefix of the names of folders that are being removed.
 _REMOVED = b"gone-"
 
 
@@ -178,7 +179,7 @@ def clear_staging(root: bytes, *, files: bool) -> None:
     Args:
         root: the bucket's folder.
         files: whether to remove single files, too. A running process protects its files by a lock, except for the
-            moment between closing a file and renaming it.
+            moment between closing a file and renaming it, so this is set only before a server's first upload.
     """
     with contextlib.suppress(OSError), os.scandir(os.path.join(root, STAGING)) as entries:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""Receives request bodies and verifies their digests: writes objects to the disk as they arrive, parses documents."""
+"""Receives request bodies and verifies their digests: writes objects to the disk as they arrive, parses XML."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from thawd.gateway.s3.xml import S3Error
 
 # Source: Amazon S3 user guide, "Uploading objects" and "Multipart upload limits": at most 5 GB in a single PUT or part.
 MAX_OBJECT_BYTES = 5 * 1024**3
-# Enough for 10,000 parts with checksums, or for 1,000 keys of 1,024 bytes with every byte escaped.
+# Largest XML document: enough for CompleteMultipartUpload with 10,000 parts and their checksums, and for DeleteObjects
+# with 1,000 keys of 1,024 bytes, every byte escaped.
 _MAX_DOCUMENT_BYTES = 8 * 1024**2
 # Limits the size of the documents of all requests together; a parsed document needs about ten times as much memory.
 _DOCUMENTS = Budget(16 * 1024**2)
 _DOCUMENT_S = 60.0
 _PIECE_BYTES = 256 * 1024
-# Properties of the object that S3 would keep and return with a GET.
+# Headers for properties of an object that S3 would keep, and the properties' names in errors: thawd refuses them.
 # Source: Amazon S3 API reference, "PutObject" and "CreateMultipartUpload".
 _NOT_KEPT = {
     "x-amz-meta-": "Metadata",
@@ -121,7 +122,7 @@ class UploadBudget:
         return self.held_bytes <= self.memory_bytes
 
     def check_disk(self, folder: bytes) -> None:
-        """Check that the disk has more free space than the reserve, which is for already accepted requests. Blocks.
+        """Check that the disk has more free space than the reserve, which accepted requests may still need. Blocks.
 
         Raises:
             S3Error: only the reserve is left on the disk (503).

@@ -1,7 +1,8 @@
 """The operations on multipart uploads: begin one, upload a part, list the parts, complete or abort the upload.
 
 A part may be as large as the object of a PUT. As with a PUT, the completed object appears in one step and causes one
-event. Its record has the MD5 of the whole content as ETag, like the records of all objects.
+event. Its record has the MD5 of the whole content as ETag, like the records of all objects; the answer that completes
+the upload has the ETag that S3 gives objects made of parts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 PATIENCE_S = 10.0
 
 Wanted = list[tuple[int, str]]
+"""Number and ETag of each part that a CompleteMultipartUpload names."""
 
 
 class Publish(Protocol):

@@ -16,7 +16,8 @@ from thawd.gateway.s3.xml import S3Error
 from thawd.stores.objects.catalog import ObjectRecord
 
 _PIECE_BYTES = 256 * 1024
-# An HTML page in a bucket must not run in a browser as a page of thawd's origin: such a page may call every API.
+# Headers of every object's answer. They keep an HTML page in a bucket from running scripts in a browser as a page of
+# thawd's origin: such a page might call every API.
 INERT: Headers = [
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),

@@ -28,7 +28,7 @@ class QueueOperations(Protocol):
         """The state of the queue, per function."""
 
     async def page(self, function: str | None, *, after: int, limit: int) -> dict[str, Any]:
-        """A page of dead letters, without payloads."""
+        """At most `limit` dead letters with ids larger than `after`, without payloads."""
 
     async def show(self, number: int) -> dict[str, Any]:
         """One dead letter, with its payload."""
@@ -48,7 +48,7 @@ class QueueApi:
         self._changes = {"redrive": operations.redrive, "remove": operations.remove}
 
     def claims(self, path: str) -> bool:
-        """Whether a request of this path is for one of these operations."""
+        """Whether a request of this path is for the queue or for dead letters."""
         return path in (QUEUE_PATH, DEAD_PATH) or path.startswith(f"{DEAD_PATH}/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

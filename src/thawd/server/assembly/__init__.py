@@ -1,1 +1,1 @@
-"""Builds a server from its settings: a module for each subsystem, and `platform`, which connects them."""
+"""Builds a server from its settings: a module for each subsystem, and `platform`, which connects the subsystems."""

@@ -1,4 +1,8 @@
-"""Builds the control plane of a server and restores its resources from the catalog in the state file."""
+"""Builds the control plane of a server: what creates, changes and publishes functions and event source mappings.
+
+Resources that were created through the Lambda API are stored in the catalog, a table of the state file (``thawd.db`` in
+the data folder), and are restored from it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,8 @@ class ControlSubsystem:
         url: returns the URL of the server.
         urls: function URLs.
         budget: memory for request bodies.
-        elsewhere: reads an object of an emulated bucket that contains code; None: there is no emulator.
+        elsewhere: reads an object with a function's code from a bucket of the emulator of ``--aws``; None: there is no
+            emulator.
 
     Attributes:
         api: the Lambda API over HTTP; `open` sets it and the other attributes, except `registry`.
@@ -79,7 +84,7 @@ class ControlSubsystem:
         self._publishing = asyncio.Lock()
 
     async def open(self) -> None:
-        """Restore the resources that were created through the API, and declare them and the configured functions.
+        """Restore the resources that were created through the API. Make all functions known to the dispatcher.
 
         Raises:
             StoreError: the catalog cannot be read.
@@ -119,7 +124,7 @@ class ControlSubsystem:
         plane.urls.restore()
 
     def may_loop(self, name: str) -> bool:
-        """Whether events that the function `name` caused may invoke it again (its recursion configuration)."""
+        """Whether events that the function `name` caused may invoke it again, by its setting ``RecursiveLoop``."""
         family = self.registry.families.get(name)
         return family is not None and family.recursion == "Allow"
 
@@ -135,7 +140,7 @@ class ControlSubsystem:
                 await self._publisher.clean(keep=self._packages)
                 await self._code.remove_except(self._packages)
                 await self._execution.spawner.evict()
-            except Exception as error:  # files that are left over only use disk space
+            except Exception as error:  # serve all the same: what was not removed only uses disk space
                 reason = error.message if isinstance(error, StoreError) else unexpected(error)
                 complain(f"thawd: old packages and snapshots could not be removed: {reason}")
 

@@ -83,11 +83,11 @@ class EventSubsystem:
             say(f"{recovered} asynchronous events were running when thawd last ended; they run again")
 
     def works(self, started: asyncio.Event) -> tuple[Coroutine[None, None, None], ...]:
-        """Background tasks of the subsystem. They set `started` when functions may be declared."""
+        """Background tasks of the subsystem. They set `started` when the invoker's method `declare` may be called."""
         return self.invoker.run(started), self._upkeep.run()
 
     def is_full(self) -> bool:
-        """Whether the queue is full and accepts no events."""
+        """Whether `server.max_queued` events wait, so that the queue accepts no more."""
         return self.queue.full
 
     def _wake(self, functions: set[str]) -> None:
@@ -95,16 +95,16 @@ class EventSubsystem:
         self._outcomes.wake()
 
     def stop(self) -> None:
-        """Start no further events."""
+        """Run no further events. Those that run already continue."""
         self.invoker.stop()
         self._upkeep.stop()
 
     async def settled(self, patience_s: float) -> None:
-        """Wait until the outcomes of finished events are stored, at most `patience_s` seconds."""
+        """Wait until the outcomes of all events that ran are stored, at most `patience_s` seconds."""
         await self.invoker.settled(patience_s)
 
     def break_off(self) -> None:
-        """Stop deliveries and store their outcomes, which are delivered after the next start."""
+        """Abort the running deliveries. Their outcomes stay stored and are delivered after the next start."""
         self._outcomes.break_off()
 
     async def close(self) -> None:
@@ -126,7 +126,7 @@ class EventSubsystem:
             entry["dead"] = depth.dead if depth else 0
 
     async def measure(self, metrics: Metrics) -> None:
-        """Set the metrics of events.
+        """Copy the counts of events, by function, into `metrics`.
 
         Raises:
             StoreError: the state file cannot be read.

@@ -54,8 +54,8 @@ class ExecutionSubsystem:
         spawner: starts environments.
         room: accounts for the memory and the number of environments on this machine.
         dispatcher: runs invocations.
-        builder: builds versions.
-        spawn_task: the argument of the same name.
+        builder: builds versions: copies their code and installs their requirements.
+        spawn_task: runs a coroutine in the background.
 
     Raises:
         StartError: the configuration needs more environments than the machine can run.
@@ -130,7 +130,7 @@ class ExecutionSubsystem:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """Limits for all environments together, for the status document."""
+        """Limits that all environments share, with the present load of the cores, for the status document."""
         return {
             "max_environments": self.room.max_environments,
             "memory_mb": self.room.memory_mb,
@@ -144,7 +144,7 @@ class ExecutionSubsystem:
         return self._disks.shared_tmp or ""
 
     def measure(self, metrics: Metrics) -> None:
-        """Set the metrics of environments."""
+        """Copy the numbers of environments and of waiting requests, by function, into `metrics`."""
         for name, counts, waiting in self.dispatcher.load():
             for state, count in counts.items():
                 metrics.set_gauge("environments", function=name, state=state, value=count)
@@ -197,7 +197,10 @@ def _find_engine() -> Engine | str:
 
 
 def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
-    """Paths that functions' processes read besides code and interpreter; None if they share the machine's /tmp."""
+    """Paths that functions' processes need besides their code and interpreter; None if they share the machine's /tmp.
+
+    If one of these paths is in ``/tmp``, functions share the machine's ``/tmp`` all the same.
+    """
     if not settings.server.private_tmp:
         return None
     own = [Path(package_file).parent, *([program] if program is not None else []), *sdk.folders()]

@@ -1,7 +1,8 @@
-"""The composition root: builds the subsystems of one server, in the order of their dependencies.
+"""Builds all subsystems of one server, in the order of their dependencies.
 
-These are the stores, the execution of functions, other AWS services, asynchronous events, buckets, the control plane,
-sources, and the HTTP application that uses them. `thawd.server.serving` decides when they start and stop.
+The subsystems are the stores, the execution of functions, the emulator of other AWS services, asynchronous events,
+bucket watchers, the control plane, event sources, and the HTTP application, which passes requests to the others.
+`thawd.server.serving` decides when they start and stop.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Platform:
         execution: runs functions.
         emulated: passes requests on to the emulator of other AWS services; None: they are not emulated.
         events: asynchronous events; `open` sets this attribute and those below.
-        watchers: bucket watchers of the buckets that are folders, by name.
+        watchers: for each bucket that is a folder, by name, what notices changes in it.
         control: the control plane.
         sources: event sources.
         urls: function URLs.
@@ -118,7 +119,7 @@ class Platform:
 
         Args:
             aws: which other AWS services functions use: ``none``, ``local`` or ``real``.
-            stopping: set when the server stops. If the emulator ends earlier, that is reported as a failure.
+            stopping: set when the server stops. An end of the emulator before that is reported as a failure.
 
         Raises:
             StartError: the server cannot start; the message says why.

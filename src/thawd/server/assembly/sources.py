@@ -1,6 +1,6 @@
 """Builds the event sources of a server (queues, schedules, remote buckets) and schedules of provisioned concurrency.
 
-It also lists sources, pauses and resumes them durably, and applies a new configuration to them.
+The module also lists the sources, pauses and resumes them (this survives restarts), and applies a new configuration.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SourceSubsystem:
             tasks.create_task(self._provisioned.run())
 
     async def declare(self) -> bool:
-        """Apply the current configuration. Returns whether it could be stored."""
+        """Apply the current configuration to the sources. Returns False if its schedules could not be stored."""
         if not self._runs:
             return True  # `run` applies it when it starts
         async with self._changing:
@@ -109,7 +109,7 @@ class SourceSubsystem:
         await self._pollers.settled(patience_s)
 
     async def document(self) -> dict[str, Any]:
-        """All sources with their state, last result and lag."""
+        """All sources with their state, their last result, and what waits or is due next."""
         await self._pollers.look()
         schedules = self._settings().schedules.values()
         return {
@@ -125,6 +125,7 @@ class SourceSubsystem:
 
         Raises:
             ResourceNotFoundException: there is no such source (404).
+            ResourceConflictException: several sources have this name (409).
             ResourceInUseException: the source is being changed (400).
         """
         return await self._set(name, enabled=False)
@@ -134,7 +135,7 @@ class SourceSubsystem:
 
         Raises:
             ResourceNotFoundException: there is no such source (404).
-            ResourceConflictException: thawd.toml disables the source (409).
+            ResourceConflictException: thawd.toml disables the source, or several sources have this name (409).
         """
         return await self._set(name, enabled=True)
 
@@ -231,7 +232,7 @@ class SourceSubsystem:
 
 
 def _plans(settings: Settings) -> dict[str, ProvisionedPlan]:
-    """Plans of provisioned concurrency, by function."""
+    """For each function with a schedule of provisioned concurrency, the plan of how many environments when."""
     return {
         name: ProvisionedPlan(entries, otherwise=settings.functions[name].provisioned_concurrency)
         for name, entries in settings.provisioned_schedules.items()

@@ -1,4 +1,8 @@
-"""Opens the stores of a server: state file, catalog of objects, tables, and remote buckets."""
+"""Opens the stores of a server: the state file, the catalog of objects, tables, and remote buckets.
+
+The state file is the SQLite database ``thawd.db`` in the data folder. The catalog, a part of it, records which objects
+the buckets that are folders contained when thawd last looked.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,7 @@ class StoreSubsystem:
 
     Attributes:
         state: the state file.
-        objects: the catalog of the buckets that are folders.
+        objects: the catalog of objects.
         tables: all tables, both those in files and remote ones.
         buckets: the remote buckets.
         patience_s: when the server stops, longest wait for all remote tables and buckets together, seconds.

@@ -1,7 +1,9 @@
 """Decides when the emulator's state is saved: soon after requests that change it, and before the emulator exits.
 
-This module runs in the emulator's own process; `thawd.server.emulator.state` does the saving. No request works on
-moto's backends while their state is copied, so that a saved state never contains only half of a request's changes.
+This module runs in the emulator's own process; `thawd.server.emulator.state` does the saving. The emulator is moto; its
+backends are the Python objects that contain the state of the emulated services. Requests wait while that state is
+copied, so that a saved state does not contain only half of a request's changes. There are two exceptions: long polls
+for messages, and a request that still runs after a second; the next save corrects what they leave half done.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from thawd.system.retry import SayOnce
 
 
 class Keeper:
-    """Saves the state while requests change the backends.
+    """Saves the state of the emulated services after requests have changed it.
 
     The changes of several requests are written together, soon after the requests, and at the latest when the emulator
-    ends. If the process is killed (SIGKILL), the changes since the last write began are lost: those of some tenths of
-    a second.
+    ends. If the process is killed (SIGKILL), the changes since the last write began are lost: usually those of some
+    tenths of a second, more if the state is so large that copying it takes long.
 
     Args:
         state: the saved state.
@@ -29,6 +31,7 @@ class Keeper:
     PAUSE_S = 0.1
     # The pause between two writes, as a multiple of the time that requests waited for the last one.
     _SHARE = 10
+    # How long a save waits for running requests to finish.
     _QUIET_S = 1.0
     # The last save is tried several times: a long poll may still be running, or the disk may be full for a moment.
     _LAST_TRIES = 10
@@ -65,7 +68,7 @@ class Keeper:
             self._changed.set()
 
     def changed(self) -> None:
-        """Record a change by a request that did not call `enter` and `leave`."""
+        """Record a change by a request that did not call `enter` and `leave`: a long poll for messages."""
         self._changed.set()
 
     def end(self) -> None:
@@ -110,7 +113,7 @@ class Keeper:
                 self._write(saved)
             is_saved = True
         except (RuntimeError, ValueError):
-            pass  # a polling request changed a backend meanwhile, or removed an object
+            pass  # a request changed a backend while it was copied, or removed an object; the save is tried again
         except OSError as error:
             self._say(
                 f"thawd: the state of the --aws emulator could not be saved in the data folder: {error}; thawd tries "

@@ -71,11 +71,11 @@ class Emulator:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            # The emulated account must be the one in thawd's own ARNs.
+            # moto's account id must be the one in the ARNs that thawd makes.
             env={**environ, "MOTO_ACCOUNT_ID": ACCOUNT_ID},
         )
         assert process.stdout is not None
-        process.returncode = 0  # `Children` reaps it, not Popen
+        process.returncode = 0  # so that Popen does not wait for the process's end; `Children` does
         child = children.watch(process.pid)
         child.outlasts = True  # it must not be killed with the functions' processes: `stop` ends it, and it saves first
         try:
@@ -101,7 +101,7 @@ class Emulator:
                 stream.close()
 
     async def stopped(self) -> None:
-        """Make the emulator exit, and wait until it has. After a time limit it is killed."""
+        """Make the emulator save its state and exit, and wait until it has. After a time limit it is killed."""
         self.stop()
         await asyncio.wait([self._child.ended], timeout=_STOP_S)
         self._child.kill()

@@ -32,8 +32,8 @@ def main(folder: str | None = None) -> None:
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    # A signal to the whole process group must stop only the server. The server lets invocations finish, and then
-    # closes this program's standard input.
+    # A signal that is also sent to this process, for example by a service manager, must stop only the server. The
+    # server lets invocations finish, which may use the emulator, and then closes this program's standard input.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     application: Application = DomainDispatcherApplication(create_backend_app)
@@ -61,7 +61,7 @@ def _complain(text: str) -> None:
 
 
 def _kept(application: Application, keeper: Keeper) -> Application:
-    """Wrap `application`, so that `keeper` saves the changes of its requests."""
+    """Wrap `application`, so that `keeper` learns of its requests and saves the changes that they make."""
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         # Read the body before `enter`: it may arrive slowly, and the keeper waits for requests between enter and leave.

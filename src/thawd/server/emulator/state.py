@@ -1,9 +1,12 @@
 """Saves the state of moto's backends on disk, for ``thawd up --aws``. This runs in the emulator's own process.
 
-The folder contains ``state``, which is a line of JSON followed by one pickle of all backends; ``objects``, which has a
-file for the contents of each S3 object, so that a small change does not write all of them again; and ``lock``. Pickles
-are read only from the data folder. It also contains functions' code, so a user who can write to it can run programs as
-thawd anyway.
+moto emulates AWS services; its backends are Python objects, one for each service, account and region, that contain the
+services' resources.
+
+The folder for the state contains ``state``, which is a line of JSON followed by one pickle of all backends;
+``objects``, which has a file for the contents of each S3 object, so that a small change does not write all of them
+again; and ``lock``. Pickles are read only from the data folder. That folder also contains functions' code, so a user
+who can write to it can run programs as thawd anyway.
 
 Some of moto's objects cannot be pickled directly. Locks are created again, anonymous functions are saved as byte code,
 and keys of `cryptography` as DER. A backend with any other such object is not saved, and this is reported; the other
@@ -47,7 +50,7 @@ class StateError(Exception):
 
 
 class EmulatedState:
-    """The folder of an emulator's state, locked for this process.
+    """The folder with the saved state of the emulated services, locked for this process.
 
     Args:
         folder: the folder; created when missing, private to its owner.
@@ -72,7 +75,7 @@ class EmulatedState:
             raise StateError(f"the folder {folder} cannot be used: {error.strerror}") from error
 
     def load(self) -> None:
-        """Load the saved state into moto's backends, if there is one.
+        """Load the saved state, if there is one, into moto's backends.
 
         Raises:
             StateError: another version of moto or Python wrote the state, or the state is damaged.
@@ -226,13 +229,17 @@ def _pickled(backends: list[Any], bodies: dict[str, Any]) -> bytes:
 
 
 def _unpickled(pickled: bytes, objects: Path | None) -> Any:
-    """Backends with their attributes. In a trial, `objects` is None, and S3 objects are loaded without contents."""
+    """Load backends with their attributes.
+
+    If `objects` is None, this is a trial, which only shows whether the state can be loaded: the backends in use do not
+    change, and S3 objects are loaded without contents.
+    """
     _reading.objects = objects
     return _Unpickler(io.BytesIO(pickled), is_trial=objects is None).load()
 
 
 def _require_lasting(error: Exception) -> None:
-    """Raise the error again if a concurrent change caused it, as with "dictionary changed size"."""
+    """Raise the error again if a change during the copy caused it, as with "dictionary changed size"."""
     if isinstance(error, RuntimeError) and not isinstance(error, RecursionError):
         raise error
 
@@ -306,7 +313,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Reading(threading.local):
-    """Folder with the contents of S3 objects, for functions that `pickle` calls without this argument."""
+    """Folder with the contents of S3 objects. `pickle` calls `_set_object` without this argument, so it is global."""
 
     objects: Path | None
 

@@ -1,7 +1,9 @@
 """Makes classes for a trial, in which `thawd.server.emulator.state` loads a saved state only to see whether it loads.
 
-moto never drops the instances of its models (`moto.core.common_models.BaseModel`). And some models change the backends
-in use when they are deleted: an EC2 instance releases its addresses. So a trial uses subclasses that do neither.
+moto's models are classes for resources such as EC2 instances. moto keeps every instance of them in a list, so that it
+is
+never freed (`moto.core.common_models.BaseModel`). And some models change the backends in use when an instance is freed:
+an EC2 instance releases its addresses. So a trial uses subclasses that do neither.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ class _NoNote(list[Any]):
 
 @functools.cache
 def passing(cls: type) -> type:
-    """A subclass of a moto model; its instances have no effect when they are deleted. Other classes are unchanged."""
+    """A subclass of a moto model; its instances have no effect when they are freed. Other classes are unchanged."""
     from moto.core.common_models import BaseModel
 
     if not issubclass(cls, BaseModel) or cls is BaseModel:

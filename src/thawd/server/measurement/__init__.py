@@ -1,1 +1,1 @@
-"""Private servers for measurements: the programs `bench` and `tune`, and the module `serving`, which both use."""
+"""Private servers, each for one measurement: the programs `bench` and `tune`, and `serving`, which both use."""

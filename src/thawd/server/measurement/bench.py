@@ -1,6 +1,8 @@
 """The program that runs the private server of `thawd bench`, which serves one function under given conditions.
 
-python -m thawd.server.measurement.bench CONDITIONS_AS_JSON
+The conditions (`thawd.bench.conditions`) say how environments start, and how many there may be.
+
+    python -m thawd.server.measurement.bench CONDITIONS_AS_JSON
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ def under(settings: Settings, conditions: Conditions) -> Settings:
         snapshot=False if engine == "cold" else function.snapshot if engine == "auto" else True,
         provisioned_concurrency=conditions.provisioned,
         reserved_concurrency=None,
-        # No idle environment may be stopped while the measurement waits for others.
+        # Idle environments must be kept for the whole measurement.
         idle_timeout_s=max(function.idle_timeout_s, 3600.0),
         keep_alive="fixed",
     )

@@ -1,7 +1,8 @@
 """Runs a server for one measurement. It serves some functions of a configuration, and only requests invoke them.
 
-The server reads no queue, runs no schedule and watches no bucket. Functions use the tables and buckets of the
-configuration, but tables in files of the data folder are empty at the start. The program exits when the process that
+The server reads no queue, runs no schedule and watches no bucket. It has a data folder of its own. Functions use the
+tables and buckets of the configuration; only tables whose files are in the configured data folder are replaced by empty
+ones. The program exits when the process that
 started it exits.
 """
 
@@ -25,7 +26,7 @@ from thawd.resources import Function, Table
 from thawd.telemetry.console import complain
 
 _PR_SET_PDEATHSIG = 1
-# Lambda's longest timeout. Requests must wait for a slow init, because the measurement has to show it.
+# How long a request may wait for an environment: Lambda's longest timeout, so that even a slow init is measured.
 _WAIT_S = 900.0
 
 
@@ -99,7 +100,7 @@ def alone(
 
 
 def _moved(table: Table, own: Path, data: Path) -> Table:
-    """The table, moved to the folder `data` if its file lies in `own`."""
+    """The table; if its file lies in the folder `own`, with a file at the same place in the folder `data` instead."""
     if table.path is None or not table.path.is_relative_to(own):
         return table
     return msgspec.structs.replace(table, path=data / table.path.relative_to(own))

@@ -1,7 +1,7 @@
 """The program that runs the private server of `thawd tune`: a function at one memory size, with its CPU share.
 
-It serves the function three times: as configured, to measure warm invocations; without a snapshot and with a snapshot,
-in environments that are stopped as soon as they are idle, so that each invocation starts a new one.
+The server has three copies of the function: one as configured, to measure warm invocations; one without a snapshot and
+one with a snapshot, whose environments are stopped as soon as they are idle, so that each invocation starts a new one.
 
     python -m thawd.server.measurement.tune PLAN_AS_JSON
 """

@@ -1,12 +1,12 @@
 """Checks one file of a bucket: whether it is an object, is complete, and differs from its record, and its ETag.
 
-All functions here block, so they are called on threads. They read files, do not change them, and use neither events
-nor the catalog.
+All functions here block, so they are called on threads. They change no object, and use neither events nor the catalog.
 
 A file is complete when no process has it open for writing. Linux can tell: it refuses a read lease (fcntl(2),
-"Leases") with EAGAIN while a process has the file open or mapped for writing. If leases do not work (another owner, a
-network file system), a file counts as complete after it has not changed for a while. In both cases, more than one tick
-of the file system's clock must have passed since the file's last change, so that a later write changes its times.
+"Leases") with EAGAIN while a process has the file open or mapped for writing. If file leases do not work (another
+owner, a network file system), a file counts as complete after it has not changed for a while. In both cases, more than
+one tick of the file system's clock must have passed since the file's last change, so that a later write changes its
+times.
 """
 # Keys and paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH108, PTH116, PTH118
@@ -30,13 +30,15 @@ from thawd.stores.objects.folder import BucketFolder
 
 REST_S = 0.025
 """How long a file is not checked after its last change, seconds. A tick of a file system's clock is at most 10 ms."""
+# The wait until an unfinished file is checked again: at first, at most, and how much longer than the wait before.
 FIRST_POLL_S = 0.2
 LONGEST_POLL_S = 2.0
 _POLL_GROWTH = 1.6
 _CHUNK_BYTES = 1024 * 1024
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
-"""Errors that say nothing about the file: too many open files, or it was removed or replaced during the check."""
-# utime() sets mtime to any given time and ctime to the current time; a write sets both to the current time.
+"""Errors after which a file is checked again: files or memory ran out, or it was removed or replaced meanwhile."""
+# utime() sets mtime to any given time and ctime to the current time; a write sets both to the current time. Times
+# closer than this count as the same.
 _SAME_MOMENT_NS = 20_000_000
 
 
@@ -63,7 +65,7 @@ class UnfinishedFile:
 
     Attributes:
         wait_s: length of the last wait, seconds.
-        seen: size, mtime and ctime at the last check; None: leases work, so these are not needed.
+        seen: size, mtime and ctime at the last check; None: file leases work, so these are not needed.
         since: when `seen` had its present value first, ``time.monotonic()`` seconds.
     """
 
@@ -113,8 +115,8 @@ class Looker:
 
     Args:
         root: the bucket's folder.
-        leases: whether leases work in this file system, see `leases_work`.
-        settle_s: without leases, a file counts as complete after it has not changed for this long, seconds.
+        leases: whether file leases work in this file system, see `leases_work`.
+        settle_s: without file leases, a file counts as complete after it has not changed for this long, seconds.
         stop: once set, reading a file is aborted.
     """
 
@@ -244,7 +246,7 @@ def has_writers(descriptor: int) -> bool | None:
 
 
 def install_lease_signal_handler() -> None:
-    """Make SIGIO harmless, for a sandbox that allows leases but not F_SETSIG. Call it once, in the main thread.
+    """Make SIGIO harmless, for a sandbox that allows file leases but not F_SETSIG. Call it once, in the main thread.
 
     It installs a handler instead of SIG_IGN, because an ignored signal stays ignored in child processes.
     """
@@ -257,7 +259,7 @@ def _no_op(_number: int, _frame: object) -> None:
 
 
 def leases_work(folder: bytes) -> bool:
-    """Test whether leases reveal writers in this folder's file system. Return True if that cannot be tested.
+    """Test with a temporary file whether leases reveal writers in a folder. Return True if that cannot be tested.
 
     Some file systems refuse leases, and some always report a writer.
     """

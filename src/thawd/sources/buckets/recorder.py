@@ -65,13 +65,13 @@ class Recorder:
         bucket: the bucket.
         objects: the catalog of objects.
         log: takes lines for the operator.
-        on_events: called with the names of functions that have new events in the queue.
+        on_events: called with the names of functions that have new events in the asynchronous queue.
         settle_s: see `Looker`.
-        is_full: returns whether the queue accepts no events now.
+        is_full: returns whether the asynchronous queue is full now.
 
     Attributes:
         root: the bucket's folder.
-        leases: whether leases work in the folder's file system.
+        leases: whether file leases work in the folder's file system; see `files`.
     """
 
     def __init__(
@@ -136,7 +136,8 @@ class Recorder:
             limit_bytes: read no file larger than this, and stop the batch once more than this was read; None: no limit.
 
         Returns:
-            The keys to check again. If the store fails, these are all of `dues`, and the error is logged.
+            The keys to check again. If the queue is full or the store fails, these are all of `dues`, and the reason is
+            logged.
 
         Raises:
             FolderLost: keys are missing because the folder is missing.

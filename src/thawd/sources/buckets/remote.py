@@ -56,7 +56,7 @@ class RemoteBucketWatcher:
             store: reads the bucket.
             watcher_stores: the stores that the watcher records into.
             log: takes lines for the operator.
-            on_events: called with the names of functions that have new events in the queue.
+            on_events: called with the names of functions that have new events in the asynchronous queue.
         """
         self.first_listing_done = asyncio.Event()
         self._bucket = bucket
@@ -87,7 +87,7 @@ class RemoteBucketWatcher:
                     await self.look()
                 except OddKeysError as error:
                     self._log(f"{error.message}")
-                    odd = True
+                    odd = True  # the next listing is made in another way, so it begins immediately
                 except ThawdError as error:
                     self._complain(error.message)
                 else:
@@ -136,7 +136,7 @@ class RemoteBucketWatcher:
         begun_at = time.time()
         progress = await self._listings.begin(self._catalog, now=begun_at)
         recorded = await self._objects.count(self._catalog)
-        seen = array("Q")
+        seen = array("Q")  # a digest of each key: eight bytes
         salt = os.urandom(16)
         met = 0
         pages = self._store.listing()

@@ -32,10 +32,12 @@ from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.objects.catalog import ObjectChange, ObjectRecord
 from thawd.system.retry import SayOnce
 
+# Most batches of messages that are handled at the same time.
 _ROOM = 4
 _SEQUENCER_DIGITS = 32
 # Raised when a message is not a notification. Any program may send messages to the queue; they must not delay others.
 _FOREIGN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+# The largest number that the catalog can store.
 _MOST = (1 << 63) - 1
 
 
@@ -71,7 +73,7 @@ class NotifiedBucketWatcher:
         watcher_stores: the stores that the watcher records into.
         endpoint: address of SQS; None: as configured by AWS's environment variables and files.
         log: takes lines for the operator.
-        on_events: called with the names of functions that have new events in the queue.
+        on_events: called with the names of functions that have new events in the asynchronous queue.
 
     Attributes:
         bucket: the bucket.

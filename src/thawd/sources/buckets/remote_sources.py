@@ -26,7 +26,7 @@ class RemoteSources:
         watcher_stores: the stores that watchers record into.
         sqs: URL of SQS; None: as configured by AWS's environment variables and files.
         log: takes lines for the operator.
-        wake: called with the names of functions that have new events in the queue.
+        wake: called with the names of functions that have new events in the asynchronous queue.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ class WatcherStores:
     Attributes:
         objects: the catalog of objects.
         listings: stores when each bucket's first listing began and its last listing was completed.
-        is_full: returns whether the queue accepts no events now; watchers wait while it does.
+        is_full: returns whether the asynchronous queue is full now; watchers wait while it is.
     """
 
     objects: ObjectCatalog

@@ -86,6 +86,9 @@ def encode(event: ObjectEvent, *, configuration_id: str) -> bytes:
 
 
 def row_key(key: bytes) -> str:
-    """Return the table key for an object's result: its key as text. Bytes that are not UTF-8 are written as ``%FF``."""
+    """Return the key under which a table gets a function's answer to an object's event: the object's key as text.
+
+    Bytes that are not UTF-8 are written as ``%FF``.
+    """
     text = key.decode("utf-8", "surrogateescape")
     return "".join(f"%{ord(char) - 0xDC00:02X}" if "\udc80" <= char <= "\udcff" else char for char in text)

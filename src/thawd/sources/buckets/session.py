@@ -25,7 +25,8 @@ class WatchSettings:
     """How a bucket is watched.
 
     Attributes:
-        settle_s: without leases, a file counts as complete after it has not changed for this long, seconds.
+        settle_s: without file leases (see `files`), a file counts as complete after it has not changed for this long,
+            seconds.
         scan_interval_s: shortest time between two full scans, seconds.
         unwatched_interval_s: shortest time between two full scans if some folders cannot be watched, seconds.
         scan_share: after a full scan, the next one starts no earlier than this many times its duration.

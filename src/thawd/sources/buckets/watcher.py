@@ -39,6 +39,7 @@ _WORKERS = 2
 _PAGE_KEYS = 1000
 _STORE_RETRY_S = 2.0
 _RETURN_POLL_S = 1.0
+# Most checks of a file that the platform itself wrote: another check may record the file at the same time.
 _INGEST_LOOKS = 5
 # The wait after a batch, so that files that arrive in quick succession share transactions. A single file does not wait.
 _GATHER_S = 0.01
@@ -69,9 +70,10 @@ class BucketWatcher:
             bucket: the bucket.
             objects: the catalog of objects.
             log: takes lines for the operator; may be called from other threads.
-            on_events: called in the event loop with the names of functions that have new events in the queue.
+            on_events: called in the event loop with the names of functions that have new events in the asynchronous
+                queue.
             settings: how the bucket is watched; None: the defaults.
-            is_full: returns whether the queue accepts no events now. While it does, no objects are recorded.
+            is_full: returns whether the asynchronous queue is full now. While it is, no objects are recorded.
         """
         self.initial_scan_done = asyncio.Event()
         self._bucket = bucket
@@ -166,8 +168,9 @@ class BucketWatcher:
         self._recorder.leases = await asyncio.to_thread(leases_work, self._recorder.root)
         if not self._recorder.leases:
             self._log(
-                f"bucket {self._bucket.name}: leases do not work in its file system, so thawd cannot tell which files "
-                f"are being written; a file counts as complete after {self._settings.settle_s:g} s without a change"
+                f"bucket {self._bucket.name}: file leases do not work in its file system, so thawd cannot tell which "
+                f"files are being written; a file counts as complete after {self._settings.settle_s:g} s without a "
+                "change"
             )
         session = self._session = WatchSession(
             self._open_tree(), PendingKeys(self._settings.held_keys), PendingKeys(self._settings.held_keys)

@@ -16,7 +16,7 @@ class ReceivedMessage:
 
     Attributes:
         raw: the message as boto3 returns it.
-        content: what `Receiver` made of the message, such as a record of Lambda's event.
+        content: what the argument `open_` of `Receiver` made of the message, such as a record of Lambda's event.
         received_at: when it was received, ``time.monotonic()`` seconds.
         held_until: no other client receives the message before this time, ``time.monotonic()`` seconds.
         hold_s: the visibility timeout that was set last, seconds.
@@ -87,7 +87,7 @@ class Batch:
     """Messages that a function handles together.
 
     Args:
-        before: the batch that must succeed before this one; None: there is none.
+        before: in a FIFO queue, the batch that must succeed before this one; None: there is none.
 
     Attributes:
         messages: the messages, in the order of their reception.

@@ -25,15 +25,17 @@ from thawd.sources.sqs.client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, Ra
 from thawd.system import threads
 from thawd.system.retry import Backoff, backoff_s, is_set_within
 
-# The visibility timeout that each extension sets, unless the queue's own is longer.
+# To hold a message, its visibility timeout is set to this again and again, or to the queue's own if that is longer.
 _HOLD_S = 30
 # If the queue's timeout is shorter than this, messages are received with this one, so that it can be extended in time.
 _SHORTEST_HOLD_S = 10
 _BACKOFF_FIRST_S, _BACKOFF_LAST_S = 1.0, 60.0
 _RECHECK_S = 1.0
+# How often the queue's attributes are read.
 _LOOK_S = 30.0
 _DELETE_TRIES = 6
 # Source: AWS Lambda developer guide, "Configuring scaling behavior for SQS event source mappings": five at the start.
+# Most calls of ReceiveMessage at the same time.
 _MOST_POLLERS = 5
 _SOON_S = 0.2
 # Larger bodies are decoded in a thread, so that they do not block the event loop.
@@ -49,7 +51,7 @@ Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[set[str]]]
 
 
 class Receiver:
-    """Receives, holds and deletes messages. It does not depend on functions.
+    """Receives, holds and deletes messages; `handle` alone knows what they are for.
 
     Args:
         queue: the queue.

@@ -30,6 +30,7 @@ from thawd.system.retry import Backoff, is_set_within
 _QUEUE_S = 300.0
 _LOOK_S = 2.0
 _THROTTLE_FIRST_S = 0.5
+# Size of an event without its records.
 _ENVELOPE_BYTES = len(records.event([]))
 
 
