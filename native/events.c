@@ -3,6 +3,7 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/kcmp.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <time.h>
@@ -23,6 +24,16 @@ static uint64_t take_field(const char **at, const char *name) {
     return take_number(at, 16);
 }
 
+// Whether epoll set `epoll` watches, under this number, a file other than the one that now has the number. All
+// eventfds, timers, signalfds and epoll sets have one inode, so only kcmp(2) can tell them apart. Many containers deny
+// it. Then two watches of one number fail in thaw (EEXIST), and a single one is taken for a watch of the present file.
+static int watches_another(struct freezing *f, int epoll, int number) {
+    struct kcmp_epoll_slot first = {.efd = (uint32_t)epoll, .tfd = (uint32_t)number, .toff = 0}, second = first;
+    second.toff = 1;
+    return sys6(SYS_kcmp, f->pid, f->pid, KCMP_EPOLL_TFD, number, (long)&first, 0) > 0 ||
+           sys6(SYS_kcmp, f->pid, f->pid, KCMP_EPOLL_TFD, number, (long)&second, 0) >= 0;
+}
+
 // Source: fs/eventpoll.c, "tfd: N events: X data: X pos:N ino:X sdev:X".
 static int describe_epoll(struct freezing *f, struct look *look) {
     look->to->kind = DESCRIPTOR_EPOLL;
@@ -38,7 +49,10 @@ static int describe_epoll(struct freezing *f, struct look *look) {
         uint64_t inode = take_field(&at, "ino:");
         // The watched descriptor may have been closed or reused since, while a duplicate keeps the watched file open.
         struct stat status;
-        if (sys3(SYS_fstat, watch->number, (long)&status, 0) < 0 || status.st_ino != inode)
+        int other = sys3(SYS_fstat, watch->number, (long)&status, 0) < 0 || status.st_ino != inode;
+        if (!other && status.st_ino == look->status.st_ino && status.st_dev == look->status.st_dev)
+            other = watches_another(f, watch->epoll, watch->number);
+        if (other)
             return refuse_descriptor(f, look,
                                      "epoll watches a file whose descriptor was closed; remove the watch before the "
                                      "freeze: descriptor ");

@@ -317,19 +317,40 @@ static void take_provided_aside(struct thaw *t) {
         thaw_fail("inherited descriptors cannot be closed (close_range, Linux 5.9)", "", result);
 }
 
+// Whether the frozen process got its descriptor `number`, or the original of which it is a copy, from its caller.
+static int is_passed(struct thaw *t, int number) {
+    const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
+    for (uint32_t i = 0; i < COUNT(t, SECTION_DESCRIPTORS); i++)
+        if (all[i].number == number)
+            return all[all[i].kind == DESCRIPTOR_COPY ? all[i].index : i].kind == DESCRIPTOR_PROVIDED;
+    return 0;
+}
+
+// Without one of its watches, the copy might wait forever. So every error is fatal, with one exception: a passed
+// descriptor may be of a kind that cannot be watched, such as a regular file (EPERM). The other errors mean that a
+// limit was reached (ENOSPC, ENOMEM), that the image is not valid (EBADF, EEXIST, EINVAL), or that the passed
+// descriptor is an epoll set that cannot be watched in this way (EINVAL, ELOOP). ENOENT is not an error of
+// EPOLL_CTL_ADD. Source: epoll_ctl(2).
+static void watch_again(struct thaw *t, const struct epoll_watch *watch) {
+    struct epoll_event event = {.events = watch->events, .data.u64 = watch->data};
+    long result = sys6(SYS_epoll_ctl, watch->epoll, EPOLL_CTL_ADD, watch->number, (long)&event, 0, 0);
+    if (!SYS_FAILED(result) || (result == -EPERM && is_passed(t, watch->number)))
+        return;
+    if (result == -ENOSPC || result == -ENOMEM)
+        thaw_fail("an epoll set cannot be filled (fs.epoll.max_user_watches, memory)", "", result);
+    char number[24];
+    struct writer out = text_writer(number, sizeof number);
+    put_number(&out, (unsigned)watch->number, 10);
+    thaw_fail("an epoll set cannot watch a descriptor again: ", number, result);
+}
+
 void stage_descriptors(struct thaw *t) {
     take_provided_aside(t);
     for (uint32_t i = 0; i < COUNT(t, SECTION_DESCRIPTORS); i++)
         make_one(t, i);
     const struct epoll_watch *watches = SECTION(t, struct epoll_watch, SECTION_EPOLL);
-    for (uint32_t i = 0; i < COUNT(t, SECTION_EPOLL); i++) {
-        struct epoll_event event = {.events = watches[i].events, .data.u64 = watches[i].data};
-        long result = sys6(SYS_epoll_ctl, watches[i].epoll, EPOLL_CTL_ADD, watches[i].number, (long)&event, 0, 0);
-        // Without a watch the copy might wait forever, so a lack of memory or of watches is fatal. EPERM is not: a
-        // passed descriptor may be of a kind that cannot be watched.
-        if (result == -ENOSPC || result == -ENOMEM)
-            thaw_fail("an epoll set cannot be filled (fs.epoll.max_user_watches, memory)", "", result);
-    }
+    for (uint32_t i = 0; i < COUNT(t, SECTION_EPOLL); i++)
+        watch_again(t, &watches[i]);
     seal_objects(t);
     // The image stays mapped. No descriptor of thaw's own stays open.
     sys3(SYS_close_range, t->spare_fd, (long)UINT32_MAX, 0);

@@ -5,6 +5,7 @@
 #include "harness.h"
 
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 
 CASE(arguments, "the report of a copy holds the arguments and the environment that thaw was given") {
@@ -73,6 +74,25 @@ CASE(socket_in_epoll, "an epoll set from before the freeze can watch a descripto
     CHECK_EQUAL(got.data.u64, 5);
     char byte;
     CHECK_EQUAL(read(50, &byte, 1), 1);
+}
+
+static void watch_passed(uint32_t events) {
+    static const int32_t provided[] = {50};
+    int epoll = epoll_create1(EPOLL_CLOEXEC), watched = eventfd(0, 0);
+    CHECK_EQUAL(dup2(watched, 50), 50);
+    close(watched);
+    struct epoll_event event = {.events = events};
+    CHECK_EQUAL(epoll_ctl(epoll, EPOLL_CTL_ADD, 50, &event), 0);
+    freeze_providing(provided, 1);
+    CHECK(fcntl(50, F_GETFD) >= 0);
+}
+
+CASE(watched, "a passed descriptor may be of a kind that epoll cannot watch") {
+    watch_passed(EPOLLIN);
+}
+
+CASE(watched_exclusively, "a copy is not made without a watch that could be made before the freeze") {
+    watch_passed(EPOLLIN | EPOLLEXCLUSIVE);
 }
 
 CASE(standard, "0, 1 and 2 may be passed by --fd too") {

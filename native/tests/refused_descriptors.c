@@ -141,3 +141,17 @@ CASE(watch_of_closed_number, "an epoll set that watches an open file whose descr
     close(twin);
     freeze_after_all();
 }
+
+CASE(watch_of_reused_number, "an epoll set that watches an eventfd whose number another eventfd has is refused") {
+    int epoll = epoll_create1(0), event = eventfd(0, 0), twin = dup(event);
+    struct epoll_event watch = {.events = EPOLLIN};
+    CHECK_EQUAL(epoll_ctl(epoll, EPOLL_CTL_ADD, event, &watch), 0);
+    close(event);
+    CHECK_EQUAL(eventfd(0, 0), event);
+    begin();
+    expect_refusal("epoll", "before the freeze");
+    CHECK_EQUAL(epoll_ctl(epoll, EPOLL_CTL_ADD, event, &watch), 0); // now the set has two watches of one number
+    expect_refusal("epoll", "before the freeze");
+    close(twin);
+    freeze_after_all();
+}

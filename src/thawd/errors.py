@@ -6,6 +6,7 @@ This module imports no other module of thawd.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -92,11 +93,19 @@ class SerializationException(ThawdError):
 
 
 class MethodNotAllowedException(ThawdError):
-    """The path exists, but does not support this HTTP method (HTTP 405)."""
+    """The path exists, but does not support this HTTP method (HTTP 405).
+
+    Attributes:
+        allowed: methods that the path supports, sent as ``Allow``.
+    """
 
     type = "MethodNotAllowedException"
     status = 405
     retryable = False
+
+    def __init__(self, message: str, *, allowed: Sequence[str]) -> None:
+        super().__init__(message)
+        self.allowed = tuple(allowed)
 
 
 class PreconditionFailedException(ThawdError):

@@ -8,10 +8,12 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests import prestarted
 from thawd import config
+from thawd.errors import StoreError
 from thawd.server import backup as backups
 
 from .conftest import Project, Running, eventually
@@ -329,3 +331,52 @@ def test_no_server_starts_on_what_a_restore_left_half_done(lively: Project, back
     with lively.up() as running:
         assert rows(lively) == before
         assert depth(running, "fails", "dead") == 1
+
+
+@pytest.mark.parametrize(
+    ("targets", "words"),
+    [
+        (["tables/kept.db"], "kept.db exists already; add --replace to rename it"),
+        (["tables/kept.db", "code/a"], "exists already, and so does 1 other file or folder; add --replace to rename"),
+        (["tables/kept.db", "code/a", "thawd.db"], "exists already, and so do 2 other files or folders; add --replace"),
+    ],
+)
+def test_a_restore_counts_the_files_that_are_in_its_way(
+    lively: Project, backup: Path, targets: list[str], words: str
+) -> None:
+    shutil.rmtree(lively.data)
+    shutil.rmtree(lively.root / "uploads")
+    for target in targets:
+        (lively.data / target).parent.mkdir(parents=True, exist_ok=True)
+        (lively.data / target).touch()
+    refused = lively.command("restore", str(backup))
+    assert refused.returncode == 1
+    assert words in refused.stderr
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_restore_names_the_configuration_in_the_backup_only_if_there_is_one(
+    lively: Project, backup: Path, has_file: bool
+) -> None:
+    file = lively.root / "thawd.toml"
+    file.write_text(file.read_text().replace("[tables.kept]", "").replace('on_success = "table:kept"', ""))
+    if not has_file:
+        (backup / "thawd.toml").unlink()
+        manifest = backup / "manifest.json"
+        entries = msgspec.json.decode(manifest.read_bytes())
+        entries["files"] = {name: each for name, each in entries["files"].items() if (backup / name).exists()}
+        manifest.write_bytes(msgspec.json.encode(entries))
+    refused = lively.command("restore", str(backup))
+    assert refused.returncode == 1
+    assert "the backup contains the embedded table kept" in refused.stderr
+    assert (f"compare it with {backup / 'thawd.toml'}" in refused.stderr) == has_file
+    assert "--config" in refused.stderr or has_file
+
+
+def test_a_backup_says_whether_a_file_or_a_full_folder_has_its_name(lively: Project) -> None:
+    settings = config.load(lively.root / "thawd.toml", environ={})
+    (lively.root / "file").touch()
+    (lively.root / "full" / "inner").mkdir(parents=True)
+    for name, words in (("file", "it is a file; name a new folder"), ("full", "exists already and is not empty; name")):
+        with pytest.raises(StoreError, match=words):
+            backups.make(settings, lively.root / name, with_buckets=False, say=print)

@@ -6,7 +6,9 @@ Copies of copies work, too.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import select
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -112,6 +114,41 @@ def test_a_passed_descriptor_is_watched_by_an_older_epoll_set(trial: Callable[..
     require(one.case, one.thaw(thaw_options=["--fd", f"50={reading}"], pass_fds=(reading,)))
     os.close(reading)
     os.close(writing)
+
+
+@pytest.mark.parametrize("name", ["watched", "watched_exclusively"])
+def test_a_passed_descriptor_may_be_of_a_kind_that_epoll_cannot_watch(trial: Callable[..., Trial], name: str) -> None:
+    one = frozen(trial, CASES[name])
+    with (one.folder / "file").open("w") as file:
+        require(one.case, one.thaw(thaw_options=["--fd", f"50={file.fileno()}"], pass_fds=(file.fileno(),)))
+
+
+def _chain(count: int) -> list[select.epoll]:
+    """Epoll sets, each of which watches the one before it."""
+    made = [select.epoll()]
+    while len(made) < count:
+        made.append(select.epoll())
+        made[-1].register(made[-2].fileno())
+    return made
+
+
+# Source: epoll_ctl(2), EINVAL ("fd refers to an epoll instance") and ELOOP ("nesting depth ... greater than 5").
+@pytest.mark.parametrize(
+    ("name", "depth", "error"), [("watched_exclusively", 1, errno.EINVAL), ("watched", 5, errno.ELOOP)]
+)
+def test_a_copy_is_not_made_without_one_of_its_watches(
+    trial: Callable[..., Trial], name: str, depth: int, error: int
+) -> None:
+    one = frozen(trial, CASES[name])
+    sets = _chain(depth)
+    fd = sets[-1].fileno()
+    outcome = one.thaw(thaw_options=["--fd", f"50={fd}"], pass_fds=(fd,))
+    for each in sets:
+        each.close()
+    assert outcome.output == ""
+    assert outcome.errors == (
+        f"thawd: thaw failed at descriptors: an epoll set cannot watch a descriptor again: 50 (errno {error})\n"
+    )
 
 
 def test_standard_input_can_be_passed_too(trial: Callable[..., Trial]) -> None:

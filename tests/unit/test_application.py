@@ -16,6 +16,7 @@ from thawd.errors import ResourceNotFoundException
 from thawd.gateway.application import Application, GatewayParts
 from thawd.gateway.http import respond
 from thawd.gateway.routes.endpoint import RouteTable
+from thawd.gateway.thawd_api.sources import SourcesApi
 from thawd.resources import Cors, HttpApi, Route
 
 
@@ -59,6 +60,19 @@ async def metrics() -> bytes:
     return b"# metrics"
 
 
+class Sources:
+    """The event sources of a server that has one."""
+
+    async def document(self) -> dict[str, Any]:
+        return {"sources": ["jobs"]}
+
+    async def pause(self, name: str) -> dict[str, Any]:
+        return {"name": name, "paused": True}
+
+    async def resume(self, name: str) -> dict[str, Any]:
+        return {"name": name, "paused": False}
+
+
 async def count_table(name: str) -> int:
     if name != "labels/x":
         raise ResourceNotFoundException(f"Table not found: {name}")
@@ -84,6 +98,7 @@ def get(
         metrics=metrics,
         control=Control(),  # type: ignore[arg-type]
         key=key,
+        sources=SourcesApi(Sources()),
     )
     sent: list[Any] = []
 
@@ -227,9 +242,19 @@ def test_cors_opens_no_api_that_goes_by_a_header() -> None:
     assert get("/", method="POST", cors=SHARED, routes=("$default",), **headers)[0] == 403
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/_thawd/status", "/_thawd/tables/labels%2Fx"])
+@pytest.mark.parametrize("path", ["/metrics", "/_thawd/status", "/_thawd/tables/labels%2Fx", "/_thawd/sources"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 def test_pages_of_thawds_own_are_read_and_nothing_else(path: str, method: str) -> None:
     code, _, headers = get(path, method=method)
     assert (code, headers[b"x-amzn-errortype"]) == (405, b"MethodNotAllowedException")
+    assert headers[b"allow"] == b"GET, HEAD"
     assert get(path, method="HEAD")[0] == get(path)[0] == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+def test_a_source_is_paused_and_resumed_by_post_only(method: str) -> None:
+    for verb, paused in (("pause", True), ("resume", False)):
+        code, _, headers = get(f"/_thawd/sources/a%2Fb/{verb}", method=method)
+        assert (code, headers[b"allow"]) == (405, b"POST")
+        code, body, _ = get(f"/_thawd/sources/a%2Fb/{verb}", method="POST")
+        assert (code, json.loads(body)) == (200, {"name": "a/b", "paused": paused})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from thawd.gateway.aws import bucket_notifications as aws_notifications
 from thawd.gateway.aws.bucket_notifications import BucketNotifications
+from thawd.gateway.s3 import intake
+from thawd.gateway.s3.xml import S3Error
 
 DOCUMENT = b"<NotificationConfiguration/>"
 
@@ -69,3 +72,31 @@ def test_two_that_are_configured_at_once_are_both_kept(tmp_path: Path, monkeypat
     asyncio.run(put_both())
     assert set(msgspec.json.decode(file.read_bytes())) == {"first", "second"}
     assert not told
+
+
+WITH_ENTITY = '<!DOCTYPE a [<!ENTITY b "c">]><NotificationConfiguration>&b;</NotificationConfiguration>'
+
+
+@pytest.mark.parametrize(
+    "parse", [aws_notifications.parse, lambda body: intake._parse(body, "NotificationConfiguration")]
+)
+@pytest.mark.parametrize("head", ["", '<?xml version="1.0" encoding="ENCODING"?>'])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-7"])
+def test_a_document_type_is_refused_in_every_encoding(
+    encoding: str, head: str, parse: Callable[[bytes], object]
+) -> None:
+    declared = encoding.removesuffix("-sig")
+    with pytest.raises(S3Error) as refused:
+        parse((head.replace("ENCODING", declared) + WITH_ENTITY).encode(encoding))
+    assert (refused.value.status, refused.value.code) == (400, "MalformedXML")
+
+
+def test_a_document_that_is_not_utf_8_is_refused() -> None:
+    for encoding in ("utf-16", "latin-1"):
+        document = '<?xml version="1.0"?><NotificationConfiguration>é</NotificationConfiguration>'.encode(encoding)
+        with pytest.raises(S3Error, match="send XML in UTF-8"):
+            aws_notifications.parse(document)
+
+
+def test_an_empty_document_has_no_rules() -> None:
+    assert aws_notifications.parse(b"") == ([], b"<NotificationConfiguration />")

@@ -163,7 +163,7 @@ def test_a_comparison_without_right_answers_says_that_there_is_none() -> None:
     failed = made([1.0], outcome=[1])
     told = list(lines_of_comparison(made([1.0]), failed, comparison.compare(made([1.0]), failed), (0, 1)))
     assert told[-1] == "  nothing to compare: one of the runs has no right answer"
-    assert told[0] == "before  classify, it: 1 requests, 0 wrong; 2026-01-01 00:00:00 UTC"
+    assert told[0] == "before  classify, it: 1 request, 0 wrong; 2026-01-01 00:00:00 UTC"
 
 
 def test_bounds_are_those_of_a_bootstrap_by_drawing() -> None:
@@ -244,7 +244,7 @@ def test_a_table_of_many_runs_has_a_line_for_each() -> None:
     assert next(line.split() for line in lines if line.startswith("  cold  "))[:6] == [
         "cold", "10", "20", "20", "20", "20",
     ]  # fmt: skip
-    assert any("thaw: wrong: 1 times HTTP 500, first: it <failed>" in line for line in lines)
+    assert any("thaw: wrong: 1 time HTTP 500, first: it <failed>" in line for line in lines)
 
 
 @pytest.mark.parametrize("largest", [0.0, 0.003, 1.0, 7.3, 10.0, 99.0, 12_825.0])

@@ -55,7 +55,7 @@ def the_second_gives_up_what_is_under_way_and_keeps_what_was_measured() -> None:
         ended.set()
     assert run.interrupted
     assert run.columns.outcome == [0] * 3
-    assert run.notes == ["1 requests were in flight when the run was ended; they are not counted"]
+    assert run.notes == ["1 request was in flight when the run was ended; it is not counted"]
 
 
 def it_ends_a_load_whose_connections_do_not_come_about() -> None:

@@ -141,6 +141,9 @@ def test_requests_wait_for_a_connection_where_there_may_be_no_more_and_that_is_t
     assert server.connections == 2
     assert run.notes == ["18 requests had to wait for a connection; see --connections"]
     assert run.late_ms.keys() == {"p50", "p99", "max"}
+    with answering(lambda _: OK) as server:
+        run = opened(server.url, [0.0] * 2, connections=1)
+    assert run.notes == ["1 request had to wait for a connection; see --connections"]
 
 
 def test_payloads_are_sent_in_turn_and_as_many_requests_at_a_time_as_asked_for() -> None:

@@ -6,9 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
 from thawd.control.aliases import Aliases
 from thawd.control.declared import DeclaredFunctions
 from thawd.control.function_records import Alias, Family, VersionRecord
+from thawd.control.functions import Functions
 from thawd.control.registry import Registry
 from thawd.resources import LATEST, Function
 
@@ -37,6 +41,9 @@ class Deployments:
         return lambda *arguments: None
 
 
+BY_QUALIFIER = ("provisioned", "provisioned_modified", "event_configs", "urls", "policies", "runtime_updates")
+
+
 def family_of(*numbers: str) -> Family:
     function = Function(name="f", handler="app.handler", code=Path("/nowhere"))
     records = {
@@ -53,6 +60,25 @@ def test_provisioned_environments_leave_the_version_that_an_alias_leaves() -> No
     aliases = Aliases(registry, deployments)  # type: ignore[arg-type]
     asyncio.run(aliases.update({"FunctionName": "f", "Name": "live", "FunctionVersion": "2"}))
     assert deployments.provisioned == [("1", None), ("2", 3)]
+
+
+@pytest.mark.parametrize("qualifier", ["1", "live"])
+def test_a_version_or_alias_that_is_deleted_leaves_no_settings(qualifier: str) -> None:
+    registry, deployments = Registry(Catalog()), Deployments()  # type: ignore[arg-type]
+    family = registry.families["f"] = family_of(LATEST, "1", "2")
+    family.aliases["live"] = Alias("live", "2")
+    by_qualifier = {name: value for name, value in msgspec.structs.asdict(family).items() if name in BY_QUALIFIER}
+    assert len(by_qualifier) == len(BY_QUALIFIER)
+    for settings in by_qualifier.values():
+        settings.update({"1": {}, "live": {}, LATEST: {}})
+    unused: Any = None
+    if qualifier == "1":
+        functions = Functions(registry, unused, deployments, read_object=unused, in_background=unused)  # type: ignore[arg-type]
+        asyncio.run(functions.delete({"FunctionName": "f", "Qualifier": "1"}))
+    else:
+        asyncio.run(Aliases(registry, deployments).delete({"FunctionName": "f", "Name": "live"}))  # type: ignore[arg-type]
+    left = {"1", "live", LATEST} - {qualifier}
+    assert {name: set(settings) for name, settings in by_qualifier.items()} == dict.fromkeys(BY_QUALIFIER, left)
 
 
 def test_the_code_of_a_function_that_the_file_covers_is_kept() -> None:

@@ -11,6 +11,7 @@ from tests.unit.execution_fakes import House, ask, environment_of, invocation, t
 from thawd.environments.init_phase import InitError
 from thawd.errors import NoRoomError, ServiceException
 from thawd.scheduling import pool as pool_module
+from thawd.scheduling import room as room_module
 from thawd.scheduling.leases import Lease
 
 
@@ -215,8 +216,10 @@ async def test_where_no_process_is_left_an_idle_environment_gives_its_own() -> N
     first, second = house.pool("first"), house.pool("second")
     (idle,) = await warm(house, first)
     task = ask(second)
-    await until(lambda: bool(house.spawner.under_way))
-    house.spawner.fail(NoRoomError("Resource temporarily unavailable"))
+    for _ in range(2):
+        assert not idle.ended.is_set()
+        await until(lambda: bool(house.spawner.under_way))
+        house.spawner.fail(NoRoomError("Resource temporarily unavailable"))
     await until(idle.ended.is_set)
     await until(lambda: bool(house.spawner.under_way))
     house.spawner.succeed()
@@ -225,11 +228,15 @@ async def test_where_no_process_is_left_an_idle_environment_gives_its_own() -> N
     second.release(lease)
 
 
-async def test_where_no_process_is_left_and_nothing_is_idle_the_start_fails() -> None:
+async def test_where_no_process_is_left_and_nothing_is_idle_the_start_fails_after_its_tries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(room_module, "_RETRY_S", 0)
     house = House()
     pool = house.pool()
     task = ask(pool)
-    await until(lambda: bool(house.spawner.under_way))
-    house.spawner.fail(NoRoomError("Resource temporarily unavailable"))
+    for _ in range(room_module._START_TRIES):
+        await until(lambda: bool(house.spawner.under_way))
+        house.spawner.fail(NoRoomError("Resource temporarily unavailable"))
     with pytest.raises(ServiceException, match="Resource temporarily unavailable"):
         await within(task)

@@ -105,6 +105,27 @@ def test_what_is_over_the_limit_is_not_taken() -> None:
     run(scenario)
 
 
+def test_after_a_part_that_was_refused_no_smaller_one_leaves_a_gap_in_the_answer() -> None:
+    async def scenario() -> None:
+        stream = ResponseStream(limit_bytes=10)
+        assert stream.put("a/b", b"x" * 8)
+        assert not stream.put("a/b", b"y" * 3)
+        assert not stream.put("a/b", b"z")
+        assert not stream.put("a/b", b"")
+        assert stream.total_bytes == 8
+        stream.end()
+        assert (await stream.take(), await stream.take()) == (b"x" * 8, None)
+
+    run(scenario)
+
+
+def test_a_part_with_a_content_type_that_is_refused_is_not_counted() -> None:
+    stream = ResponseStream()
+    with pytest.raises(ValueError, match="content type"):
+        stream.put("", b"x")
+    assert stream.total_bytes == 0
+
+
 @pytest.mark.parametrize("content_type", ["", "a\r\nb", "ü", "x" * 257])
 def test_a_content_type_that_cannot_be_a_header_is_refused(content_type: str) -> None:
     with pytest.raises(ValueError, match="content type"):

@@ -252,11 +252,13 @@ class Crowded(FakeSpawner):
     ("idle", "free_after", "tries", "left"),
     [
         (9, 0, 1, 9),
-        (9, 1, 2, 8),  # one idle environment was ended for its process
-        (9, 5, 6, 8),
-        (9, 6, 7, 7),  # another one is ended after five tries, as the kernel may still be ending the first
+        (9, 1, 2, 9),  # a process ended between the first two tries, so no idle environment had to
+        (9, 2, 3, 8),  # one idle environment was ended for its process
+        (9, 6, 7, 8),
+        (9, 7, 8, 7),  # another one is ended after five tries, as the kernel may still be ending the first
         (9, 19, 20, 5),
         (1, 19, 20, 0),  # and it keeps trying after the only one has been ended
+        (0, 19, 20, 0),  # or if there was none to end
     ],
 )
 def test_where_no_process_is_left_idle_environments_are_ended_a_few_tries_apart(
@@ -272,9 +274,26 @@ def test_where_no_process_is_left_idle_environments_are_ended_a_few_tries_apart(
     assert len(holder.idle) == left
 
 
-@pytest.mark.parametrize(("idle", "tries"), [(0, 1), (1, 20), (9, 20)])
-def test_where_no_process_comes_free_the_start_fails_at_the_twentieth_try_or_the_first_with_nothing_idle(
-    monkeypatch: pytest.MonkeyPatch, idle: int, tries: int
+def test_an_environment_that_becomes_idle_during_the_tries_gives_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RETRY_S", 0)
+    holder, asking = Tenant("a"), Tenant("b")
+    room = a_room(holder, asking, max_environments=20)
+
+    class Later(Crowded):
+        async def start(self, version: Any, *, provisioned: bool = False) -> FakeEnvironment:
+            if len(self.tries) == 4:
+                with_idle(room, holder, 1.0)
+            return await super().start(version, provisioned=provisioned)
+
+    room._spawner = spawner = Later(free_after=7)  # type: ignore[assignment]
+    asyncio.run(room.start(asking.version))
+    assert len(spawner.tries) == 8
+    assert holder.idle == []
+
+
+@pytest.mark.parametrize("idle", [0, 1, 9])
+def test_where_no_process_comes_free_the_start_fails_at_the_twentieth_try(
+    monkeypatch: pytest.MonkeyPatch, idle: int
 ) -> None:
     monkeypatch.setattr(module, "_RETRY_S", 0)
     holder, asking = Tenant("a"), Tenant("b")
@@ -283,7 +302,7 @@ def test_where_no_process_comes_free_the_start_fails_at_the_twentieth_try_or_the
     room._spawner = spawner = Crowded(99)  # type: ignore[assignment]
     with pytest.raises(NoRoomError):
         asyncio.run(room.start(asking.version))
-    assert spawner.tries == [False] * tries
+    assert spawner.tries == [False] * 20
 
 
 # Yielding between two requests

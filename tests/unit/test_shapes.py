@@ -64,6 +64,7 @@ def test_a_path_that_no_operation_has_and_a_method_that_none_takes_are_told_apar
     with pytest.raises(MethodNotAllowedException) as wrong:
         shapes.find("PATCH", "/2015-03-31/functions/f", "")
     assert wrong.value.message == "/2015-03-31/functions/f accepts DELETE, GET, not PATCH"
+    assert wrong.value.allowed == ("DELETE", "GET")
 
 
 # Where members are in a request

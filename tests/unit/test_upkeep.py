@@ -50,7 +50,7 @@ def test_old_events_of_a_function_that_is_gone_for_good_are_given_up(tmp_path: P
         await upkeep.sweep()
         depth = (await queue.depth())["f"]
         assert (depth.queued, depth.dead) == (1, 1)
-        assert told == ["thawd: 1 events of f are now dead letters: there is no function with that name any more"]
+        assert told == ["thawd: 1 event of f is now a dead letter: there is no function with that name any more"]
         state.close()
 
     asyncio.run(scenario())

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 import httptools
 
-# So much of an answer's body is kept, to search it for the expected text and for error messages.
+# This many bytes of an answer's body are kept, to search them for the expected text and for error messages.
 KEPT_BYTES = 65_536
 _SHOWN_BYTES = 40
 
@@ -74,6 +74,7 @@ class Connection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_head = False
+        self._body_bytes = 0
         self._until_end = True
         self._loop = asyncio.get_running_loop()
         self.alive = False
@@ -86,6 +87,7 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._answer = Answer()
         self._has_head, self._until_end = False, True
+        self._body_bytes = 0
         self._parser = httptools.HttpResponseParser(self)
         self._timer = self._loop.call_later(self._timeout_s, self._timed_out)
         self._transport.write(request)
@@ -145,8 +147,10 @@ class Connection(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         """Called by the parser."""
         assert self._answer is not None
-        if len(self._answer.body) < self._kept_bytes:
-            self._answer.body += body[: self._kept_bytes]
+        self._body_bytes += len(body)
+        free = self._kept_bytes - len(self._answer.body)
+        if free > 0:
+            self._answer.body += body[:free]
 
     def on_message_complete(self) -> None:
         """Called by the parser when the answer is complete."""
@@ -165,10 +169,8 @@ class Connection(asyncio.Protocol):
         self._fail("time-out", f"not complete after {self._timeout_s:g} s")
 
     def _how_it_ended(self, error: Exception | None) -> str:
-        answer = self._answer
-        assert answer is not None
         how = "the connection ended" if error is None else str(error)
-        return f"{how} after {len(answer.body):,} bytes of the body" if self._has_head else f"{how} before an answer"
+        return f"{how} after {self._body_bytes:,} bytes of the body" if self._has_head else f"{how} before an answer"
 
     def _fail(self, trouble: str, what: str) -> None:
         answer = self._answer

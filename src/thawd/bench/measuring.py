@@ -16,7 +16,7 @@ from typing import Any
 from thawd import __version__
 from thawd.bench.load import ClosedLoop, Limits, Load, OpenLoop
 from thawd.bench.requests import Requests, Target, shown
-from thawd.bench.runs import LoadShape, Machine, Run, columns_of
+from thawd.bench.runs import LoadShape, Machine, Run, columns_of, counted
 from thawd.bench.watching import MemorySample, MemoryWatch, StatusClient, Watch
 from thawd.errors import StoreError
 
@@ -273,18 +273,19 @@ def _notes(plan: Plan, entry: Mapping[str, Any], status: Mapping[str, Any]) -> l
         notes.append("measured on the running server, which others may use at the same time")
     at_once = plan.shape.concurrency
     if at_once is not None and status["max_environments"] < at_once:
-        notes.append(
-            f"at most {environments(status['max_environments'])} for {at_once} requests in flight: some requests wait"
-        )
+        most = counted(status["max_environments"], "environment")
+        notes.append(f"at most {most} for {at_once} requests in flight: some requests wait")
     return notes
 
 
 def _notes_on_load(load: Load, *, interrupted: bool) -> list[str]:
     notes = []
     if isinstance(load, OpenLoop) and load.without_connection:
-        notes.append(f"{load.without_connection:,} requests had to wait for a connection; see --connections")
+        notes.append(f"{counted(load.without_connection, 'request')} had to wait for a connection; see --connections")
     if interrupted and load.in_flight:
-        notes.append(f"{load.in_flight:,} requests were in flight when the run was ended; they are not counted")
+        were, they_are = ("was", "it is") if load.in_flight == 1 else ("were", "they are")
+        requests = counted(load.in_flight, "request")
+        notes.append(f"{requests} {were} in flight when the run was ended; {they_are} not counted")
     return notes
 
 
@@ -294,11 +295,6 @@ def _lateness(load: Load) -> dict[str, float]:
     late = sorted(load.late_ns)
     places = {"p50": len(late) // 2, "p99": len(late) * 99 // 100, "max": len(late) - 1}
     return {name: round(late[place] / 1e6, 4) for name, place in places.items()}
-
-
-def environments(count: int) -> str:
-    """A number of environments as text, such as "1 environment"."""
-    return f"{count} environment" if count == 1 else f"{count} environments"
 
 
 def this_machine() -> Machine:

@@ -66,7 +66,7 @@ class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def in_words(self) -> str:
         """Description of the load."""
-        many = "" if self.requests is None else f"{self.requests:,} request{'' if self.requests == 1 else 's'}"
+        many = "" if self.requests is None else counted(self.requests, "request")
         long = "" if self.duration_s is None else f"for {self.duration_s:g} s"
         amount = " ".join(filter(None, (many, long)))
         if self.loop == "closed":
@@ -242,3 +242,8 @@ def write_csv(path: Path, runs: Sequence[Run]) -> None:
                 times = (held.intended_ms[i], held.waited_ms[i], held.latency_ms[i])
                 phases = (held.ready_ms[i], held.prepare_ms[i], held.handler_ms[i])
                 writer.writerow((run.label, *times, outcome, start, *phases))
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things as text, such as "1 request" or "2,000 requests"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

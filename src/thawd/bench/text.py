@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from thawd.bench.comparison import Ratio
 from thawd.bench.plots import number
-from thawd.bench.runs import Run
+from thawd.bench.runs import Run, counted
 from thawd.bench.summary import StartFigures, Summary
 
 COLUMNS = ("p50", "p90", "p95", "p99", "max")
@@ -73,7 +73,7 @@ def _remarks(run: Run, summary: Summary, *, prefix: str) -> Iterator[str]:
     yield f"  {prefix}began with {run.state}" if run.moments else f"  {prefix}{run.url}"
     for kind, count in summary.errors_by_kind.items():
         said = " ".join(run.examples.get(kind, "").split())[:160]
-        yield f"  {prefix}wrong: {count:,} times {kind}" + (f", first: {said}" if said else "")
+        yield f"  {prefix}wrong: {counted(count, 'time')} {kind}" + (f", first: {said}" if said else "")
     if run.late_ms:
         late = ", ".join(f"{name} {number(value)}" for name, value in run.late_ms.items())
         yield f"  {prefix}delay of the client itself when sending, ms: {late}"
@@ -88,7 +88,8 @@ def lines_of_comparison(before: Run, after: Run, lines: Sequence[Ratio], errors:
     for name, run, wrong in (("before", before, errors[0]), ("after", after, errors[1])):
         begun = run.begun.replace("T", " ").replace("+00:00", " UTC")
         label = "" if run.label in run.target else f", {run.label}"
-        yield f"{name.ljust(6)}  {run.target}{label}: {len(run.columns):,} requests, {wrong:,} wrong; {begun}"
+        requests = counted(len(run.columns), "request")
+        yield f"{name.ljust(6)}  {run.target}{label}: {requests}, {wrong:,} wrong; {begun}"
     yield ""
     if not lines:
         yield "  nothing to compare: one of the runs has no right answer"

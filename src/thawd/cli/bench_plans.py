@@ -128,7 +128,7 @@ def _private(
 ) -> Iterator[Plan]:
     from thawd.bench.conditions import Conditions
     from thawd.bench.measurement_server import Place, private_server
-    from thawd.bench.measuring import environments as in_words
+    from thawd.bench.runs import counted
 
     if function not in settings.functions:
         known = ", ".join(settings.functions) or "none"
@@ -141,7 +141,7 @@ def _private(
         )
     environments = options["environments"] or shape.concurrency or max(_default_environments(), 1)
     provisioned = environments if engine == "provisioned" else 0
-    warn(f"starting a private server for {function}, engine {engine}, at most {in_words(environments)}")
+    warn(f"starting a private server for {function}, engine {engine}, at most {counted(environments, 'environment')}")
 
     def conditions(place: Place) -> Conditions:
         return Conditions(

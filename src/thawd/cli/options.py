@@ -50,8 +50,14 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
 
 def check_writable(path: Path | None) -> None:
     """End the command if no file can be written at `path`. Call it before a long measurement, not after it."""
-    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-        fail(f"{path} cannot be written: it is a folder, or its folder is missing or not writable; name another file")
+    if path is None:
+        return
+    if not os.access(path, os.F_OK, effective_ids=True):
+        folder = Path(os.path.realpath(path)).parent
+        if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+            fail(f"{path} cannot be written: its folder is missing or not writable; name another file")
+    elif path.is_dir() or not os.access(path, os.W_OK, effective_ids=True):
+        fail(f"{path} cannot be written: it is a folder, or a file that is not writable; name another file")
 
 
 def check_page(path: Path | None) -> None:

@@ -125,10 +125,7 @@ class Aliases:
         alias = family.aliases[parameters["Name"]]
         was_provisioned = alias.name in family.provisioned
         had_url = alias.name in family.urls
-        for settings in (family.provisioned, family.provisioned_modified, family.event_configs, family.runtime_updates):
-            settings.pop(alias.name, None)
-        family.policies.pop(alias.name, None)
-        family.urls.pop(alias.name, None)
+        family.drop_settings(alias.name)
         del family.aliases[alias.name]
         await self._registry.save(family)
         if was_provisioned:

@@ -231,6 +231,15 @@ class Family(msgspec.Struct, omit_defaults=True):
     recursion: str = "Terminate"
     runtime_updates: dict[str, dict[str, Any]] = {}
 
+    def drop_settings(self, qualifier: str) -> None:
+        """Remove all settings of a version or an alias, which is being deleted."""
+        self.provisioned.pop(qualifier, None)
+        self.provisioned_modified.pop(qualifier, None)
+        self.event_configs.pop(qualifier, None)
+        self.urls.pop(qualifier, None)
+        self.policies.pop(qualifier, None)
+        self.runtime_updates.pop(qualifier, None)
+
 
 def _encode_path(value: object) -> str:
     if isinstance(value, Path):

@@ -267,8 +267,7 @@ class Functions:
             raise ResourceConflictException(
                 f"Unable to delete version because the following aliases reference it: [{', '.join(users)}]"
             )
-        for settings in (family.provisioned, family.event_configs, family.policies, family.urls):
-            settings.pop(qualifier, None)
+        family.drop_settings(qualifier)
         await self._registry.save(family, removed=(qualifier,))
         del family.versions[qualifier]
         self._deployments.remove_version(name, qualifier)

@@ -23,6 +23,7 @@ from thawd.gateway.cors import allows, is_preflight
 from thawd.gateway.function_urls.endpoint import FunctionUrlApi
 from thawd.gateway.hosts import Hosts, may_ask, refusal
 from thawd.gateway.http import (
+    READING,
     ClientGoneError,
     Receive,
     Scope,
@@ -46,7 +47,6 @@ from thawd.gateway.thawd_api.sources import SourcesApi
 from thawd.invocation import new_request_id
 from thawd.resources import Cors
 
-_READING = ("GET", "HEAD")
 _PAGES = ("/metrics", "/_thawd/status")
 _TABLES = "/_thawd/tables/"
 _INVOKING = (InvokeApi.prefix, InvokeStreamApi.prefix)
@@ -236,8 +236,8 @@ class Application:
     async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         try:
-            if scope["method"] not in _READING and (path in _PAGES or path.startswith(_TABLES)):
-                raise MethodNotAllowedException(f"{path} accepts GET, not {scope['method']}")
+            if scope["method"] not in READING and (path in _PAGES or path.startswith(_TABLES)):
+                raise MethodNotAllowedException(f"{path} accepts GET, not {scope['method']}", allowed=READING)
             if path == "/metrics":
                 await respond(send, 200, [(b"content-type", b"text/plain; version=0.0.4")], await self.parts.metrics())
             elif self.parts.queue is not None and self.parts.queue.claims(path):

@@ -16,7 +16,13 @@ from typing import Any
 
 import msgspec
 
-from thawd.errors import RequestTimeoutException, RequestTooLargeException, ThawdError, TooManyRequestsException
+from thawd.errors import (
+    MethodNotAllowedException,
+    RequestTimeoutException,
+    RequestTooLargeException,
+    ThawdError,
+    TooManyRequestsException,
+)
 from thawd.invocation import new_trace_header
 
 Scope = MutableMapping[str, Any]
@@ -38,6 +44,8 @@ _SLOW_BUDGET_BYTES = 24 << 20
 _SLOW_S = 1.0
 
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+READING = ("GET", "HEAD")
+"""The methods that thawd's own pages accept."""
 
 
 class ClientGoneError(Exception):
@@ -257,4 +265,6 @@ async def respond_error(send: Send, error: ThawdError, *, request_id: str) -> No
     ]
     if error.status == 429:
         headers.append((b"retry-after", b"1"))
+    if isinstance(error, MethodNotAllowedException):
+        headers.append((b"allow", ", ".join(error.allowed).encode()))  # RFC 9110, 15.5.6, requires this header
     await respond(send, error.status, headers, msgspec.json.encode(document))

@@ -214,6 +214,8 @@ def _hash_of(file: Any, size: int) -> Any:
     """Number of bytes in the file, and the hash object that has read them. A file larger than `size` is emptied."""
     digest = hashlib.sha256()
     if os.fstat(file.fileno()).st_size > size:
+        # Its content is not that of the object. Cut to `size`, it would count as complete: nothing would be requested,
+        # and without a pinned SHA-256, nothing would notice that the content is wrong.
         file.truncate(0)
     file.seek(0)
     while chunk := file.read(_CHUNK_BYTES):

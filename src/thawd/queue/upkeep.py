@@ -98,9 +98,10 @@ class Upkeep:
             condition="ResourceNotFound",
         )
         if count:
-            self._reports.report(
-                f"thawd: {count} events of {name} are now dead letters: there is no function with that name any more"
-            )
+            became = f"1 event of {name} is now a dead letter"
+            if count > 1:
+                became = f"{count} events of {name} are now dead letters"
+            self._reports.report(f"thawd: {became}: there is no function with that name any more")
 
     async def _sample(self) -> dict[str, Flow]:
         flow = await self._queue.flow()

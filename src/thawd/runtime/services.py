@@ -5,6 +5,7 @@ which is reached by calls to the platform.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import threading
@@ -153,10 +154,7 @@ class Bucket:
         """Store the object in one step, so that nobody sees it half-written. An existing object is replaced."""
         path = self.path(key)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # Dot files are not objects, so the bucket's notifications never see the half-written file. `tempfile` is not
-        # used, because only the owner could read its files.
-        staged = os.path.join(os.path.dirname(path), ".thawd-" + os.urandom(16).hex())
-        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        staged, fd, lock = _stage(os.path.dirname(path))
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(data)
@@ -164,6 +162,32 @@ class Bucket:
         except BaseException:
             os.unlink(staged)
             raise
+        finally:
+            os.close(lock)
+
+
+def _stage(folder: str) -> Tuple[str, int, int]:
+    """Create a file for an object that is being written: its path, and descriptors to write and to lock it.
+
+    Dot files are not objects, so the bucket's notifications never see the half-written file. The platform removes such
+    a file when no process has locked it. The lock lasts until the rename. By then the file must not be open for
+    writing, because the platform would take it for an incomplete object; so the lock has its own descriptor.
+    """
+    while True:
+        # `tempfile` is not used, because only the owner could read its files.
+        staged = os.path.join(folder, ".thawd-" + os.urandom(16).hex())
+        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        lock = -1
+        with contextlib.suppress(FileNotFoundError):
+            lock = os.open(staged, os.O_RDONLY | os.O_CLOEXEC)
+            with contextlib.suppress(OSError):  # without locks in the file system, nobody removes the file
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock).st_nlink:
+                return staged, fd, lock
+        # The platform removed the file before it was locked: make another.
+        for opened in (fd, lock):
+            if opened >= 0:
+                os.close(opened)
 
 
 class RemoteBucket:

@@ -24,8 +24,10 @@ from thawd.scheduling.spares import Spares
 ENVIRONMENTS_PER_CPU = 16
 MEMORY_SHARE = 0.8
 _WATCH_S = 0.1
-# A start that fails because the machine is out of processes or memory is tried this often in all. After the first
-# failure and every fifth one from there, an idle environment is ended; what it used becomes free soon after.
+# A start that fails because the machine is out of processes or memory is tried this often in all, whether or not an
+# environment is idle: any process may end in the meantime. After the second failure and every fifth one from there, an
+# idle environment is ended. After the first one none is, because a process may be ending: the environment that was
+# ended to make this room is killed only after the first try (`thawd.scheduling.pool._TURNS_TO_SPAWN`).
 _START_TRIES = 20
 _TRIES_FOR_EACH = 5
 _RETRY_S = 0.05
@@ -205,9 +207,9 @@ class Room:
     async def start(
         self, version: Version, *, provisioned: bool = False, spare: Environment | None = None
     ) -> Environment:
-        """Start an environment in reserved room. If the machine is out of processes, end idle environments.
+        """Start an environment in reserved room. If the machine is out of processes, try again for about a second.
 
-        The idle environments may belong to any tenant.
+        In that time, idle environments of any tenant are ended.
 
         Raises:
             InitError: the function's init phase or an after-restore hook failed.
@@ -218,9 +220,10 @@ class Room:
             try:
                 return await self._spawner.start(version, provisioned=provisioned, spare=spare)
             except NoRoomError:
-                ended = tries % _TRIES_FOR_EACH == 0 and self._end_idle(None)
-                if (tries == 0 and not ended) or tries == _START_TRIES - 1:
+                if tries == _START_TRIES - 1:
                     raise
+                if tries % _TRIES_FOR_EACH == 1:
+                    self._end_idle(None)
             await asyncio.sleep(_RETRY_S)
         raise AssertionError("the last try returns or raises")
 

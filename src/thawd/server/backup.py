@@ -86,8 +86,13 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
         StoreError: a file cannot be read or written, or is damaged; the incomplete backup is removed.
     """
     folder = folder.resolve()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StoreError(f"no backup can be written to {folder}: it exists already and is not empty; name a new folder")
+    with _explained(folder):
+        if folder.exists() and not folder.is_dir():
+            raise StoreError(f"no backup can be written to {folder}: it is a file; name a new folder")
+        if folder.is_dir() and any(folder.iterdir()):
+            raise StoreError(
+                f"no backup can be written to {folder}: it exists already and is not empty; name a new folder"
+            )
     for source in (settings.server.data, *(bucket.path for bucket in settings.buckets.values())):
         if folder.is_relative_to(source.resolve()):
             raise StoreError(
@@ -271,10 +276,7 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
             say(note)
         taken = [target for _, target in places if _is_taken(target)]
         if taken and not replace:
-            raise StoreError(
-                f"nothing was restored: {taken[0]} exists already, and so do {len(taken) - 1} other files or folders; "
-                "add --replace to rename them"
-            )
+            raise StoreError(f"nothing was restored: {_conflicts(taken)}")
         stamp = _stamp(taken)
         unfinished = settings.server.data / UNFINISHED
         with _explained(unfinished):
@@ -292,6 +294,15 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
             unfinished.unlink()
             folders.sync(unfinished.parent)
     return manifest
+
+
+def _conflicts(taken: Sequence[Path]) -> str:
+    """Which files are in the way of a restore, and what to do."""
+    others = len(taken) - 1
+    if not others:
+        return f"{taken[0]} exists already; add --replace to rename it"
+    counted = "does 1 other file or folder" if others == 1 else f"do {others} other files or folders"
+    return f"{taken[0]} exists already, and so {counted}; add --replace to rename them"
 
 
 def require_whole(data: Path) -> None:
@@ -316,6 +327,8 @@ def _objects(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
 
 def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[Path, Path]]:
     """Source and target of each file and folder to restore. The state file, with the queued events, comes last."""
+    configuration = folder / _CONFIGURATION
+    advice = f"compare it with {configuration}" if configuration.is_file() else "add it, or name another --config"
     for kind, wanted, known in (
         ("embedded table", manifest.tables, _embedded(settings)),
         ("bucket", manifest.buckets, settings.buckets),
@@ -324,7 +337,7 @@ def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[
             if name not in known:
                 raise StoreError(
                     f"nothing was restored: the backup contains the {kind} {name}, which {settings.path} does not "
-                    f"declare; compare it with {folder / _CONFIGURATION}"
+                    f"declare; {advice}"
                 )
     places = [(folder / "tables" / f"{name}.db", _embedded(settings)[name]) for name in manifest.tables]
     places += [(folder / "buckets" / name, settings.buckets[name].path) for name in manifest.buckets]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -26,25 +27,34 @@ def bind(host: str, port: int) -> socket.socket:
     """Open a listening socket.
 
     Raises:
-        StartError: the port is in use, or the address does not belong to this machine.
+        StartError: the port is in use or reserved for root, or the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        way_out = (
-            "stop the program that uses the port, perhaps another `thawd up`, or choose another port with --port or "
-            "server.port"
-            if port
-            else "choose another host with server.host"
-        )
-        raise StartError(f"cannot listen on {host}:{port} ({error.strerror}): {way_out}") from error
+    with contextlib.ExitStack() as stack:
+        try:
+            listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(1024)
+        except OSError as error:
+            raise StartError(f"cannot listen on {host}:{port} ({error.strerror}): {_way_out(error)}") from error
+        stack.pop_all()
     listener.set_inheritable(False)
     return listener
+
+
+def _way_out(error: OSError) -> str:
+    """What to do after `error`. Source: bind(2), ip(7)."""
+    if error.errno == errno.EADDRINUSE:
+        return (
+            "stop the program that uses the port, perhaps another `thawd up`, or choose another port with --port or "
+            "server.port"
+        )
+    if error.errno == errno.EACCES:
+        return "only root may listen on ports below 1024; choose port 1024 or higher with --port or server.port"
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT) or isinstance(error, socket.gaierror):
+        return "choose an address of this machine with --host or server.host"
+    return "choose another address with --host or server.host, or another port with --port or server.port"
 
 
 def raise_descriptor_limit() -> None:

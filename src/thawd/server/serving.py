@@ -97,7 +97,8 @@ class Server:
                 complain(f"thawd: {note}")
             left_over = kill_left_over(server.data / "packages")
             if left_over:
-                complain(f"thawd: {left_over} processes that functions of an earlier server left behind were ended")
+                processes = "1 process" if left_over == 1 else f"{left_over} processes"
+                complain(f"thawd: ended {processes} that functions of an earlier server had left behind")
             listener = bind(server.host, server.port)
             host, port = listener.getsockname()[:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"

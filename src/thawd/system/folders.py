@@ -1,13 +1,22 @@
-"""Writes files and folders durably, including their names: syncing a file does not sync its name in its folder."""
+"""Writes files and folders durably, including their names: syncing a file does not sync its name in its folder.
+
+A power cut may leave a file that was being written, under its temporary name. A process locks such a file (flock(2))
+until it has renamed it, so an unlocked one belongs to no running process, and may be removed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+
+_UNFINISHED = re.compile(rb"\.thawd-[0-9a-f]{32}")
 
 
 def make(folder: Path, *, mode: int = 0o777) -> None:
@@ -38,9 +47,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         OSError: the file cannot be written.
     """
-    staged = path.with_name(f".thawd-{secrets.token_hex(16)}")
-    # `tempfile` is not used, because only the owner can read its files. This file gets the usual permissions.
-    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    staged, fd, lock = _stage(path)
     try:
         with os.fdopen(fd, "wb") as file:
             yield file
@@ -50,7 +57,64 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         staged.unlink(missing_ok=True)
         raise
+    finally:
+        os.close(lock)
     sync(path.parent)
+
+
+def _stage(path: Path) -> tuple[Path, int, int]:
+    """Create a temporary file beside `path`: its path, and two descriptors, to write it and to keep it locked.
+
+    The second one is open for reading only. A bucket's watcher would take an object that is open for writing for an
+    incomplete one, and the lock is needed until the file has its final name.
+    """
+    while True:
+        staged = path.with_name(f".thawd-{secrets.token_hex(16)}")
+        # `tempfile` is not used, because only the owner can read its files. This file gets the usual permissions.
+        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            lock = os.open(staged, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # it was removed before it was locked: make another
+            os.close(fd)
+            continue
+        except BaseException:
+            os.close(fd)
+            staged.unlink(missing_ok=True)
+            raise
+        with contextlib.suppress(OSError):  # without locks in the file system, nobody removes the file
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock).st_nlink:
+            return staged, fd, lock
+        os.close(fd)
+        os.close(lock)
+
+
+def is_unfinished(name: bytes) -> bool:
+    """Whether a file has the name that `replacing`, or ``thawd.bucket(...).write``, gives to an unfinished file."""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
+def remove_unlocked(path: bytes) -> None:
+    """Remove an unfinished file, unless a running process has locked it. Never raises OSError."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                os.unlink(path)  # noqa: PTH108 - pathlib does not accept bytes
+        finally:
+            os.close(fd)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the files that processes left in `folder`, but not below it, when they were killed. Never raises OSError.
+
+    Only files are removed that have the name of an unfinished file and that no process has locked.
+    """
+    with contextlib.suppress(OSError), os.scandir(os.fsencode(folder)) as entries:
+        for entry in entries:
+            if is_unfinished(entry.name):
+                remove_unlocked(entry.path)
 
 
 def sync_all(path: Path) -> None:

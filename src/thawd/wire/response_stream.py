@@ -36,7 +36,7 @@ class ResponseStream:
         content_type: content type of the answer; empty until its first part was put.
         executed_version: the version that answers; empty until the answer has begun.
         waiting_bytes: number of bytes put and not yet taken.
-        total_bytes: number of bytes put so far.
+        total_bytes: number of bytes added so far.
     """
 
     def __init__(self, *, limit_bytes: int = MAX_STREAMED_BYTES) -> None:
@@ -48,6 +48,7 @@ class ResponseStream:
         self._parts: list[bytes] = []
         self._begun = False
         self._ended = False
+        self._is_full = False
         self._changed: asyncio.Future[None] | None = None
         self._source: PausableSource | None = None
         self._paused = False
@@ -59,17 +60,20 @@ class ResponseStream:
     def put(self, content_type: str, data: bytes) -> bool:
         """Add a part. Return whether it was added: False if the answer would exceed its size limit.
 
+        After that, every part is refused, even a smaller one: the answer would have a gap.
+
         Raises:
             ValueError: the content type is not valid.
         """
-        self.total_bytes += len(data)
-        if self.total_bytes > self.limit_bytes:
+        self._is_full = self._is_full or self.total_bytes + len(data) > self.limit_bytes
+        if self._is_full:
             return False
         if not self._begun:
             if not re.match(CONTENT_TYPE, content_type):
                 raise ValueError("the content type must be 1 to 256 printable ASCII characters")
             self._begun = True
             self.content_type = content_type
+        self.total_bytes += len(data)
         if data:
             self._parts.append(data)
             self.waiting_bytes += len(data)

@@ -23,6 +23,7 @@ import msgspec
 from thawd.errors import ThawdError
 from thawd.gateway.http import Message, Receive, Scope, Send, header, raw_path_of, read_body, respond
 from thawd.gateway.lambda_api.invoke import Accept
+from thawd.gateway.s3 import xml
 from thawd.gateway.s3.xml import S3Error
 from thawd.invocation import Invocation, new_request_id
 from thawd.resources import Notification
@@ -134,7 +135,6 @@ class BucketNotifications:
         if self._file is None:
             return
         async with self._writing:  # one write after the other: an older state must not replace a newer one
-            # An XML document declares its own encoding, so its bytes are kept as they are.
             documents = {bucket: one.document.decode("latin-1") for bucket, one in self._by_bucket.items()}
             try:
                 await asyncio.to_thread(_replace, self._file, msgspec.json.encode(documents))
@@ -263,16 +263,7 @@ def parse(document: bytes) -> tuple[list[NotificationRule], bytes]:
     Raises:
         S3Error: the document is not a notification configuration (400).
     """
-    if b"<!" in document:
-        raise S3Error(
-            400,
-            "MalformedXML",
-            "The notification configuration contains a DOCTYPE, a comment or CDATA; send it without these",
-        )
-    try:
-        root = ElementTree.fromstring(document or b"<NotificationConfiguration/>")
-    except (ElementTree.ParseError, LookupError, ValueError) as error:
-        raise S3Error(400, "MalformedXML", f"The notification configuration is not XML: {error}") from None
+    root = xml.parse(document or b"<NotificationConfiguration/>")
     rules: list[NotificationRule] = []
     for element in list(root):
         if _local(element.tag) in _TAGS:

@@ -89,7 +89,8 @@ def find(method: str, raw_path: str, query: str) -> tuple[ApiOperation, dict[str
             return operation, {name: unquote(value) for name, value in match.groupdict().items()}
         methods.add(operation.method)
     if methods:
-        raise MethodNotAllowedException(f"{raw_path} accepts {', '.join(sorted(methods))}, not {method}")
+        allowed = sorted(methods)
+        raise MethodNotAllowedException(f"{raw_path} accepts {', '.join(allowed)}, not {method}", allowed=allowed)
     raise ResourceNotFoundException(f"No operation of the Lambda API has the path {raw_path}")
 
 

@@ -189,16 +189,7 @@ def clear_staging(root: bytes, *, files: bool) -> None:
                     if entry.name.startswith(_REMOVED) or (entry.name.startswith(PARTS_OF) and age_s > ABANDONED_S):
                         remove_parts(entry.path)
                 elif files:
-                    _clear_file(entry.path)
-
-
-def _clear_file(path: bytes) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(path)
-    finally:
-        os.close(fd)
+                    folders.remove_unlocked(entry.path)
 
 
 def remove_parts(folder: bytes) -> None:

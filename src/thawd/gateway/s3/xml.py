@@ -1,4 +1,4 @@
-"""S3's XML: error documents, listings, and the building blocks of other documents. No side effects.
+"""S3's XML: error documents, listings, building blocks of other documents, the parser. No side effects.
 
 Source: Amazon S3 API reference, "Error responses", "ListObjectsV2" and "ListObjects".
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import quote
+from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 import msgspec
@@ -107,6 +108,28 @@ def elements(fields: Mapping[str, str | bytes]) -> str:
 def document(name: str, inner: str) -> bytes:
     """A complete document: a root element with S3's namespace around `inner`."""
     return (XML_HEAD + f'<{name} xmlns="{_NAMESPACE}">{inner}</{name}>').encode()
+
+
+def parse(body: bytes) -> ElementTree.Element:
+    """Parse a document that a client sent.
+
+    Raises:
+        S3Error: the document is not XML in UTF-8, or has parts that can declare entities (400).
+    """
+    try:
+        # expat ignores the declared encoding of a str. But it takes a str that begins with "<\0" or "\0<" for UTF-16,
+        # and the search below would not find "<\0!". XML 1.0 allows no NUL. Source: expat, xmltok_ns.c, initScan.
+        text = body.decode("utf-8")
+        if "\0" in text:
+            raise S3Error(400, "MalformedXML", "The XML document contains a NUL; send XML in UTF-8")
+        # A DOCTYPE can declare entities. No S3 client sends one; attacks do.
+        if "<!" in text:
+            raise S3Error(
+                400, "MalformedXML", "The XML document contains a DOCTYPE, a comment or CDATA; send it without these"
+            )
+        return ElementTree.fromstring(text)
+    except (UnicodeDecodeError, ElementTree.ParseError) as error:
+        raise S3Error(400, "MalformedXML", f"The XML document cannot be parsed: {error}; send XML in UTF-8") from None
 
 
 def xml_time(at_s: float) -> str:

@@ -63,7 +63,7 @@ class QueueApi:
         change = self._changes.get(rest) if path != QUEUE_PATH else None
         wanted = "GET" if change is None else "POST"
         if scope["method"] != wanted:
-            raise MethodNotAllowedException(f"{path} accepts {wanted}")
+            raise MethodNotAllowedException(f"{path} accepts {wanted}", allowed=(wanted,))
         if change is not None:
             body = await read_body(scope, receive, limit_bytes=_MAX_BODY_BYTES, operation=rest)
             document = await change(_selection(body))

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from thawd.errors import MethodNotAllowedException, ResourceNotFoundException
-from thawd.gateway.http import Scope, Send, raw_path_of, respond_json
+from thawd.gateway.http import READING, Scope, Send, raw_path_of, respond_json
 
 PREFIX = "/_thawd/sources"
 
@@ -39,6 +39,8 @@ class SourcesApi:
         raw_path = raw_path_of(scope)
         rest = raw_path.removeprefix(PREFIX).strip("/")
         if not rest:
+            if scope["method"] not in READING:
+                raise MethodNotAllowedException(f"{raw_path} accepts GET, not {scope['method']}", allowed=READING)
             await respond_json(send, 200, await self._sources.document())
             return
         name, _, verb = rest.rpartition("/")
@@ -48,5 +50,5 @@ class SourcesApi:
                 f"There is no {raw_path}; the paths are {PREFIX}, {PREFIX}/NAME/pause and {PREFIX}/NAME/resume"
             )
         if scope["method"] != "POST":
-            raise MethodNotAllowedException(f"{raw_path} accepts POST, not {scope['method']}")
+            raise MethodNotAllowedException(f"{raw_path} accepts POST, not {scope['method']}", allowed=("POST",))
         await respond_json(send, 200, await operations[verb](unquote(name)))

@@ -73,6 +73,7 @@ class EmulatedState:
             self._lock = _lock(folder / "lock")
         except OSError as error:
             raise StateError(f"the folder {folder} cannot be used: {error.strerror}") from error
+        folders.remove_unfinished(folder)
 
     def load(self) -> None:
         """Load the saved state, if there is one, into moto's backends.

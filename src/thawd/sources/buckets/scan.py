@@ -1,5 +1,7 @@
 """Walks a bucket's folder and compares it with the catalog, in chunks, on a thread. It only finds keys to check.
 
+It also removes what a power cut, or the end of a function's process, left of objects that were being written.
+
 However many files there are, memory contains only one chunk of keys and the names of folders still to be walked.
 """
 
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from thawd.sources.buckets.files import is_same
 from thawd.stores.objects.catalog import ObjectRecord
 from thawd.stores.objects.folder import BucketFolder
+from thawd.system import folders as system_folders
 
 CHUNK_KEYS = 500
 
@@ -59,11 +62,13 @@ def walk(
 def _entries(path: bytes) -> Iterator[tuple[bytes, bool]]:
     """Yield each name in a folder, and whether it is a folder. Hidden names, devices and pipes are skipped.
 
-    Links are not followed.
+    Links are not followed. Unfinished objects whose writers were killed are removed.
     """
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.name.startswith(b"."):
+                if system_folders.is_unfinished(entry.name):
+                    system_folders.remove_unlocked(entry.path)
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield entry.name, True
