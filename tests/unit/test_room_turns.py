@@ -280,7 +280,7 @@ def test_an_environment_that_becomes_idle_during_the_tries_gives_its_process(mon
     room = a_room(holder, asking, max_environments=20)
 
     class Later(Crowded):
-        async def start(self, version: Any, *, provisioned: bool = False) -> FakeEnvironment:
+        async def start(self, version: Any, *, provisioned: bool = False, spare: Any = None) -> FakeEnvironment:
             if len(self.tries) == 4:
                 with_idle(room, holder, 1.0)
             return await super().start(version, provisioned=provisioned)
