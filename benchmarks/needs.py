@@ -23,7 +23,7 @@ _SAID = 600
 
 
 def libraries() -> str:
-    """Return an interpreter that has torch and transformers. It is in ``.venv-libraries``, or `LIBRARIES_VARIABLE` names it.
+    """Return an interpreter that has torch and transformers: ``.venv-libraries``, or that of `LIBRARIES_VARIABLE`.
 
     Raises:
         Skipped: the named one lacks a module, or the environment cannot be made.
@@ -48,7 +48,7 @@ def peers() -> str:
 
 
 def missing(python: str, needed: Sequence[str]) -> list[str]:
-    """Return those modules of `needed` that the interpreter `python` cannot find; all if there is no such interpreter."""
+    """Return the modules that the interpreter `python` cannot find; all if there is no such interpreter."""
     look = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
     try:
         done = subprocess.run([python, "-c", look, *needed], capture_output=True, text=True, timeout=30, check=True)

@@ -1,4 +1,4 @@
-"""A burst to a function without environments: Inception V3 behind a route, 1,000 requests, 50 at a time, from zero environments.
+"""A burst to a function without environments: Inception V3 behind a route, 1,000 requests, 50 at a time.
 
 What: with ``admission = "cores"``, the slowest request against the median; the time of all requests and the
 environments' memory (PSS) against those with ``admission = "all"``, where each of the 50 gets an environment.

@@ -1,8 +1,8 @@
 """thawd against other model servers, LitServe and BentoML, on the same work.
 
 What: answers a second, median and 99th percentile of the latency with 1, 16 and 64 clients, of thawd's route divided by
-the peer's. Three kinds of work: a small ONNX classifier (64 numbers in, a label out), ResNet-50 v2, which computes for tens of
-milliseconds, and a handler that sleeps 20 ms.
+the peer's. Three kinds of work: a small ONNX classifier (64 numbers in, a label out), ResNet-50 v2, which computes for
+tens of milliseconds, and a handler that sleeps 20 ms.
 
 How: all servers of a work run all the time, and the same client loads one after another; the others are idle then. A
 ratio is taken in each round, and the median of the rounds counts. The peers serve in several settings. Each figure is
