@@ -121,10 +121,10 @@ format: setup  ## format Python and C in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(NATIVE)
 
-bench: setup  ## measure; prints ratios against their bounds
+bench: setup  ## measure; prints ratios against their bounds; installs other libraries and servers (3.1 GB)
 	$(BIN)/python -m benchmarks
 
-yardstick: setup  ## the workloads in examples/ cold, forked, thawed; one report in build/yardstick
+yardstick: setup  ## the workloads in examples/ cold, forked, thawed; one report in build/yardstick; installs torch (2.8 GB)
 	$(BIN)/python -m benchmarks.yardstick
 
 wheel: setup  ## one wheel for every Python, for machines with this glibc or a newer one; in build/wheels
