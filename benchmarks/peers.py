@@ -187,7 +187,10 @@ def _figure(work: Work, clients: int, key: str, relation: str, value: float, not
 
 
 def _ratio(measured: Sequence[Mapping[str, Measured]], attribute: str, other: str) -> float:
-    return statistics.median(getattr(each[OURS], attribute) / getattr(each[other], attribute) for each in measured)
+    """Return the median over the rounds of thawd's value, divided by that of `other`."""
+    return statistics.median(
+        float(getattr(each[OURS], attribute)) / getattr(each[other], attribute) for each in measured
+    )
 
 
 def _note(measured: Sequence[Mapping[str, Measured]], attribute: str, other: str) -> str:

@@ -88,13 +88,16 @@ def measure() -> Sequence[Figure]:
     lacking = needs.missing(sys.executable, ["numpy", "onnx", "onnxruntime"])
     if lacking:
         raise BenchmarkError(f"{', '.join(lacking)} is not installed; install the extra `demo`")
+    progress.step("make the model, unless it is there")
     model = engine_models.with_model("onnx_stack", sys.executable).argument
     configuration = CONFIGURATION.format(programs=engine_models.PROGRAMS, model=model)
+    progress.step("start the server")
     with serving.thawd(configuration, {"function/model.py": HANDLER, "small/small.py": serving.NOOP}) as served:
         return [figure for function in TARGETS_MS for figure in _figures(served, function)]
 
 
 def _figures(served: serving.Served, function: str) -> Sequence[Figure]:
+    progress.step(f"{function}: wait for its snapshot")
     _await_snapshot(served, function)
     expected = serving.invoke(served, function, {})
     rounds = [_round(served, function, expected) for _ in progress.rounds(ROUNDS, f"{function}: round")]
