@@ -23,7 +23,7 @@ from thawd.snapshot import engine
 
 PROGRAMS = Path(__file__).parent / "programs"
 MODELS = serving.BUILD / "bench-models"
-MAKE_S = 120.0
+MAKE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
