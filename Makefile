@@ -8,6 +8,8 @@ NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h tes
 LIBRARIES := .venv-libraries
 # Those that would double its size have another.
 LIBRARIES_MORE := .venv-libraries-more
+# Other servers of models, for `make bench` alone: their requirements are none of thawd's.
+PEERS := .venv-peers
 # Sphinx and the AWS CLI, which tests use, want different versions of docutils.
 DOCS := .venv-docs
 
@@ -40,6 +42,14 @@ $(LIBRARIES)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c nat
 	@$(PYTHON) -m venv $(LIBRARIES)
 	@echo "installing thawd and the large libraries into $(LIBRARIES)"
 	@$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,libraries]'
+	@touch $@
+
+# The peers run without thawd, so that only the extra's packages are installed.
+$(PEERS)/.installed: pyproject.toml
+	@$(PYTHON) -m venv $(PEERS)
+	@echo "installing LitServe and BentoML into $(PEERS)"
+	@$(PEERS)/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench-peers"], sep="\n")' >$(PEERS)/requirements.txt
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(PEERS)/requirements.txt
 	@touch $@
 
 $(DOCS)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c native/*.h)
@@ -111,10 +121,10 @@ format: setup  ## format Python and C in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/clang-format -i $(NATIVE)
 
-bench: setup  ## measure; prints ratios against their bounds
+bench: setup  ## measure; prints ratios against their bounds; installs other libraries and servers (3.1 GB)
 	$(BIN)/python -m benchmarks
 
-yardstick: setup  ## the workloads in examples/ cold, forked, thawed; one report in build/yardstick
+yardstick: setup  ## the workloads in examples/ cold, forked, thawed; one report in build/yardstick; installs torch (2.8 GB)
 	$(BIN)/python -m benchmarks.yardstick
 
 wheel: setup  ## one wheel for every Python, for machines with this glibc or a newer one; in build/wheels
@@ -129,4 +139,4 @@ docs: $(DOCS)/.installed  ## build the documentation into build/site; fails on a
 	$(DOCS)/bin/python -m tools.site build/site
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(LIBRARIES) $(LIBRARIES_MORE) $(DOCS) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/*/.thawd examples/multi_model/store
+	rm -rf $(VENV) $(LIBRARIES) $(LIBRARIES_MORE) $(PEERS) $(DOCS) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/*/.thawd examples/multi_model/store

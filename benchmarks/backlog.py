@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks import serving
+from benchmarks import progress, serving
 from benchmarks.report import AT_MOST, EXACTLY, BenchmarkError, Figure
 
 TITLE = "backlog: files dropped into a bucket at once"
@@ -72,7 +72,10 @@ def measure() -> Sequence[Figure]:
     """
     with serving.thawd(CONFIGURATION, {"function/noop.py": serving.NOOP}) as served:
         serving.invoke(served, "noop", {})
-        loads = [_drop(served, files, number) for number, files in enumerate(LOADS)]
+        loads = [
+            _drop(served, files, number)
+            for number, files in zip(progress.rounds(len(LOADS), "load"), LOADS, strict=True)
+        ]
         invocations = _settled(served) - 1
     small, middle, large = (_median(loads, files) for files in (SMALL, MIDDLE, LARGE))
     peak_mib = {files: max(load.peak_mib for load in loads if load.files == files) for files in (MIDDLE, LARGE)}

@@ -10,8 +10,8 @@ each kind is compared, not the median.
 
 Why: the imports alone take seconds. A snapshot saves them however small the model is.
 
-torch, transformers and safetensors come from ``.venv-libraries`` or from the interpreter that
-``BENCH_LIBRARIES_PYTHON`` names. Without them the benchmark is skipped.
+torch, transformers and safetensors come from ``.venv-libraries``, which `benchmarks.needs` makes, or from the
+interpreter that ``BENCH_LIBRARIES_PYTHON`` names. Without them the benchmark is skipped.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from benchmarks import engine_models
+from benchmarks import engine_models, needs, progress
 from benchmarks.engine_processes import started
 from benchmarks.engine_starts import Rounds, Starts, median, take_turns
-from benchmarks.report import Figure, Skipped
+from benchmarks.report import Figure
 
 TITLE = "engine-libraries: torch with 400 MB, ViT-GPT2 captions with 1 GB, frozen and thawed"
 
@@ -36,16 +36,10 @@ def measure() -> Sequence[Figure]:
     """Measure both ratios and the restore steps.
 
     Raises:
-        Skipped: a library is missing.
+        Skipped: the libraries cannot be installed.
         BenchmarkError: a freeze was refused, or a copy failed or produced a different result.
     """
-    python = engine_models.libraries_python()
-    lacking = engine_models.missing(python, ["torch", "transformers", "tokenizers", "safetensors"])
-    if lacking:
-        raise Skipped(
-            f"{python} lacks {', '.join(lacking)}; install them with `make test-libraries`, "
-            f"or name another interpreter in {engine_models.LIBRARIES_VARIABLE}"
-        )
+    python = needs.libraries()
     torch = _starts("torch_stack", python, TORCH_TIMES)
     captions = _starts("captions", python, CAPTIONS_TIMES)
     return [
@@ -58,7 +52,9 @@ def measure() -> Sequence[Figure]:
 
 
 def _starts(name: str, python: str, times: Rounds) -> Starts:
+    progress.step(f"{name}: make the model, unless it is there")
     workload = engine_models.with_model(name, python)
+    progress.step(f"{name}: load, freeze")
     with engine_models.image_folder() as folder:
         image = folder / "image"
         with started(workload.command, engine_models.environment()) as original:

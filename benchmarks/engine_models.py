@@ -2,7 +2,7 @@
 them.
 
 ONNX Runtime comes from the interpreter that runs the benchmarks (the extra `demo`). torch and transformers come from
-``.venv-libraries`` or from the interpreter that ``BENCH_LIBRARIES_PYTHON`` names.
+the interpreter that `benchmarks.needs.libraries` returns.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,7 @@ from thawd.snapshot import engine
 
 PROGRAMS = Path(__file__).parent / "programs"
 MODELS = serving.BUILD / "bench-models"
-LIBRARIES_VARIABLE = "BENCH_LIBRARIES_PYTHON"
-MAKE_S = 120.0
+MAKE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +67,6 @@ def _native(name: str) -> Path:
     if folder is None or reason is not None:
         raise BenchmarkError(reason or "thawd is not installed with its compiled parts")
     return Path(folder) / name
-
-
-def missing(python: str, needed: Sequence[str]) -> list[str]:
-    """Return those modules of `needed` that the interpreter `python` cannot find; all of them if there is no such
-    interpreter."""
-    look = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
-    try:
-        done = subprocess.run([python, "-c", look, *needed], capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return list(needed)
-    return done.stdout.split()
-
-
-def libraries_python() -> str:
-    """Return the interpreter that is expected to have torch and transformers. It may not exist."""
-    return os.environ.get(LIBRARIES_VARIABLE, str(serving.REPOSITORY / ".venv-libraries/bin/python"))
 
 
 def with_model(name: str, python: str) -> Workload:

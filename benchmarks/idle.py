@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from benchmarks import serving
+from benchmarks import progress, serving
 from benchmarks.report import AT_MOST, Figure
 from thawd.bench import memory
 
@@ -40,6 +40,7 @@ def measure() -> Sequence[Figure]:
             serving.invoke(served, name, {})
         children = memory.descendants(served.pid)
         before_s = serving.cpu_s(served.pid), sum(map(serving.cpu_s, children))
+        progress.step(f"watch for {WATCHED_S:.0f} s")
         # This waits for no event: it lets the measured time pass.
         time.sleep(WATCHED_S)
         after_s = serving.cpu_s(served.pid), sum(map(serving.cpu_s, children))

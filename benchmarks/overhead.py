@@ -17,13 +17,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from benchmarks import echo, load, serving
+from benchmarks import echo, load, progress, serving
 from benchmarks.report import AT_LEAST, AT_MOST, Figure
 
 TITLE = "overhead: a no-op function compared with a plain Starlette echo"
 
 MOST_P50 = 5.0
+TARGET_P50 = 2.2
 LEAST_RATE = 0.2
+TARGET_RATE = 0.4
 CLIENTS = 16
 ROUNDS = 5
 ROUND_S = 2.0
@@ -46,7 +48,7 @@ def measure() -> Sequence[Figure]:
         single, many = [], []
         for url in urls:
             load.drive(url, body=BODY, connections=CLIENTS, duration_s=1.0)
-        for _ in range(ROUNDS):
+        for _ in progress.rounds(ROUNDS):
             single.append([_run(url, 1) for url in urls])
             many.append([_run(url, CLIENTS) for url in urls])
     return [
@@ -57,6 +59,7 @@ def measure() -> Sequence[Figure]:
             AT_MOST,
             MOST_P50,
             f"{_median_p50(single, 1):.0f} us against {_median_p50(single, 0):.0f} us",
+            TARGET_P50,
         ),
         Figure(
             f"rate with {CLIENTS} clients, relative to the echo",
@@ -65,6 +68,7 @@ def measure() -> Sequence[Figure]:
             AT_LEAST,
             LEAST_RATE,
             f"{_median_rate(many, 1):,.0f}/s against {_median_rate(many, 0):,.0f}/s",
+            TARGET_RATE,
         ),
     ]
 

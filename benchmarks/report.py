@@ -23,26 +23,39 @@ class Figure:
         value: the measured number.
         unit: of the value and the bound; ``x`` for a ratio.
         relation: `AT_MOST`, `AT_LEAST` or `EXACTLY`; empty if the value is only shown and has no bound.
-        bound: the value is compared with this number.
+        bound: the value is compared with this number; None if it is not.
         note: the raw numbers that the value is computed from.
+        target: the number that a later version shall reach. The report shows whether the value reaches it. A value that
+            does not is no failure.
     """
 
     name: str
     value: float
     unit: str
     relation: str = ""
-    bound: float = 0.0
+    bound: float | None = None
     note: str = ""
+    target: float | None = None
 
     @property
     def holds(self) -> bool:
         """Return whether the value is within its bound."""
+        return self._within(self.bound)
+
+    @property
+    def reached(self) -> bool:
+        """Return whether the value is within its target."""
+        return self._within(self.target)
+
+    def _within(self, limit: float | None) -> bool:
+        if limit is None:
+            return True
         if self.relation == AT_MOST:
-            return self.value <= self.bound
+            return self.value <= limit
         if self.relation == AT_LEAST:
-            return self.value >= self.bound
+            return self.value >= limit
         if self.relation == EXACTLY:
-            return self.value == self.bound
+            return self.value == limit
         return True
 
 
@@ -58,10 +71,15 @@ def show(title: str, figures: Sequence[Figure]) -> str:
     """Return the figures of one benchmark as aligned lines."""
     lines = [title]
     for figure in figures:
-        judged = f"{figure.relation} {_number(figure.bound)} {figure.unit}" if figure.relation else ""
-        verdict = ("holds" if figure.holds else "FAILS") if figure.relation else ""
+        judged = verdict = aim = ""
+        if figure.bound is not None:
+            judged = f"{figure.relation} {_number(figure.bound)} {figure.unit}"
+            verdict = "holds" if figure.holds else "FAILS"
+        if figure.target is not None:
+            state = "reached" if figure.reached else "not yet"
+            aim = f"target {figure.relation} {_number(figure.target)} {figure.unit}: {state}. "
         value = f"{_number(figure.value)} {figure.unit}"
-        lines.append(f"  {figure.name:<46} {value:>12}  {judged:<18} {verdict:<6} {figure.note}".rstrip())
+        lines.append(f"  {figure.name:<46} {value:>12}  {judged:<18} {verdict:<6} {aim}{figure.note}".rstrip())
     return "\n".join(lines)
 
 
@@ -77,7 +95,8 @@ def write(path: Path, results: dict[str, Sequence[Figure]]) -> None:
         "machine": {"cpus": os.cpu_count(), "kernel": platform.release(), "arch": platform.machine()},
         "python": platform.python_version(),
         "benchmarks": {
-            name: [{**asdict(figure), "holds": figure.holds} for figure in figures] for name, figures in results.items()
+            name: [{**asdict(figure), "holds": figure.holds, "reached": figure.reached} for figure in figures]
+            for name, figures in results.items()
         },
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks import load, serving
+from benchmarks import load, machine, progress, serving
 from benchmarks.report import AT_MOST, BenchmarkError, Figure
 
 TITLE = "runtime-api: a program that uses the Runtime API"
@@ -76,7 +76,7 @@ def measure() -> Sequence[Figure]:
             statistics.median(times_ms),
             "ms",
             AT_MOST,
-            MOST_ROUND_TRIP_MS,
+            machine.bound(MOST_ROUND_TRIP_MS),
             f"99 %: {statistics.quantiles(times_ms, n=100)[98]:.2f} ms",
         ),
         Figure(
@@ -124,7 +124,7 @@ def _functions() -> tuple[float, float]:
             load.drive(url, body=BODY, connections=1, duration_s=1.0)
         rounds = [
             [load.drive(url, body=BODY, connections=1, duration_s=ROUND_S).p50_us for url in urls]
-            for _ in range(ROUNDS)
+            for _ in progress.rounds(ROUNDS)
         ]
     own_us, program_us = (statistics.median(times) for times in zip(*rounds, strict=True))
     return own_us, program_us

@@ -24,7 +24,7 @@ from benchmarks.report import BenchmarkError
 REPOSITORY = Path(__file__).resolve().parents[1]
 BUILD = REPOSITORY / "build"
 
-START_S = 60.0
+START_S = 180.0
 STOP_S = 30.0
 POLL_S = 0.02
 _Answer = TypeVar("_Answer")

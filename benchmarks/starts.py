@@ -21,7 +21,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from benchmarks import serving
+from benchmarks import progress, serving
 from benchmarks.report import AT_LEAST, BenchmarkError, Figure
 
 TITLE = "starts: a function that holds scikit-learn and ONNX Runtime"
@@ -74,7 +74,7 @@ def measure() -> Sequence[Figure]:
             raise BenchmarkError(f"{needed} is not installed; install the extra `demo`")
     waits_ms: dict[str, list[float]] = {"forked": [], "cold": []}
     with serving.thawd(CONFIGURATION, {"function/heavy.py": HANDLER}) as served:
-        for _ in range(COLD_STARTS):
+        for _ in progress.rounds(COLD_STARTS):
             waits_ms["cold"].append(_first_answer_ms(served, "cold"))
             waits_ms["forked"] += [_first_answer_ms(served, "forked") for _ in range(FORKS_PER_COLD_START)]
         fork = _starts(served, "forked", "fork", len(waits_ms["forked"]))

@@ -21,7 +21,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from benchmarks import serving
+from benchmarks import machine, progress, serving
 from benchmarks.report import AT_LEAST, AT_MOST, BenchmarkError, Figure
 from thawd.gateway.function_urls.table import url_id
 
@@ -61,6 +61,7 @@ def measure() -> Sequence[Figure]:
     """Measure delay, rate, and memory for clients that do not read."""
     with serving.thawd(CONFIGURATION, {"stream.py": CODE}) as served:
         _read_all(served, {"mib": LARGE_MIB})
+        progress.step("parts, then bytes, then clients that do not read")
         delays_ms = _delays_ms(served)
         begun_s = time.perf_counter()
         _read_all(served, {"mib": LARGE_MIB})
@@ -72,10 +73,12 @@ def measure() -> Sequence[Figure]:
             statistics.median(delays_ms),
             "ms",
             AT_MOST,
-            MOST_DELAY_MS,
+            machine.bound(MOST_DELAY_MS),
             f"99 %: {statistics.quantiles(delays_ms, n=100)[98]:.2f} ms",
         ),
-        Figure("rate of one stream", rate_mib_s, "MiB/s", AT_LEAST, LEAST_MIB_S, f"{LARGE_MIB} MiB"),
+        Figure(
+            "rate of one stream", rate_mib_s, "MiB/s", AT_LEAST, LEAST_MIB_S / machine.slowness(), f"{LARGE_MIB} MiB"
+        ),
         Figure(
             "server's memory for a client that does not read",
             held_mib / UNREAD,

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import serving, yardstick_report
+from benchmarks import needs, progress, serving, yardstick_report
 from benchmarks.report import BenchmarkError, Skipped
 from benchmarks.yardstick_report import Told, Workload
 from thawd.bench import runs
@@ -42,8 +42,9 @@ def main(names: Sequence[str]) -> int:
     measured: list[Workload] = []
     told: list[Told] = []
     left_out: dict[str, str] = {}
-    for name in names or known:
+    for number, name in enumerate(names or known, start=1):
         print(f"\n{name}", flush=True)
+        progress.part(f"{number} of {len(names or known)}, {name}")
         try:
             asked = tomllib.loads((EXAMPLES / name / "yardstick.toml").read_text())
             if "target" in asked:
@@ -70,14 +71,20 @@ def _told(name: str, asked: dict[str, Any]) -> Told:
     """Run a workload that measures itself and return what it prints."""
     program, *arguments = asked["command"]
     command = [sys.executable, str(EXAMPLES / name / program), *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    print(done.stdout, flush=True)
-    return Told(asked["title"], done.stdout, done.returncode == 0)
+    progress.step("the example measures itself")
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            lines.append(line)
+    return Told(asked["title"], "".join(lines), process.returncode == 0)
 
 
 def _measure(name: str, asked: dict[str, Any]) -> Workload:
     folder = EXAMPLES / name
-    _check_libraries(folder)
+    if LIBRARIES in (folder / "thawd.toml").read_text():
+        needs.libraries()
+    progress.step("make the models, unless they are there")
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLES)}
     program, *arguments = asked.get("prepare", ["run.py", "prepare"])
     _run([sys.executable, str(folder / program), *arguments], folder, environment)
@@ -85,18 +92,9 @@ def _measure(name: str, asked: dict[str, Any]) -> Workload:
     config = local if local.exists() and "BENCH_LIBRARIES_PYTHON" in os.environ else folder / "thawd.toml"
     result = OUTPUT / f"{name}.json"
     result.unlink(missing_ok=True)
+    progress.step(f"{asked['requests']:,} requests for each of {', '.join(ENGINES)}")
     _run(_command(asked, config, result), folder, dict(os.environ), accepted=(0, EXIT_WRONG_ANSWERS))
     return Workload(name, asked, tuple(runs.read_json(result)))
-
-
-def _check_libraries(folder: Path) -> None:
-    from benchmarks import engine_models
-
-    if LIBRARIES not in (folder / "thawd.toml").read_text():
-        return
-    python = engine_models.libraries_python()
-    if lacking := engine_models.missing(python, ["torch", "transformers"]):
-        raise Skipped(f"{python} lacks {', '.join(lacking)}; install them with `make example-captions`")
 
 
 def _command(asked: dict[str, Any], config: Path, result: Path) -> list[str]:

@@ -98,7 +98,9 @@ def main() -> int:
     choices = ["all", "prepare"]
     parser.add_argument("what", nargs="?", choices=choices, default="all", help="prepare: make only the models")
     parser.add_argument(
-        "--at-most", type=float, help="fail if a miss served from a snapshot takes longer than this many hits (p50)"
+        "--at-most",
+        type=float,
+        help="fail if a snapshot's miss adds more than this part of what reading the file adds to a hit (p50)",
     )
     parser.add_argument("--keep", action="store_true", help="keep the versions of `single` and their snapshots")
     given = parser.parse_args()
@@ -145,9 +147,10 @@ def run(given: argparse.Namespace) -> None:
                 tidy(server)
     step("stop", "done")
     if given.at_most is not None:
-        step("bound", f"a miss by a snapshot took {ratio:.2f} times a hit; at most {given.at_most:g}")
+        what = f"a miss served from a snapshot adds {ratio:.2f} times as much to a hit as reading the file"
+        step("bound", f"{what}; at most {given.at_most:g}")
         if ratio > given.at_most:
-            raise DemoError(f"a miss took {ratio:.2f} times a hit, more than {given.at_most:g}")
+            raise DemoError(f"{what}, more than {given.at_most:g} times")
 
 
 def make_models(store: Path, given: argparse.Namespace) -> None:
@@ -343,7 +346,9 @@ def compare(server: Server, names: list[str], expected: dict[str, npt.NDArray[np
     """Measure the three ways with the same requests in the same order, and compare each answer with the model run here.
 
     Returns:
-        How many times as long a miss took as a hit with the last way, a snapshot for each model.
+        The time that a miss adds to a hit (p50) with a snapshot for each model, divided by the time that it adds if the
+        handler reads the file. Both times are those of a start or a load, so that the ratio depends less on the machine
+        than a ratio to a hit, which is an inference.
 
     Raises:
         DemoError: an answer differs.
@@ -356,13 +361,14 @@ def compare(server: Server, names: list[str], expected: dict[str, npt.NDArray[np
     }
     say(f"\n    {requests} requests, each for one of {len(names)} models at random, memory for 10 of them\n")
     say(f"    {'way':<24} {'hits':>5} {'p50':>9} {'misses':>7} {'p50':>9} {'p99':>9} {'miss / hit':>11}")
+    added_ms = []
     for title, function_of in ways.items():
         times = measure(server, function_of, names, expected, requests)
         say(row(title, times))
-        ratio = statistics.median(times.miss) / statistics.median(times.hit)
+        added_ms.append(statistics.median(times.miss) - statistics.median(times.hit))
     say("")
     step("check", f"all {requests * len(ways)} answers are those of the models run directly")
-    return ratio
+    return added_ms[-1] / added_ms[0]
 
 
 def measure(

@@ -1,0 +1,201 @@
+"""thawd against other model servers, LitServe and BentoML, on the same work.
+
+What: answers a second, median and 99th percentile of the latency with 1, 16 and 64 clients, of thawd's route divided by
+the peer's. Three kinds of work: a small ONNX classifier (64 numbers in, a label out), ResNet-50 v2, which computes for
+tens of milliseconds, and a handler that sleeps 20 ms.
+
+How: all servers of a work run all the time, and the same client loads one after another; the others are idle then. A
+ratio is taken in each round, and the median of the rounds counts. The peers serve in several settings. Each figure is
+the ratio to the setting with which thawd compares worst, so that for each figure the peers are at their best. thawd
+runs with ``admission = "cores"``. In the same rounds it is compared with ``admission = "all"``, where no request waits.
+
+Why: fast starts are of no use if the requests after them are slow.
+
+The peers are installed into ``.venv-peers`` (the extra `bench-peers`), by this benchmark alone.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+
+from benchmarks import engine_models, load, needs, peer_servers, progress
+from benchmarks.load import Measured
+from benchmarks.peer_servers import Setting
+from benchmarks.report import AT_LEAST, AT_MOST, BenchmarkError, Figure
+
+TITLE = "peers: thawd's route against LitServe and BentoML at their best settings"
+
+CLIENTS = (1, 16, 64)
+ROUNDS = 5
+SLOW_ROUNDS = 3
+ROUND_S = 2.0
+WARM_UP_S = 1.0
+REQUESTS_PER_CLIENT = 3
+LEAST_REQUESTS = 30
+OURS = "thawd"
+ALL = 'admission = "all"'
+_CORES = len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A kind of work, and the settings with which it is served.
+
+    Attributes:
+        kind: of `programs/peer_work.py`.
+        settings: of the peers.
+        memory_mb: of thawd's function.
+        threads: of one inference in it.
+        is_slow: a request takes so long that a load is a number of requests instead of a time.
+        targets: of the ratios to the peers (`rate`, `p50`, `p99`) and to ``admission = "all"`` (`rate_of_all`).
+        held: targets that are bounds already, as pairs of number of clients and key.
+    """
+
+    kind: str
+    settings: Sequence[Setting]
+    memory_mb: int
+    threads: int
+    is_slow: bool
+    targets: Mapping[str, float]
+    held: frozenset[tuple[int, str]]
+
+    def served(self, admission: str, models: str) -> AbstractContextManager[str]:
+        """Serve this work with thawd; the context is its URL."""
+        return peer_servers.thawd(admission, self.kind, models, threads=self.threads, memory_mb=self.memory_mb)
+
+
+WORKS = (
+    Work(
+        "classifier",
+        (
+            Setting("LitServe", "classifier"),
+            Setting("LitServe, fast queue", "classifier", fast_queue=True),
+            Setting("LitServe, batches", "classifier", batch=16, window_s=0.002),
+            Setting("BentoML", "classifier", is_async=True),
+        ),
+        memory_mb=256,
+        threads=1,
+        is_slow=False,
+        targets={"rate": 1.5, "p50": 0.8, "p99": 0.8},
+        held=frozenset({(1, "p50"), (16, "rate"), (16, "p50"), (16, "p99"), (64, "rate"), (64, "p50")}),
+    ),
+    Work(
+        "resnet50",
+        (
+            Setting("LitServe", "resnet50", threads=_CORES),
+            Setting("LitServe, a worker for each core", "resnet50", workers=_CORES),
+            Setting("BentoML", "resnet50", threads=_CORES),
+        ),
+        memory_mb=1024,
+        threads=1,
+        is_slow=True,
+        targets={"rate": 1.0, "p99": 1.0},
+        held=frozenset(),
+    ),
+    Work(
+        "sleep",
+        (Setting("LitServe", "sleep"), Setting("BentoML", "sleep")),
+        memory_mb=128,
+        threads=1,
+        is_slow=False,
+        targets={"rate_of_all": 0.95},
+        held=frozenset({(64, "rate_of_all")}),
+    ),
+)
+
+
+def measure() -> Sequence[Figure]:
+    """Measure the ratios of all kinds of work.
+
+    Raises:
+        Skipped: the peers cannot be installed.
+        BenchmarkError: a server did not start, or two servers answered the same request differently.
+    """
+    python = needs.peers()
+    progress.step("make the models, unless they are there")
+    models = engine_models.with_model("peer_models", sys.executable).argument
+    return [figure for work in WORKS for figure in _figures(work, _measure(work, python, models))]
+
+
+def _measure(work: Work, python: str, models: str) -> dict[int, list[dict[str, Measured]]]:
+    """Load all servers in rounds. Return the rounds by the number of clients."""
+    rounds: dict[int, list[dict[str, Measured]]] = {clients: [] for clients in CLIENTS}
+    with ExitStack() as stack:
+        urls = {}
+        for name, admission in ((OURS, "cores"), (ALL, "all")):
+            progress.step(f"{work.kind}: start {name}")
+            urls[name] = stack.enter_context(work.served(admission, models))
+        for setting in work.settings:
+            progress.step(f"{work.kind}: start {setting.name}")
+            urls[setting.name] = stack.enter_context(setting.serving(python, models))
+        labels = {name: peer_servers.label(url) for name, url in urls.items()}
+        if len(set(labels.values())) > 1:
+            raise BenchmarkError(f"the servers answer the same request differently: {labels}")
+        progress.step(f"{work.kind}: warm up")
+        for url in urls.values():
+            load.drive(url, body=peer_servers.BODY, connections=CLIENTS[-1], duration_s=WARM_UP_S)
+        for _ in progress.rounds(SLOW_ROUNDS if work.is_slow else ROUNDS, f"{work.kind}: round"):
+            for clients, measured in rounds.items():
+                measured.append({name: _load(url, clients, is_slow=work.is_slow) for name, url in urls.items()})
+    return rounds
+
+
+def _load(url: str, clients: int, *, is_slow: bool) -> Measured:
+    if not is_slow:
+        return load.drive(url, body=peer_servers.BODY, connections=clients, duration_s=ROUND_S)
+    requests = max(LEAST_REQUESTS, REQUESTS_PER_CLIENT * clients)
+    return load.send(url, body=peer_servers.BODY, headers={}, connections=clients, requests=requests)
+
+
+def _figures(work: Work, rounds: Mapping[int, Sequence[Mapping[str, Measured]]]) -> list[Figure]:
+    figures = []
+    for clients, measured in rounds.items():
+        for key, attribute, relation in (
+            ("rate", "rate_per_s", AT_LEAST),
+            ("p50", "p50_us", AT_MOST),
+            ("p99", "p99_us", AT_MOST),
+        ):
+            ratios = {one.name: _ratio(measured, attribute, one.name) for one in work.settings}
+            worst = (min if relation == AT_LEAST else max)(ratios, key=lambda name: ratios[name])
+            figures.append(_figure(work, clients, key, relation, ratios[worst], _note(measured, attribute, worst)))
+        figures.append(
+            _figure(
+                work,
+                clients,
+                "rate_of_all",
+                AT_LEAST,
+                _ratio(measured, "rate_per_s", ALL),
+                _note(measured, "rate_per_s", ALL),
+            )
+        )
+    return figures
+
+
+def _figure(work: Work, clients: int, key: str, relation: str, value: float, note: str) -> Figure:
+    what = {"rate": "rate, of the best peer's", "rate_of_all": f"rate, of that with {ALL}"}.get(
+        key, f"{key}, of the best peer's"
+    )
+    name = f"{work.kind}, {clients} at a time: {what}"
+    target = work.targets.get(key)
+    bound, target = (target, None) if (clients, key) in work.held else (None, target)
+    return Figure(name, value, "x", relation, bound, note, target)
+
+
+def _ratio(measured: Sequence[Mapping[str, Measured]], attribute: str, other: str) -> float:
+    """Return the median over the rounds of thawd's value, divided by that of `other`."""
+    return statistics.median(
+        float(getattr(each[OURS], attribute)) / getattr(each[other], attribute) for each in measured
+    )
+
+
+def _note(measured: Sequence[Mapping[str, Measured]], attribute: str, other: str) -> str:
+    """Return the medians of thawd and of `other` as text."""
+    ours, theirs = (statistics.median(getattr(each[name], attribute) for each in measured) for name in (OURS, other))
+    if attribute == "rate_per_s":
+        return f"{ours:,.0f}/s against {theirs:,.0f}/s of {other}"
+    return f"{ours / 1000:,.1f} ms against {theirs / 1000:,.1f} ms of {other}"
