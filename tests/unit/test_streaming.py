@@ -107,7 +107,11 @@ def test_called_as_an_ordinary_handler_it_returns_the_whole_answer() -> None:
         stream.set_status(201, {"x": "1"})
         stream.write(event)
 
-    assert (plain("hi", None), plain.__name__, plain.__doc__) == ("hi!", "plain", "What it does.")
+    assert (plain("hi", None), plain.__name__, plain.__doc__) == (
+        "hi!",
+        "plain",
+        "Call the handler without streaming and return what it does.",
+    )
     assert http("hi", None) == {"statusCode": 201, "headers": {"x": "1"}, "body": "hi", "isBase64Encoded": False}
     assert http(b"\xff", None)["isBase64Encoded"] is True
     assert plain(b"\xff", None) == {
