@@ -120,7 +120,7 @@ class Draft:
         assert PAGE + len(tables) <= self.data_offset
         header = {
             "magic": b"THAWDIMG",
-            "layout": 2,
+            "layout": 3,
             "architecture": 62,
             "tables_checksum": checksum(tables),
             "file_bytes": self.data_offset + len(self.data),

@@ -208,7 +208,7 @@ REPORT = """\
 /snapshots/captions.image
   frozen 2026-11-06 21:20:00 UTC, process 4242, 11 threads, 20 descriptors, 12 mappings in 18 operations
   file of 300.02 MiB, taking 275.00 on disk; 259.04 MiB of memory in it, mapped at the thaw
-  layout 2, x86-64, mode 0600, owner 1000
+  layout 3, x86-64, mode 0600, owner 1000
 
 Memory, MiB
   kind            mappings    mapped  stored

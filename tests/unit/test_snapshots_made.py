@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from thawd.environments.starts.engine_files import Engine
 from thawd.environments.starts.launcher import Launcher
-from thawd.environments.starts.snapshots import Engine, FreezeResult, Snapshots
+from thawd.environments.starts.snapshots import FreezeResult, Snapshots
 from thawd.environments.starts.template import FrozenHead
 from thawd.snapshot.store.images import SnapshotStore
 
