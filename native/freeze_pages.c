@@ -35,7 +35,7 @@ _Static_assert(sizeof(struct pm_scan_arg) == 96, "part of the ioctl's number");
 
 // A page is stored whole if more of its words differ from the earlier image. A stored word takes as much space as two
 // words of a page, and thaw takes longer for it.
-#define WORDS_MOST 64
+#define WORDS_MOST 128
 #define PAGE_WORDS (IMAGE_PAGE / 8)
 
 // The image that this mapping maps; NULL if it maps none. Only a copy that is frozen again has such mappings.

@@ -14,7 +14,8 @@ from typing import Any, Dict, List, NoReturn
 from thawd.runtime import freezing, process
 from thawd.runtime.channel import Channel
 from thawd.runtime.init_files import SourceFiles, Stamp, changed, file_of
-from thawd.snapshot import engine
+from thawd.snapshot import engine, uniqueness
+from thawd.snapshot.connections import Openings
 from thawd.wire import frames
 
 _CONTROL, _SERVICES, _LIFELINE = frames.DESCRIPTORS
@@ -30,7 +31,9 @@ def run(channel: Channel, *, started_s: float) -> List[Stamp]:
     Returns:
         The stamps of the files that the base was loaded from.
     """
-    original = dict(os.environ)
+    # Not os.environ: the interpreter itself may have set LC_CTYPE, which then remains.
+    started_with = uniqueness.started_with()
+    original = {os.fsdecode(name): os.fsdecode(value) for name, value in started_with.items()}
     filters = process.seccomp_filters()
     sources = SourceFiles()
     sources.watch()
@@ -43,6 +46,7 @@ def run(channel: Channel, *, started_s: float) -> List[Stamp]:
     channel.send(frames.STAGE, {"stage": "freezing"})
     own_pid, library = os.getpid(), request.head["library"]
     stamps = sources.stamps([])
+    _rehearse()
     outcome, head = freezing.freeze(request.head, filters, any_port=[])
     if outcome is None or not outcome.restored:
         facts = {"init_ms": 0.0, "fork_refused": None, "answers_differ": False}
@@ -64,8 +68,17 @@ def run(channel: Channel, *, started_s: float) -> List[Stamp]:
     return stamps
 
 
+def _rehearse() -> None:
+    """Do once what every copy does before init, so that its memory differs less from the base afterwards."""
+    openings = Openings("/")
+    openings.watch()
+    openings.stop()
+    frames.encode(frames.READY, {"before_init": state()})
+
+
 def report(channel: Channel) -> NoReturn:
     """Report the state of this process, which has no base, and end it."""
+    _rehearse()
     channel.send(frames.READY, {"before_init": state()})
     os._exit(0)
 

@@ -25,6 +25,8 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     process.limit_descriptors()
     process.set_up_output()
     channel = Channel(control)
+    hooks.install()
+    sdk.install()
     base: Sequence[Any] = ()
     of_base = mode == "base"
     if mode in ("base", "bare"):
@@ -34,8 +36,6 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
         # From here on this is a thawed copy of the base, which loads a function.
         mode, started_s = "snapshot", time.monotonic()
     logs.install()
-    hooks.install()
-    sdk.install()
     aws_guard.install()
     services.connect(service)
     if mode == "bare":

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from thawd import __version__
+from thawd.environments import sdk
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts.engine_files import Engine
 from thawd.environments.starts.kinds import Starter, Thawable, ThawFailedError
@@ -46,6 +47,7 @@ _STARTUP = (
     "PATH",
     "PYTHONFAULTHANDLER",
     "PYTHONPATH",
+    sdk.VARIABLE,
     "TZ",
 )
 # Beginnings of the names of variables that the interpreter, the dynamic loader or the C library reads when a process
