@@ -80,7 +80,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_limits: bool = False
     log_max_mb: int = 10
     snapshots: str = "auto"
-    bases: str = "auto"
+    bases: str = "off"
     snapshots_max_mb: int = 20_480
     # Source: Lambda developer guide, "SnapStart": a snapshot that was not used for 14 days is deleted.
     snapshots_max_age_s: float = 1_209_600.0

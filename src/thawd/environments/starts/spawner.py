@@ -74,7 +74,7 @@ class Spawner:
     def _spawned(self, environment: Environment) -> None:
         self.on_spawned(environment)
 
-    def use_snapshots(self, engine: Engine, store: SnapshotStore, *, bases: bool = True) -> None:
+    def use_snapshots(self, engine: Engine, store: SnapshotStore, *, bases: bool = False) -> None:
         """From now on, freeze versions and thaw their images; with `bases`, make images over bases."""
         self._snapshots = Snapshots(engine, store, self._starter, self._launcher, bases=bases)
         self._unfrozen = None
