@@ -205,6 +205,7 @@ def whole() -> Draft:
     draft.records["signals"] = [{} for _ in range(64)]
     draft.records["signals"][1] = {"handler": 0x7F1000000100, "flags": 0x14000000, "restorer": 0x7F1000000200}
     draft.records["signals"][12] = {"handler": 1}
+    draft.records["words"] = [{"address": HEAP + 8, "value": 1}, {"address": ARENA + 16, "value": (1 << 64) - 1}]
     return draft
 
 

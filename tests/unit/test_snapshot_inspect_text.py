@@ -194,7 +194,7 @@ def test_a_report_of_all_rows_has_every_mapping(place: Path) -> None:
 
 def test_a_report_of_little_says_none(place: Path) -> None:
     draft = whole()
-    draft.records.update(descriptors=[], epoll=[], objects=[], files=draft.records["files"])
+    draft.records.update(descriptors=[], epoll=[], objects=[], words=[], files=draft.records["files"])
     draft.records["operations"] = [
         operation("ANONYMOUS", address, 8) for address in (STACK, ARENA, LIBRARY)
     ]  # fmt: skip
