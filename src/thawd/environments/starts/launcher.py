@@ -413,7 +413,9 @@ def _error_of(status_read: int) -> int:
 
     The pipe closes when thawd-thaw executes the program.
     """
-    if not select.select([status_read], [], [], _EXECUTION_S)[0]:
+    poll = select.poll()  # select(2) accepts only descriptors below 1,024
+    poll.register(status_read, select.POLLIN)
+    if not poll.poll(_EXECUTION_S * 1000):
         return 0
     text = os.read(status_read, 4)
     return int.from_bytes(text, sys.byteorder) if len(text) == 4 else 0
