@@ -80,6 +80,7 @@ static int check_sections(struct checking *c) {
         sizeof(struct socket_option),
         sizeof(struct ring_state),
         sizeof(struct signal_action),
+        sizeof(struct changed_word),
         1,
         1,
     };
@@ -192,6 +193,15 @@ static int check_sockets(struct checking *c) {
     return 0;
 }
 
+static int check_words(struct checking *c) {
+    const struct changed_word *words = records(c, SECTION_WORDS);
+    for (uint32_t i = 0; i < count(c, SECTION_WORDS); i++)
+        if (words[i].address % 8 || words[i].address < IMAGE_PAGE || words[i].address >= USER_SPACE_END ||
+            in_zone(words[i].address, 8) || (i && words[i].address <= words[i - 1].address))
+            return bad(c, "a changed word has an address that is not valid", i);
+    return 0;
+}
+
 static int check_threads(struct checking *c) {
     const struct thread_state *threads = records(c, SECTION_THREADS);
     for (uint32_t i = 0; i < count(c, SECTION_THREADS); i++)
@@ -221,5 +231,5 @@ int image_check(const void *tables, uint64_t tables_bytes, uint64_t file_bytes, 
     for (uint32_t i = 0; i < count(c, SECTION_DESCRIPTORS); i++)
         if (check_descriptor(c, descriptors, i))
             return -1;
-    return check_sockets(c) || check_rings(c) ? -1 : 0;
+    return check_sockets(c) || check_rings(c) || check_words(c) ? -1 : 0;
 }

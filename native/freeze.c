@@ -115,6 +115,7 @@ static int make_tables(struct freezing *f) {
         {&f->sections[SECTION_OPTIONS], sizeof(struct socket_option), 4u << 20},
         {&f->sections[SECTION_RINGS], sizeof(struct ring_state), 1u << 16},
         {&f->sections[SECTION_SIGNALS], sizeof(struct signal_action), 1u << 16},
+        {&f->sections[SECTION_WORDS], sizeof(struct changed_word), 16u << 20},
         {&f->sections[SECTION_VDSO], 1, 1u << 20},
         {&f->sections[SECTION_STRINGS], 1, 16u << 20},
     };
@@ -124,7 +125,7 @@ static int make_tables(struct freezing *f) {
     void *scratch =
         mmap(0, f->scratch_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (scratch == MAP_FAILED)
-        return fail(f, "open", -errno, "there is no address space for the tables, some 180 MiB");
+        return fail(f, "open", -errno, "there is no address space for the tables, some 200 MiB");
     f->scratch = (uint64_t)scratch;
     unsigned char *at = (unsigned char *)scratch + PARKING_BYTES;
     for (unsigned i = 0; i < sizeof wanted / sizeof *wanted; i++) {

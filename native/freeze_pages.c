@@ -1,5 +1,6 @@
 // Runs in the process that is frozen. Finds the pages that must be stored: those pages of private mappings that differ
-// from their file or, without a file, from zeros.
+// from their file or, without a file, from zeros. Of a page that differs little from an earlier image, only the words
+// that differ are stored.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -32,25 +33,28 @@ _Static_assert(sizeof(struct pm_scan_arg) == 96, "part of the ioctl's number");
 #define ENTRY_SWAPPED (UINT64_C(1) << 62)
 #define ENTRY_OF_FILE (UINT64_C(1) << 61)
 
-// Whether this mapping maps an image in place of anonymous memory. That is so in a copy that is frozen again.
-static int is_anonymous_of_image(const struct mapping *mapping) {
+// A page is stored whole if more of its words differ from the earlier image. A stored word takes as much space as two
+// words of a page, and thaw takes longer for it.
+#define WORDS_MOST 128
+#define PAGE_WORDS (IMAGE_PAGE / 8)
+
+// The image that this mapping maps; NULL if it maps none. Only a copy that is frozen again has such mappings.
+static const struct landed_image *image_of(const struct mapping *mapping) {
     for (uint32_t i = 0; i < thawd_landing.image_count; i++) {
         const struct landed_image *image = &thawd_landing.images[i];
         if (mapping->inode == image->inode && mapping->device == image->device)
-            return mapping->offset >= image->anonymous_offset;
+            return image;
     }
     return 0;
 }
 
 // Records that pages [start, end) of a mapping must be stored. The kernel may report pages twice or out of order. The
 // recorded ranges of a mapping must be in order and must not overlap, so a range that touches, overlaps or precedes an
-// earlier one is merged with it.
-static int add_range(struct freezing *f, uint32_t mapping, uint64_t start, uint64_t end) {
-    if (start >= end)
-        return 0;
+// earlier one is merged with it; so is one behind a gap of `gap` bytes or less.
+static int add_pages(struct freezing *f, uint32_t mapping, uint64_t start, uint64_t end, uint64_t gap) {
     while (f->ranges.count) {
         struct range *last = AT(f->ranges, struct range, f->ranges.count - 1);
-        if (last->mapping != mapping || (start > last->end && start - last->end > MERGE_BYTES))
+        if (last->mapping != mapping || (start > last->end && start - last->end > gap))
             break;
         start = last->start < start ? last->start : start;
         end = last->end > end ? last->end : end;
@@ -61,9 +65,78 @@ static int add_range(struct freezing *f, uint32_t mapping, uint64_t start, uint6
         return refuse(f, "pages",
                       "memory is in more separate pieces than an image can hold; unmap some, or use larger pieces", "");
     const struct mapping *in = AT(f->mappings, struct mapping, mapping);
-    int of_file = in->path != NO_INDEX && !in->deleted && in->inode && !is_anonymous_of_image(in);
-    *range = (struct range){start, end, mapping, (uint32_t)of_file};
+    const struct landed_image *image = image_of(in);
+    int is_anonymous = image && in->offset >= image->anonymous_offset;
+    int of_file = in->path != NO_INDEX && !in->deleted && in->inode && !is_anonymous;
+    *range = (struct range){start, end, mapping, (uint32_t)of_file, image && !in->deleted};
     return 0;
+}
+
+static int add_words(struct freezing *f, const uint64_t *page, const uint64_t *before) {
+    for (unsigned i = 0; i < PAGE_WORDS; i++) {
+        if (page[i] == before[i])
+            continue;
+        struct changed_word *word = table_add(&f->sections[SECTION_WORDS]);
+        if (!word)
+            return -1;
+        *word = (struct changed_word){(uint64_t)&page[i], page[i]};
+    }
+    return 0;
+}
+
+// Compares a page with the same page of the image: records nothing if they are equal, else the words or the page.
+static int compare_page(struct freezing *f, uint32_t mapping, uint64_t address, const uint64_t *before) {
+    const uint64_t *page = (const uint64_t *)address;
+    unsigned differ = 0;
+    for (unsigned i = 0; i < PAGE_WORDS; i++)
+        differ += page[i] != before[i];
+    if (!differ)
+        return 0;
+    struct table *words = &f->sections[SECTION_WORDS];
+    uint32_t count = words->count;
+    int may_write = AT(f->mappings, struct mapping, mapping)->protection & 2;
+    if (may_write && differ <= WORDS_MOST && !add_words(f, page, before))
+        return 0;
+    words->count = count;
+    return add_pages(f, mapping, address, address + IMAGE_PAGE, 0);
+}
+
+// Records what differs from the image between `start` and `end` of a mapping of that image.
+static int add_difference(struct freezing *f, uint32_t index, uint64_t start, uint64_t end) {
+    const struct mapping *mapping = AT(f->mappings, struct mapping, index);
+    // The first half of this area holds the kernel's list of pages.
+    unsigned char *before = f->text.base + f->text.capacity_bytes / 2;
+    uint64_t most = f->text.capacity_bytes / 2;
+    int fd = sys_open((const char *)f->sections[SECTION_STRINGS].base + mapping->path, O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return fail(f, "pages", fd, "the image of which this process is a copy cannot be opened");
+    int result = 0;
+    while (!result && start < end) {
+        uint64_t bytes = end - start < most ? end - start : most;
+        long got = sys_pread(fd, before, bytes, mapping->offset + (start - mapping->start));
+        if (got < IMAGE_PAGE) { // behind the end of the image
+            result = add_pages(f, index, start, end, 0);
+            break;
+        }
+        uint64_t stop = start + (uint64_t)got / IMAGE_PAGE * IMAGE_PAGE;
+        for (; !result && start < stop; start += IMAGE_PAGE, before += IMAGE_PAGE)
+            result = compare_page(f, index, start, (const uint64_t *)before);
+        before = f->text.base + f->text.capacity_bytes / 2;
+    }
+    sys_close(fd);
+    return result;
+}
+
+static int add_range(struct freezing *f, uint32_t index, uint64_t start, uint64_t end) {
+    if (start >= end)
+        return 0;
+    const struct mapping *mapping = AT(f->mappings, struct mapping, index);
+    // A page may be reported twice, but words must be recorded once.
+    const struct table *words = &f->sections[SECTION_WORDS];
+    uint64_t last = words->count ? AT(*words, struct changed_word, words->count - 1)->address : 0;
+    if (!image_of(mapping) || mapping->deleted || !(mapping->protection & 1) || start < last)
+        return add_pages(f, index, start, end, MERGE_BYTES);
+    return add_difference(f, index, start, end);
 }
 
 static uint64_t later(uint64_t a, uint64_t b) {
@@ -114,7 +187,7 @@ static int read_entries(struct freezing *f, uint32_t index, uint64_t at) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, index);
     uint64_t *entries = (uint64_t *)f->text.base;
     while (at < mapping->end) {
-        uint64_t left = (mapping->end - at) / IMAGE_PAGE * 8, most = f->text.capacity_bytes;
+        uint64_t left = (mapping->end - at) / IMAGE_PAGE * 8, most = f->text.capacity_bytes / 2;
         long got = sys_pread(f->pagemap_fd, entries, left < most ? left : most, at / IMAGE_PAGE * 8);
         if (got <= 0)
             return fail(f, "pages", got ? got : -EIO, "/proc/self/pagemap cannot be read");

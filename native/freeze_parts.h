@@ -47,7 +47,8 @@ struct mapping {
 struct range {
     uint64_t start, end;
     uint32_t mapping;
-    uint32_t of_file; // 1: the pages differ from those of a file; 0: from zeros
+    uint32_t of_file;  // 1: the pages differ from those of a file; 0: from zeros
+    uint32_t of_image; // 1: the mapping is of an earlier image
 };
 
 // The contents of a pipe, or of one end of a pair of sockets.

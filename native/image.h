@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define IMAGE_MAGIC "THAWDIMG"
-#define IMAGE_LAYOUT 2
+#define IMAGE_LAYOUT 3
 #define IMAGE_ARCHITECTURE_X86_64 62 // EM_X86_64
 #define IMAGE_PAGE 4096
 
@@ -34,6 +34,7 @@ enum section {
     SECTION_OPTIONS,     // struct socket_option; the options of one socket are adjacent
     SECTION_RINGS,       // struct ring_state
     SECTION_SIGNALS,     // struct signal_action, of the signals 1 to 64
+    SECTION_WORDS,       // struct changed_word, in the order of their addresses
     SECTION_VDSO,        // bytes: the code pages of the vDSO
     SECTION_STRINGS,     // bytes: paths and names, each ended by a NUL
     SECTION_COUNT
@@ -273,6 +274,13 @@ struct signal_action {
     uint64_t handler, flags, restorer, mask;
 };
 
+// Eight bytes by which a page differs from the page of an earlier image that is mapped there. The addresses are
+// multiples of 8, in private mappings that may be read and written.
+struct changed_word {
+    uint64_t address;
+    uint64_t value;
+};
+
 // A 64-bit checksum that detects damaged and incompletely written tables. It does not protect against forgery; the
 // image's owner and mode do that. Begins with h = bytes. For each word, the last one padded with zeros:
 // h = (h ^ word) * K, then h ^= h >> 29.
@@ -306,5 +314,6 @@ _Static_assert(sizeof(struct socket_state) == 264, "on disk");
 _Static_assert(sizeof(struct socket_option) == 32, "on disk");
 _Static_assert(sizeof(struct ring_state) == 48, "on disk");
 _Static_assert(sizeof(struct signal_action) == 32, "on disk");
+_Static_assert(sizeof(struct changed_word) == 16, "on disk");
 
 #endif

@@ -14,6 +14,7 @@
 #define STACK_USUAL (UINT64_C(8) << 20)
 #define STACK_MOST (UINT64_C(256) << 20)
 #define COPY_MOST (UINT64_C(4) << 20)
+#define COPY_OF_IMAGE_MOST (16 * IMAGE_PAGE)
 #define STACK_GUARD (UINT64_C(1) << 20) // the kernel's stack_guard_gap
 
 static const char *path_of(struct freezing *f, const struct mapping *mapping) {
@@ -131,14 +132,6 @@ static int plan_base(struct freezing *f, uint32_t index) {
                : 0;
 }
 
-// Whether this mapping maps an image. That is so in a copy that is frozen again.
-static int is_of_image(const struct mapping *mapping) {
-    for (uint32_t i = 0; i < thawd_landing.image_count; i++)
-        if (mapping->inode == thawd_landing.images[i].inode && mapping->device == thawd_landing.images[i].device)
-            return 1;
-    return 0;
-}
-
 // Whether the file of this mapping is a program or a library: then it is also mapped executable.
 static int is_of_program(struct freezing *f, const struct mapping *mapping) {
     for (uint32_t i = 0; i < f->mappings.count; i++) {
@@ -152,13 +145,15 @@ static int is_of_program(struct freezing *f, const struct mapping *mapping) {
 // Whether thaw copies this data instead of mapping the image. It copies the main thread's stack (see thaw_space.c). It
 // also copies changed pages of a data file, because after madvise(MADV_DONTNEED) they must show the file's contents
 // again; if there are too many of them, they are mapped nevertheless, and that advice fails. Changed pages of programs
-// and libraries are mapped, since no code gives that advice for them.
+// and libraries are mapped, since no code gives that advice for them. Of an earlier image's memory, few changed pages
+// are copied: a mapping for each would cost more.
 static int is_copied(struct freezing *f, const struct range *range) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, range->mapping);
     if (f->request->flags & FREEZE_COPY || is_stack(f, mapping))
         return 1;
-    return range->of_file && range->end - range->start <= COPY_MOST && !is_of_program(f, mapping) &&
-           !is_of_image(mapping);
+    if (range->of_image)
+        return range->end - range->start <= COPY_OF_IMAGE_MOST;
+    return range->of_file && range->end - range->start <= COPY_MOST && !is_of_program(f, mapping);
 }
 
 static int plan_data(struct freezing *f, const struct range *range) {
@@ -249,5 +244,6 @@ int plan(struct freezing *f) {
     f->header.anonymous_offset = at = round_up(at, IMAGE_PAGE);
     at = place_data(f, at, 0);
     f->header.file_bytes = place_contents(f, at);
+    f->report->data_bytes += (uint64_t)f->sections[SECTION_WORDS].count * sizeof(struct changed_word);
     return fault_point(f, "plan");
 }

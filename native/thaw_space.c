@@ -160,4 +160,7 @@ void stage_memory(struct thaw *t) {
         identify_image(t, operation);
     }
     file_of(t, NO_INDEX, O_RDONLY);
+    const struct changed_word *words = SECTION(t, struct changed_word, SECTION_WORDS);
+    for (uint32_t i = 0; i < COUNT(t, SECTION_WORDS); i++)
+        *(volatile uint64_t *)words[i].address = words[i].value;
 }

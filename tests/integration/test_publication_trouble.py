@@ -303,7 +303,7 @@ def test_a_package_that_vanishes_while_its_function_is_published_costs_that_func
 LOST = """
 from pathlib import Path
 
-from thawd.environments.starts.snapshots import Engine
+from thawd.environments.starts.engine_files import Engine
 
 found = Engine.find()
 Engine.find = classmethod(lambda cls: cls(Path("/nonexistent/freeze.so"), found.program))

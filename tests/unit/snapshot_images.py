@@ -120,7 +120,7 @@ class Draft:
         assert PAGE + len(tables) <= self.data_offset
         header = {
             "magic": b"THAWDIMG",
-            "layout": 2,
+            "layout": 3,
             "architecture": 62,
             "tables_checksum": checksum(tables),
             "file_bytes": self.data_offset + len(self.data),
@@ -205,6 +205,7 @@ def whole() -> Draft:
     draft.records["signals"] = [{} for _ in range(64)]
     draft.records["signals"][1] = {"handler": 0x7F1000000100, "flags": 0x14000000, "restorer": 0x7F1000000200}
     draft.records["signals"][12] = {"handler": 1}
+    draft.records["words"] = [{"address": HEAP + 8, "value": 1}, {"address": ARENA + 16, "value": (1 << 64) - 1}]
     return draft
 
 

@@ -100,7 +100,7 @@ def test_descriptors_come_back_as_they_were_written(place: Path) -> None:
 
 def test_header_host_and_process_come_back_as_they_were_written(place: Path) -> None:
     image = read_bytes(place, WHOLE)
-    assert (image.layout, image.architecture, image.flags, image.file_bytes) == (2, "x86-64", (), len(WHOLE))
+    assert (image.layout, image.architecture, image.flags, image.file_bytes) == (3, "x86-64", (), len(WHOLE))
     assert (image.data_offset, image.anonymous_offset) == (4 * PAGE, 4 * PAGE)
     assert image.vdso == snapshot_images.VDSO_CODE
     host, process = image.host, image.process
@@ -161,8 +161,8 @@ def header_field(image: bytes, name: str, value: bytes) -> bytes:
 
 def test_an_image_of_another_layout_is_refused_by_version_and_not_as_damaged(place: Path) -> None:
     # It is unknown where the checksum of another layout is, so it must not be checked.
-    for newer in (header_field(WHOLE, "layout", b"\3\0\0\0"), WHOLE[:8] + b"\3" + WHOLE[9:]):
-        assert refusal(place, newer) == "has image layout 3, but this thawd reads layout 2. Freeze again."
+    for newer in (header_field(WHOLE, "layout", b"\4\0\0\0"), WHOLE[:8] + b"\4" + WHOLE[9:]):
+        assert refusal(place, newer) == "has image layout 4, but this thawd reads layout 3. Freeze again."
 
 
 def test_an_image_of_another_architecture_is_refused_by_name(place: Path) -> None:

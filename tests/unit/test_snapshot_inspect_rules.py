@@ -104,6 +104,11 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
         facts(working_folder=1),
         "the process's working folder: '2.36' is not an absolute path",
     ),
+    "a changed word between words": (change("words", 0, address=HEAP + 4), "section words, record 0: 0x"),
+    "changed words out of order": (change("words", 1, address=HEAP), "section words, record 1: 0x"),
+    "a changed word on nothing": (change("words", 0, address=PAGE), "is not mapped by any operation"),
+    "a changed word in code": (change("words", 1, address=LIBRARY), "is not in private memory that may be written"),
+    "a changed word in shared memory": (change("words", 1, address=OBJECT), "is not in private memory that may be"),
     "code that ends before it begins": (
         facts(code_end=1),
         "process: code ends at 0x1, before its beginning at 0x555400000000",

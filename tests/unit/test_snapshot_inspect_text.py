@@ -194,7 +194,7 @@ def test_a_report_of_all_rows_has_every_mapping(place: Path) -> None:
 
 def test_a_report_of_little_says_none(place: Path) -> None:
     draft = whole()
-    draft.records.update(descriptors=[], epoll=[], objects=[], files=draft.records["files"])
+    draft.records.update(descriptors=[], epoll=[], objects=[], words=[], files=draft.records["files"])
     draft.records["operations"] = [
         operation("ANONYMOUS", address, 8) for address in (STACK, ARENA, LIBRARY)
     ]  # fmt: skip
@@ -208,7 +208,7 @@ REPORT = """\
 /snapshots/captions.image
   frozen 2026-11-06 21:20:00 UTC, process 4242, 11 threads, 20 descriptors, 12 mappings in 18 operations
   file of 300.02 MiB, taking 275.00 on disk; 259.04 MiB of memory in it, mapped at the thaw
-  layout 2, x86-64, mode 0600, owner 1000
+  layout 3, x86-64, mode 0600, owner 1000
 
 Memory, MiB
   kind            mappings    mapped  stored

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from thawd.environments.starts.engine_files import Engine
 from thawd.environments.starts.launcher import Launcher
-from thawd.environments.starts.snapshots import Engine, FreezeResult, Snapshots
+from thawd.environments.starts.snapshots import FreezeResult, Snapshots
 from thawd.environments.starts.template import FrozenHead
 from thawd.snapshot.store.images import SnapshotStore
 
@@ -63,7 +64,7 @@ def made_of(written: Draft, folder: Path) -> tuple[FreezeResult, FakeTemplate]:
     starter: Any = FakeStarter(template)
     engine = Engine(Path("/nowhere/library"), Path("/nowhere/program"))
     launcher = Launcher(log_folder=folder, log_max_bytes=1)
-    snapshots = Snapshots(engine, SnapshotStore(folder), starter, launcher)
+    snapshots = Snapshots(engine, SnapshotStore(folder), starter, launcher, bases=False)
     return asyncio.run(snapshots.make(version_of("broken"))), template
 
 

@@ -19,8 +19,8 @@ from tests.unit.execution_fakes import claim, until, within
 from tests.unit.real_spawner import Platform, descriptors, invocation
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts import kinds, spawner
+from thawd.environments.starts.engine_files import Engine
 from thawd.environments.starts.origin import Origin
-from thawd.environments.starts.snapshots import Engine
 from thawd.invocation import StartKind
 from thawd.snapshot.engine import unavailable
 from thawd.snapshot.store.images import SnapshotStore

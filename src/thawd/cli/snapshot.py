@@ -241,7 +241,8 @@ def rm(ids: tuple[str, ...], unused: bool, everything: bool, config_path: Path) 
         doomed = [snapshot for snapshot in store.snapshots() if everything or not snapshot.in_use]
         if not doomed:
             click.echo(f"nothing to remove in {store.folder}")
-    for snapshot in doomed:
+    bases = {snapshot.base for snapshot in doomed}
+    for snapshot in sorted(doomed, key=lambda snapshot: snapshot.sha256 in bases):  # bases last
         try:
             store.remove(snapshot)
             click.echo(f"removed {snapshot.id} ({snapshot.name}), {_mib(snapshot.stored_bytes)}")

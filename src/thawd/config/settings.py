@@ -51,6 +51,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         cpu_limits: limit environments to the CPU share that corresponds to their memory, if there is a cgroup.
         log_max_mb: size at which a log file is rotated, MiB, 1-1,024.
         snapshots: ``auto``: thaw functions from snapshots if possible; ``off``: take and use no snapshots.
+        bases: ``auto``: snapshots share a base where that is safe; ``off``: each snapshot is complete.
         snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216; snapshots in use are kept even above this.
         snapshots_max_age_s: a snapshot that was not used for this long is removed, seconds, 0-31,536,000.
         webhook_secret: secret with which requests to webhook destinations are signed; None: they are not signed.
@@ -81,6 +82,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_limits: bool = False
     log_max_mb: int = 10
     snapshots: str = "auto"
+    bases: str = "off"
     snapshots_max_mb: int = 20_480
     # Source: Lambda developer guide, "SnapStart": a snapshot that was not used for 14 days is deleted.
     snapshots_max_age_s: float = 1_209_600.0

@@ -35,7 +35,8 @@ class ReadyHead(msgspec.Struct):
         renew_ms: for a copy, time to repair state that must not be copied.
         hooks_ms: time of the after-restore hooks.
         dropped: connections that are closed in copies.
-        changed: for a probe, a file that has changed since the image was made; None when no file has.
+        changed: for a probe or a copy of a base, a file that has changed since the image was made; None when none has.
+        before_init: for a copy of a base and for a process of mode ``bare``, its state before init.
     """
 
     init_ms: _Milliseconds = 0.0
@@ -46,6 +47,7 @@ class ReadyHead(msgspec.Struct):
     hooks_ms: _Milliseconds = 0.0
     dropped: list[str] = []
     changed: str | None = None
+    before_init: dict[str, Any] | None = None
 
 
 class _Typed(msgspec.Struct, rename={"error_type": "errorType"}):

@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from thawd.runtime import context, faults, logs, loop, priming, process, services, shared_files, spare, template
 from thawd.runtime.channel import Channel
@@ -43,12 +43,16 @@ class _Frozen(NamedTuple):
     stamps: List[Stamp]
 
 
-def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
+def run(
+    channel: Channel, *, started_s: float, before_init: Optional[Head] = None, base: Sequence[Stamp] = ()
+) -> Tuple[Channel, Handler, Head]:
     """Run init, then freeze when the platform asks. Returns only in a thawed or forked environment that can serve.
 
     Args:
         channel: channel to the platform.
         started_s: when the process began, ``time.monotonic()`` seconds.
+        before_init: the state of a copy of a base before init, which is reported with READY; None: not such a copy.
+        base: stamps of the files that the base was loaded from.
 
     Returns:
         The environment's channel, the handler, and the head of its READY frame.
@@ -62,7 +66,8 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     handler = loop.init(channel)
     sources.stop()
     facts: Head = {"init_ms": (time.monotonic() - started_s) * 1000}
-    channel.send(frames.READY, {"pid": os.getpid(), **facts})
+    reported = {} if before_init is None else {"before_init": before_init}
+    channel.send(frames.READY, {"pid": os.getpid(), **facts, **reported})
     request = channel.receive()
     if request is None or request.kind != frames.FREEZE:
         os._exit(0)
@@ -79,11 +84,11 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     unshared = shared_files.keep()
     facts["fork_refused"] = template.fork_refusal() or unshared
     facts["dropped"] = [one.describe() for one in openings.sockets(frames.DESCRIPTORS) if one.kind == CONNECTED]
-    frozen = _Frozen(os.getpid(), original, facts, sources.stamps(_kept(request.head)))
+    frozen = _Frozen(os.getpid(), original, facts, _merged(base, sources.stamps(_kept(request.head))))
     outcome_head: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
     if outcome_head["refused"] is None:
         with services.quiet():
-            outcome, outcome_head = _freeze(request.head, filters, any_port=openings.any_port())
+            outcome, outcome_head = freeze(request.head, filters, any_port=openings.any_port())
             if outcome is not None and outcome.restored:
                 services.go_on(_SERVICES)
         if outcome is not None and outcome.restored:
@@ -115,6 +120,12 @@ def _kept(request: Head) -> List[str]:
     return [folder for folder in (os.environ["LAMBDA_TASK_ROOT"], request["disk"]) if folder is not None]
 
 
+def _merged(base: Sequence[Stamp], own: List[Stamp]) -> List[Stamp]:
+    """All stamps. A file that the base has loaded keeps the base's stamp, because that content is in memory."""
+    loaded = {stamp[0] for stamp in base}
+    return [*base, *(stamp for stamp in own if stamp[0] not in loaded)]
+
+
 def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
     try:
         run()
@@ -124,7 +135,7 @@ def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
     process.flush_output()
 
 
-def _freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
+def freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
     """Freeze. Returns the outcome, and the fields for the FROZEN frame: the refusal, or the image's figures."""
     # All copies share the image's memory, so the garbage collector must not write to its pages in each copy.
     gc.collect()

@@ -64,7 +64,7 @@ class SourceFiles:
         """The stamps of all files that were read and still exist, outside the folders in `kept`."""
         paths = set(self._opened)
         for module in list(sys.modules.values()):
-            file = _file_of(module)
+            file = file_of(module)
             if isinstance(file, str):
                 paths.add(os.path.abspath(file))
         left_out = tuple(os.path.join(folder, "") for folder in kept) + _PASSING
@@ -88,7 +88,7 @@ def changed(stamps: List[Stamp]) -> Optional[str]:
     return None
 
 
-def _file_of(module: Any) -> Any:
+def file_of(module: Any) -> Any:
     """The module's `__file__`; reading it this way does not load a lazy module."""
     try:
         return object.__getattribute__(module, "__dict__").get("__file__")

@@ -1,8 +1,8 @@
-"""The modes of a runtime process: an environment, a template that forks others, or a process to freeze or to lint."""
+"""The modes of a runtime process: an environment, a template that forks others, frozen, a base, or lint."""
 
 import os
 import time
-from typing import NoReturn
+from typing import Any, NoReturn, Sequence
 
 from thawd.runtime import aws_guard, logs, loop, process, sdk, services
 from thawd.runtime.channel import Channel
@@ -17,19 +17,29 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
         from thawd.runtime import api_client
 
         api_client.run()
-    if mode == "snapshot":
+    if mode in ("snapshot", "base", "bare"):
         process.settle_descriptors([control, service, lifeline])
         control, service, lifeline = frames.DESCRIPTORS
     process.die_with_platform(lifeline)
     process.keep_private([control, service, lifeline])
     process.limit_descriptors()
     process.set_up_output()
-    logs.install()
+    channel = Channel(control)
     hooks.install()
     sdk.install()
+    base: Sequence[Any] = ()
+    of_base = mode == "base"
+    if mode in ("base", "bare"):
+        from thawd.runtime import basing
+    if of_base:
+        base = basing.run(channel, started_s=started_s)
+        # From here on this is a thawed copy of the base, which loads a function.
+        mode, started_s = "snapshot", time.monotonic()
+    logs.install()
     aws_guard.install()
-    channel = Channel(control)
     services.connect(service)
+    if mode == "bare":
+        basing.report(channel)
     if mode == "lint":
         from thawd.runtime import linting
 
@@ -37,7 +47,8 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     if mode == "snapshot":
         from thawd.runtime import freezing
 
-        channel, handler, head = freezing.run(channel, started_s=started_s)
+        before_init = basing.state() if of_base else None
+        channel, handler, head = freezing.run(channel, started_s=started_s, before_init=before_init, base=base)
         # From here on this is a thawed environment, or one forked from a process that was thawed or frozen.
     else:
         handler = loop.init(channel)

@@ -123,6 +123,12 @@ SERVER = (
         "forked or start cold.",
     ),
     Option(
+        "bases",
+        kinds.choice("auto", "off"),
+        '"auto": the snapshots of functions with the same interpreter share a base and store only what differs from '
+        'it; "off": each snapshot is complete.',
+    ),
+    Option(
         "snapshots_max_mb",
         kinds.whole(0, 16_777_216),
         "Disk space for snapshots, in MiB. Snapshots in use are kept even above this limit.",

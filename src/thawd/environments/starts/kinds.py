@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,10 @@ _THAW_S = 10.0
 _AFTER_HOOKS_S = 11.0
 # Exit status of thawd-thaw when the image cannot be thawed on this machine, or a library in it has changed.
 _CANNOT_THAW = 120
+# Its exit status when a stage of the thaw failed.
+_STAGE_FAILED = 121
+# How long an interpreter may take to start.
+_RUNTIME_S = 10.0
 _THAW_OUTPUT_BYTES = 4096
 
 
@@ -271,6 +275,48 @@ class Starter:
                 template.kill()
                 raise
         return template
+
+    async def runtime(self, version: Version, mode: str, *, variables: Mapping[str, str]) -> Template:
+        """Start a process of mode ``base`` or ``bare``: thawd's runtime in the version's interpreter, without init.
+
+        Args:
+            version: a version that needs the process; its log gets what the process prints.
+            mode: the mode.
+            variables: the environment variables, except for those that differ between processes.
+
+        Raises:
+            InitError: the process ended or took too long.
+            OSError: the machine could not start a process.
+        """
+        start = self._launcher.begin(version, initialization=SNAP_START, is_template=True)
+        own: dict[str, str] = {"THAWD_ENVIRONMENT": start.identifier}
+        if start.folder is not None:
+            own["TMPDIR"] = str(start.folder.path)
+        child = self._launcher.execute(version, mode, start, variables={**variables, **own})
+        return await self._template_ready(version, start, child, limit_s=_RUNTIME_S)
+
+    async def over_base(self, version: Version, base: Thawable) -> Template:
+        """Start a process like `template` with `to_freeze`, as a copy of a base.
+
+        Raises:
+            InitError: init failed.
+            ThawFailedError: the base could not be thawed.
+            OSError: the machine could not start a process.
+        """
+        start = self._begin_copy(version, base, SNAP_START, is_template=True)
+        platform_log(version, start.stream).init_start(start.initialization)
+        start.stream.begin_tail(_THAW_OUTPUT_BYTES)
+        child = self._launcher.thaw(version, base.command("base", start), start)
+        try:
+            return await self._template_ready(version, start, child)
+        except InitError as error:
+            status = child.ended.result() if child.ended.done() else None
+            exited = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else 0
+            if exited in (_CANNOT_THAW, _STAGE_FAILED):
+                raise _thaw_failed(error, child, start.stream.end_tail()) from error
+            raise
+        finally:
+            start.stream.end_tail()
 
     async def look_at_disk(self, template: Template) -> None:
         """Record the files that init left in the template's temporary folder. Its forks begin with these files."""

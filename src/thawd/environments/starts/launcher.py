@@ -197,19 +197,30 @@ class Launcher:
         start.channels.close_process_ends()
         self._remove_folders([start.identifier])
 
-    def execute(self, version: Version, mode: str, start: Start) -> Child:
+    def execute(
+        self, version: Version, mode: str, start: Start, *, variables: Mapping[str, str] | None = None
+    ) -> Child:
         """Execute the runtime and follow the process. Abandons the start when it fails.
+
+        Args:
+            version: the version that the process will run.
+            mode: see `thawd.runtime.bootstrap`.
+            start: what the new process gets.
+            variables: all environment variables of a process that runs no init; None: it runs the init of `version`,
+                with its variables.
 
         Raises:
             OSError: the interpreter does not exist, or there is no memory or process left.
         """
-        platform_log(version, start.stream).init_start(start.initialization)
+        if variables is None:
+            platform_log(version, start.stream).init_start(start.initialization)
+            variables = {**version.variables, **start.variables}
         control, services, lifeline, output = start.channels.process_ends
         command = self.confined(start, version.argv(mode, (control, services, lifeline)))
         try:
             pid = _spawn(
                 command,
-                {**version.variables, **start.variables},
+                variables,
                 cwd=version.task_root,
                 output=output,
                 pass_fds=(control, services, lifeline),
@@ -402,7 +413,9 @@ def _error_of(status_read: int) -> int:
 
     The pipe closes when thawd-thaw executes the program.
     """
-    if not select.select([status_read], [], [], _EXECUTION_S)[0]:
+    poll = select.poll()  # select(2) accepts only descriptors below 1,024
+    poll.register(status_read, select.POLLIN)
+    if not poll.poll(_EXECUTION_S * 1000):
         return 0
     text = os.read(status_read, 4)
     return int.from_bytes(text, sys.byteorder) if len(text) == 4 else 0

@@ -25,6 +25,8 @@ import msgspec
 from thawd import __version__
 from thawd.environments.environment import Environment
 from thawd.environments.sandbox.memory import MIB, private_bytes
+from thawd.environments.starts.bases import Base, Bases, NoBaseError
+from thawd.environments.starts.engine_files import Engine, fingerprint
 from thawd.environments.starts.kinds import Starter, Thawable, ThawFailedError
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.template import FreezeFailedError, FrozenHead, Template
@@ -32,7 +34,6 @@ from thawd.environments.version import Version
 from thawd.errors import ResourceConflictException, ThawdError
 from thawd.invocation import Invocation
 from thawd.snapshot.disk.folders import DiskRefusedError, Disks, DiskSnapshot
-from thawd.snapshot.engine import LIBRARY_NAME, PROGRAM_NAME, native_folder, unavailable
 from thawd.snapshot.inspect import reader
 from thawd.snapshot.store.images import Draft, SnapshotLease, SnapshotStore
 from thawd.snapshot.store.records import ImageOrigin
@@ -43,36 +44,6 @@ _ROOM_BYTES = 64 * MIB
 _LISTED_FILES = 1000
 _REMOVE_TRIES = 10
 _REMOVE_PAUSE_S = 0.05
-
-
-class NoEngineError(Exception):
-    """This machine cannot freeze and thaw; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """The two files of the native engine.
-
-    Attributes:
-        freezer: shared object that freezes the process which loads it.
-        program: thawd-thaw, which becomes the process that was frozen.
-    """
-
-    freezer: Path
-    program: Path
-
-    @classmethod
-    def find(cls) -> Engine:
-        """The engine's files, which are in the folder of thawd's native module.
-
-        Raises:
-            NoEngineError: the engine does not support this machine, or was not built.
-        """
-        folder = native_folder()
-        if (reason := unavailable(folder)) is not None:
-            raise NoEngineError(reason)
-        assert folder is not None
-        return cls(Path(folder) / LIBRARY_NAME, Path(folder) / PROGRAM_NAME)
 
 
 @dataclass(slots=True)
@@ -103,6 +74,8 @@ class Frozen:
             "stored_bytes": snapshot.stored_bytes,
             "init_ms": round(self.init_ms, 3),
             "dropped": self.dropped,
+            "base": None if snapshot.base is None else snapshot.base[:12],
+            "base_refused": (snapshot.sidecar.origin.base_refused or None) if snapshot.sidecar else None,
         }
 
 
@@ -123,10 +96,21 @@ class FreezeResult:
     fork_refused: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _BaseOfImage:
+    """The base that an image refers to, or the reason why it has none. The attributes are those of `ImageOrigin`."""
+
+    sha256: str | None
+    refused: str
+
+
 class Snapshots:
     """Finds the images of versions in the store, and makes new ones."""
 
-    def __init__(self, engine: Engine, store: SnapshotStore, starter: Starter, launcher: Launcher) -> None:
+    def __init__(
+        self, engine: Engine, store: SnapshotStore, starter: Starter, launcher: Launcher, *, bases: bool
+    ) -> None:
+        self._bases = Bases(engine, store, starter) if bases else None
         self._engine = engine
         self._store = store
         self._starter = starter
@@ -171,9 +155,33 @@ class Snapshots:
         """
         # Compute the key before init. If a file changes during init, later keys differ and the image is not found.
         key = await asyncio.to_thread(self._key, version)
+        refused = ""
+        if self._bases is not None:
+            try:
+                template, base = await self._bases.start(version, confined=self._launcher.confines(version))
+            except NoBaseError as error:
+                refused = str(error)
+            else:
+                made = await self._freeze_and_end(version, template, key=key, base=base)
+                if made.frozen is not None:
+                    return made
+                if made.template is not None:
+                    made.template.kill()
+                refused = f"over its base it could not be frozen: {made.refused}"
         template = await self._starter.template(version, to_freeze=True)
+        return await self._freeze_and_end(version, template, key=key, base_refused=refused)
+
+    async def _freeze_and_end(
+        self, version: Version, template: Template, *, key: str, base: Base | None = None, base_refused: str = ""
+    ) -> FreezeResult:
+        """Freeze `template`, and end it unless the result needs it.
+
+        Raises:
+            InitError: a snapshot hook failed.
+        """
+        about = _BaseOfImage(None if base is None else base.lease.snapshot.sha256, base_refused)
         try:
-            made = await self._freeze(version, template, key=key)
+            made = await self._freeze(version, template, key=key, about=about)
         except FreezeFailedError as error:
             made = FreezeResult(refused=str(error))
         except ThawdError as error:  # from the store
@@ -185,7 +193,7 @@ class Snapshots:
             template.kill()
         return made
 
-    async def _freeze(self, version: Version, template: Template, *, key: str) -> FreezeResult:
+    async def _freeze(self, version: Version, template: Template, *, key: str, about: _BaseOfImage) -> FreezeResult:
         assert template.child is not None
         room_bytes = await asyncio.to_thread(private_bytes, template.child.pid) + _ROOM_BYTES
         draft = await asyncio.to_thread(self._store.begin, room_bytes=room_bytes)
@@ -210,7 +218,7 @@ class Snapshots:
             self_test_ms = (time.monotonic() - started_s) * 1000
             if disk is not None and not draft.disk.exists():
                 await asyncio.to_thread(self._disks.take, disk, draft.disk)
-            origin = _origin(version, head, key=key, self_test_ms=self_test_ms)
+            origin = _origin(version, head, key=key, self_test_ms=self_test_ms, about=about)
             # In a thread, because it takes as long as reading the whole image.
             lease = await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))
         finally:
@@ -220,7 +228,7 @@ class Snapshots:
         return FreezeResult(Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped))
 
     def _key(self, version: Version) -> str:
-        return key_of(version, self._engine, confined=self._launcher.confines(version))
+        return key_of(version, self._engine, confined=self._launcher.confines(version), bases=self._bases is not None)
 
     @property
     def _disks(self) -> Disks:
@@ -358,7 +366,7 @@ def _difference(expected: bytes, found: bytes) -> str:
     return " and ".join(f"…{excerpt}…" for excerpt in excerpts) + f", from byte {at} on"
 
 
-def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float) -> ImageOrigin:
+def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float, about: _BaseOfImage) -> ImageOrigin:
     return ImageOrigin(
         function=version.function.name,
         version=version.number,
@@ -369,10 +377,12 @@ def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float
         data_bytes=head.data_bytes,
         self_test="passed",
         self_test_ms=self_test_ms,
+        base=about.sha256,
+        base_refused=about.refused,
     )
 
 
-def key_of(version: Version, engine: Engine, *, confined: bool = False) -> str:
+def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: bool = False) -> str:
     """A digest of everything that determines what a version's init sees. Reads files and blocks.
 
     Equal keys mean that init sees the same. Other files that init reads are not in the key; the process records them.
@@ -381,19 +391,22 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False) -> str:
         version: the version.
         engine: the engine that freezes and thaws.
         confined: whether each of its processes sees its own ``/tmp``.
+        bases: whether the image may refer to a base.
     """
     parts: dict[str, object] = {
         "thawd": __version__,
-        "engine": [_fingerprint(engine.freezer), _fingerprint(engine.program)],
+        "engine": engine.fingerprints(),
         "python": [str(version.python), version.python_version],
         "task_root": str(version.task_root),
         "variables": sorted(version.variables.items()),
         "prime": version.function.prime,
         "sockets": [version.function.snapshot_connections, version.function.snapshot_listeners],
-        "files": [_fingerprint(path) for path in _named_files(version)],
+        "files": [fingerprint(path) for path in _named_files(version)],
     }
     if confined:
         parts["confined"] = True
+    if bases:
+        parts["bases"] = True
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
@@ -405,11 +418,3 @@ def _named_files(version: Version) -> Iterator[Path]:
             yield path
             inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in sorted(names))
             yield from itertools.islice(inside, _LISTED_FILES)
-
-
-def _fingerprint(path: Path) -> tuple[str, int, int, int] | None:
-    try:
-        status = path.stat()
-    except (OSError, ValueError):
-        return None
-    return str(path), status.st_size, status.st_mtime_ns, status.st_ino

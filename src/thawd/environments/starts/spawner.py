@@ -15,10 +15,11 @@ from thawd.environments.calls import ServiceHandler
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
+from thawd.environments.starts.engine_files import Engine
 from thawd.environments.starts.kinds import SpareRefusedError, Starter, ThawFailedError
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.origin import Origin, Reason, first_counted
-from thawd.environments.starts.snapshots import Engine, FreezeResult, Frozen, Snapshots
+from thawd.environments.starts.snapshots import FreezeResult, Frozen, Snapshots
 from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
 from thawd.environments.version import Version
 from thawd.errors import NoRoomError, ServiceException, ThawdError, unexpected
@@ -73,9 +74,9 @@ class Spawner:
     def _spawned(self, environment: Environment) -> None:
         self.on_spawned(environment)
 
-    def use_snapshots(self, engine: Engine, store: SnapshotStore) -> None:
-        """From now on, freeze versions and thaw their images."""
-        self._snapshots = Snapshots(engine, store, self._starter, self._launcher)
+    def use_snapshots(self, engine: Engine, store: SnapshotStore, *, bases: bool = False) -> None:
+        """From now on, freeze versions and thaw their images; with `bases`, make images over bases."""
+        self._snapshots = Snapshots(engine, store, self._starter, self._launcher, bases=bases)
         self._unfrozen = None
 
     def refuse_snapshots(self, why: str) -> None:

@@ -17,8 +17,8 @@ from thawd.environments.sandbox import cpu, memory, process_limit
 from thawd.environments.sandbox.rights import find_rights, notice
 from thawd.environments.sandbox.storage import StorageWatch
 from thawd.environments.services import TableServices
+from thawd.environments.starts.engine_files import Engine, NoEngineError
 from thawd.environments.starts.launcher import Launcher
-from thawd.environments.starts.snapshots import Engine, NoEngineError
 from thawd.environments.starts.spawner import Spawner
 from thawd.errors import unexpected
 from thawd.publishing.build import Builder
@@ -109,7 +109,7 @@ class ExecutionSubsystem:
             max_age_s=server.snapshots_max_age_s,
             report=complain,
         )
-        self.spawner.use_snapshots(engine, store)
+        self.spawner.use_snapshots(engine, store, bases=server.bases != "off")
 
     async def open(self) -> None:
         """Prepare temporary folders and permissions; call it before the first process is started."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 MAGIC = b"THAWDIMG"
-LAYOUT = 2
+LAYOUT = 3
 ARCHITECTURE_X86_64 = 62
 ARCHITECTURES = {ARCHITECTURE_X86_64: "x86-64", 183: "aarch64", 243: "riscv64"}  # <elf.h>, EM_*
 PAGE_BYTES = 4096
@@ -28,7 +28,7 @@ SIGNALS = 64
 # Names of the enumerators, in order, in lower case and without their prefix.
 SECTIONS = (
     "operations", "threads", "files", "objects", "descriptors", "epoll", "sockets", "options", "rings", "signals",
-    "vdso", "strings",
+    "words", "vdso", "strings",
 )  # fmt: skip
 OPERATION_KINDS = ("anonymous", "file", "file_shared", "object", "data", "copy")
 DESCRIPTOR_KINDS = (
@@ -73,7 +73,7 @@ FIELDS = {
     ),
     "image_header": (
         "magic:8s layout:I architecture:I header_checksum:Q tables_checksum:Q file_bytes:Q data_offset:Q "
-        "anonymous_offset:Q flags:I glibc:I sections:section_place*12 host:host_key process:process_facts"
+        "anonymous_offset:Q flags:I glibc:I sections:section_place*13 host:host_key process:process_facts"
     ),
     "operation": "address:Q length:Q offset:Q kind:I index:I protection:I flags:I advice:I reserved:I",
     "thread_state": (
@@ -93,6 +93,7 @@ FIELDS = {
     "ring_state": ("rings:Q rings_bytes:Q requests:Q requests_bytes:Q entries:I completions:I submitted:I reserved:I"),
     "socket_option": "level:i name:i bytes:I reserved:I value:16s",
     "signal_action": "handler:Q flags:Q restorer:Q mask:Q",
+    "changed_word": "address:Q value:Q",
 }
 
 # The struct of each section's records; sections that are not listed hold bytes.
@@ -107,6 +108,7 @@ RECORDS = {
     "options": "socket_option",
     "rings": "ring_state",
     "signals": "signal_action",
+    "words": "changed_word",
 }
 
 _MASK = 0xFFFFFFFFFFFFFFFF

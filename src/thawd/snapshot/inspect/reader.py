@@ -101,6 +101,7 @@ def _read(fd: int, name: str) -> Image:
         options=tuple(_option(raw, where) for raw, where in tables.records("options")),
         rings=tuple(Ring(**raw) for raw, _ in tables.records("rings")),
         signals=tuple(SignalAction(**raw) for raw, _ in tables.records("signals")),
+        words=tuple((raw["address"], raw["value"]) for raw, _ in tables.records("words")),
         vdso=tables.section("vdso"),
     )
     rules.check(image)

@@ -305,6 +305,7 @@ class Image:
         anonymous_offset: pages from here on belong to anonymous memory, pages before it to mapped files.
         tables_bytes: size of the tables.
         signals: the actions of signals 1 to 64.
+        words: addresses and values by which memory differs from an earlier image that is mapped there.
         vdso: machine code of the vDSO.
     """
 
@@ -331,4 +332,5 @@ class Image:
     options: tuple[SocketOption, ...]
     rings: tuple[Ring, ...]
     signals: tuple[SignalAction, ...]
+    words: tuple[tuple[int, int], ...]
     vdso: bytes

@@ -66,6 +66,7 @@ def check(image: Image) -> None:
         _check_stored(image, item.offset, item.stored_bytes, f"object {index}")
     memory = Memory(image.operations)
     _check_memory(image, memory)
+    _check_words(image, memory)
     _check_process(image, memory)
     _check_threads(image, memory)
     _check_descriptors(image)
@@ -136,6 +137,22 @@ def _check_mapped(memory: Memory, address: int, size: int, where: str) -> None:
     """Check that all of `size` bytes at `address` are mapped."""
     if memory.span(address, address + size) is None:
         raise DamageError(f"{where}: {address:#x} is not mapped by any operation")
+
+
+def _check_words(image: Image, memory: Memory) -> None:
+    """Check that changed words lie in private memory that may be written, in the order of their addresses."""
+    last = -1
+    for index, (address, _) in enumerate(image.words):
+        where = f"section words, record {index}"
+        if address % 8 or address <= last:
+            raise DamageError(f"{where}: {address:#x} is not a multiple of 8 above the address of the record before")
+        last = address
+        at = memory.at(address)
+        if at is None:
+            raise DamageError(f"{where}: {address:#x} is not mapped by any operation")
+        mapping = memory.mappings[at]
+        if mapping.kind not in ("anonymous", "file", "data") or "w" not in mapping.protection:
+            raise DamageError(f"{where}: {address:#x} is not in private memory that may be written")
 
 
 def _check_disjoint(items: Sequence[Operation], what: str) -> None:

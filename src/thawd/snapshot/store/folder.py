@@ -15,6 +15,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -134,7 +135,13 @@ class ImageFolder:
         """One image by its digest; None when it does not exist."""
         image = self.path / f"{sha256}{IMAGE}"
         with using(image):
-            return look(image, in_use=_is_held(image), boot_id=boot_id())
+            found = look(image, in_use=_is_held(image), boot_id=boot_id())
+        if found is None or found.problem is not None or found.base is None:
+            return found
+        if not os.path.lexists(self.path / f"{found.base}{IMAGE}"):
+            missing = f"{image} refers to the base {found.base[:12]}, which has been removed"
+            found = replace(found, problem=f"{missing}. Remove the snapshot: thawd snapshot rm {found.id}")
+        return found
 
     def install(self, draft: Draft, sidecar: Sidecar) -> None:
         """Move a draft's image and its parts into the folder, replacing files of the same names.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -60,10 +61,18 @@ class SnapshotLease:
         snapshot: the snapshot in use.
     """
 
-    def __init__(self, snapshot: Snapshot, held: LockedFile, *, touch: Callable[[Snapshot], None]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        held: LockedFile,
+        *,
+        touch: Callable[[Snapshot], None],
+        base: SnapshotLease | None = None,
+    ) -> None:
         self.snapshot = snapshot
         self._held = held
         self._touch = touch
+        self._base = base  # a lease on the image that this image refers to
 
     def __enter__(self) -> Self:
         return self
@@ -81,6 +90,8 @@ class SnapshotLease:
         if self._held.fd >= 0:
             self._touch(self.snapshot)
             self._held.release()
+            if self._base is not None:
+                self._base.release()
 
 
 class SnapshotStore:
@@ -202,7 +213,7 @@ class SnapshotStore:
         return max(fitting)[2] if fitting else None
 
     def use(self, snapshot: Snapshot) -> SnapshotLease:
-        """Take a snapshot into use: its image stays in the store until the lease is released.
+        """Take a snapshot into use: its image, and the base that it refers to, stay until the lease is released.
 
         Raises:
             ResourceNotFoundException: the snapshot was removed since it was found (HTTP 404).
@@ -210,16 +221,33 @@ class SnapshotStore:
         """
         with self._folder.locked() as is_there:
             now = self._present(snapshot, is_there=is_there)
-            if (problem := self._folder.distrusted() or now.problem) is not None:
-                raise StoreError(problem)
-            with using(now.path):
-                held = try_lock(now.path, shared=True)
+            if now.base is None:
+                return self._lease(now)
+            base = self._lease(self._present_base(now.base, of=now))
+            try:
+                return self._lease(now, base=base)
+            except BaseException:
+                base.release()
+                raise
+
+    def _lease(self, snapshot: Snapshot, *, base: SnapshotLease | None = None) -> SnapshotLease:
+        if (problem := self._folder.distrusted() or snapshot.problem) is not None:
+            raise StoreError(problem)
+        with using(snapshot.path):
+            held = try_lock(snapshot.path, shared=True)
         if held is None:
             raise StoreError(
-                f"{now.path} cannot be used: a process that is not thawd has locked it; end that process and try again."
+                f"{snapshot.path} cannot be used: a process that is not thawd has locked it; end that process and try "
+                "again."
             )
-        self.touch(now)
-        return SnapshotLease(now, held, touch=self.touch)
+        self.touch(snapshot)
+        return SnapshotLease(snapshot, held, touch=self.touch, base=base)
+
+    def _present_base(self, sha256: str, *, of: Snapshot) -> Snapshot:
+        base = self._folder.snapshot(sha256)
+        if base is None:
+            raise StoreError(f"{of.path} refers to the base {sha256[:12]}, which has been removed.")
+        return base
 
     def touch(self, snapshot: Snapshot) -> None:
         """Record the current time as a snapshot's last use; has no effect in a read-only folder."""
@@ -302,7 +330,7 @@ class SnapshotStore:
         """Remove a snapshot that is not in use.
 
         Raises:
-            ResourceConflictException: the snapshot is in use (HTTP 409).
+            ResourceConflictException: the snapshot is in use, or others refer to it (HTTP 409).
             ResourceNotFoundException: the snapshot does not exist any more (HTTP 404).
             StoreError: the snapshot cannot be removed (HTTP 500).
         """
@@ -314,14 +342,19 @@ class SnapshotStore:
                     f"the snapshot {now.id} ({now.name}) is in use{f' by process {pids}' if pids else ''}; stop the "
                     "thawd that uses it, or publish another version of the function, then try again."
                 )
+            over = [other.id for other in self._folder.snapshots() if other.base == now.sha256]
+            if over:
+                raise ResourceConflictException(
+                    f"the snapshot {now.id} is the base of {len(over)} others, such as {over[0]}; remove those first."
+                )
             self._folder.remove(now)
         self._folder.sweep()
 
     def evict(self) -> list[Snapshot]:
         """Remove snapshots that are stale or unused for too long, then the least recently used until the rest fits.
 
-        A snapshot in use is never removed. Call this after all versions of a configuration have taken their snapshots
-        into use.
+        A snapshot in use is never removed, and a base not before all snapshots that refer to it. Call this after all
+        versions of a configuration have taken their snapshots into use.
 
         Returns:
             The snapshots that were removed.
@@ -334,11 +367,15 @@ class SnapshotStore:
             left = self._folder.snapshots() if is_there else []
             total_bytes = sum(snapshot.stored_bytes for snapshot in left)
             oldest_use_unix_s = self._now() - self._max_age_s
-            for snapshot in sorted(left, key=lambda s: (not s.stale, s.last_used_unix_s)):
+            over = Counter(snapshot.base for snapshot in left)
+            # Bases come last, so that those that nothing refers to any more can be removed, too.
+            for snapshot in sorted(left, key=lambda s: (s.sha256 in over, not s.stale, s.last_used_unix_s)):
                 is_out = snapshot.stale or snapshot.last_used_unix_s < oldest_use_unix_s
-                if (is_out or total_bytes > self._max_bytes) and not snapshot.in_use:
+                is_needed = snapshot.in_use or over[snapshot.sha256] > 0
+                if (is_out or total_bytes > self._max_bytes) and not is_needed:
                     self._folder.remove(snapshot)
                     total_bytes -= snapshot.stored_bytes
+                    over[snapshot.base] -= 1
                     removed.append(snapshot)
         self._folder.sweep()
         return removed

@@ -40,6 +40,8 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
         data_bytes: size of the memory pages in the image, bytes.
         self_test: ``passed``, or the reason why the self-test was not run.
         self_test_ms: duration of the self-test, milliseconds; None when it was not run.
+        base: SHA-256 of the image that this image refers to; None: it refers to no other image.
+        base_refused: why the image was made without a base; empty when it has one, or when none was wanted.
     """
 
     function: str
@@ -51,6 +53,8 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
     data_bytes: int
     self_test: str
     self_test_ms: float | None = None
+    base: str | None = None
+    base_refused: str = ""
 
 
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +122,11 @@ class Snapshot:
     def name(self) -> str:
         """Name and version of the function, for example ``classify:3``; the id when they are unknown."""
         return f"{self.sidecar.origin.function}:{self.sidecar.origin.version}" if self.sidecar else self.id
+
+    @property
+    def base(self) -> str | None:
+        """SHA-256 of the image that this image refers to; None when there is none or it is unknown."""
+        return None if self.sidecar is None else self.sidecar.origin.base
 
     @property
     def disk(self) -> Path | None:

@@ -1,0 +1,298 @@
+"""Bases: images of an interpreter with thawd's runtime, before anything of a function has been loaded.
+
+A version that is published over a base begins as a copy of it. The copy gets the version's environment variables, loads
+the handler and is frozen; its image stores only what differs from the base. All versions with one interpreter and the
+same startup variables share a base, and so its pages in memory and on the disk.
+
+Guarantees:
+- a base holds no code of a function, no variable that a function sets, and no file in its temporary folder;
+- a version is published over a base only if its interpreter, started without the base, is in the same state before
+  init: the same modules from the same files, finders, flags, encodings and variables;
+- a base whose files have changed is not used again;
+- if a version has no base, the reason is in its status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from thawd import __version__
+from thawd.environments import sdk
+from thawd.environments.init_phase import InitError
+from thawd.environments.starts.engine_files import Engine
+from thawd.environments.starts.kinds import Starter, Thawable, ThawFailedError
+from thawd.environments.starts.template import FreezeFailedError, Template
+from thawd.environments.version import GUARDED, Version
+from thawd.errors import ThawdError
+from thawd.snapshot.inspect import reader
+from thawd.snapshot.store.images import Draft, SnapshotLease, SnapshotStore
+from thawd.snapshot.store.records import ImageOrigin
+
+NAME = "(base)"
+"""Name of bases in the store; no function can have it."""
+
+_ROOM_BYTES = 128 << 20
+# The variables that a base starts with, unless the function sets them itself. All come from the platform.
+_STARTUP = (
+    "HOME",
+    "LANG",
+    "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS",
+    "ORT_DISABLE_TELEMETRY",
+    "PATH",
+    "PYTHONFAULTHANDLER",
+    "PYTHONPATH",
+    sdk.VARIABLE,
+    "TZ",
+)
+# Beginnings of the names of variables that the interpreter, the dynamic loader or the C library reads when a process
+# starts. A copy would get them too late. Source: python(1), ld.so(8), mallopt(3), setlocale(3), tzset(3).
+_READ_AT_START = (
+    "GCONV_PATH",
+    "GLIBC_TUNABLES",
+    "HOME",
+    "LANG",
+    "LC_",
+    "LD_",
+    "LOCPATH",
+    "MALLOC_",
+    "NLSPATH",
+    "OPENSSL_",
+    "PYTHON",
+    "TMPDIR",
+    "TZ",
+)
+
+
+class NoBaseError(Exception):
+    """The version is published without a base; the message says why."""
+
+
+class _StaleBaseError(NoBaseError):
+    """The base must not be used any more; another attempt makes a new one."""
+
+
+class _UnmadeError(NoBaseError):
+    """The base could not be made; a later attempt may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A base in use.
+
+    Attributes:
+        key: digest of everything that determines its contents.
+        thawable: its image, and the program that thaws it.
+        lease: keeps the image in the store.
+    """
+
+    key: str
+    thawable: Thawable
+    lease: SnapshotLease
+
+
+class Bases:
+    """Finds or makes bases, and starts versions over them.
+
+    Args:
+        engine: the engine that freezes and thaws.
+        store: the store of images.
+        starter: starts processes.
+    """
+
+    def __init__(self, engine: Engine, store: SnapshotStore, starter: Starter) -> None:
+        self._engine = engine
+        self._store = store
+        self._starter = starter
+        self._tasks: dict[str, asyncio.Task[Base]] = {}
+        self._stale: set[str] = set()
+
+    async def start(self, version: Version, *, confined: bool) -> tuple[Template, Base]:
+        """Start a process that has run the version's init over a base, and is to be frozen.
+
+        Args:
+            version: the version.
+            confined: whether each of its processes sees its own ``/tmp``.
+
+        Raises:
+            NoBaseError: the version must be published without a base.
+            InitError: init failed.
+            OSError: the machine could not start a process.
+        """
+        if (reason := refusal(version)) is not None:
+            raise NoBaseError(reason)
+        without = asyncio.get_running_loop().create_task(self._without(version))
+        try:
+            key = await asyncio.to_thread(self._key, version, confined=confined)
+            try:
+                template, base = await self._over(version, key)
+            except _StaleBaseError:
+                template, base = await self._over(version, key)
+        except BaseException:
+            without.cancel()
+            raise
+        try:
+            expected = await without
+        except BaseException:
+            template.kill()
+            raise
+        found = template.ready.result().before_init
+        reason = expected if isinstance(expected, str) else difference(expected, found)
+        if reason is not None:
+            template.kill()
+            raise NoBaseError(reason)
+        return template, base
+
+    async def _over(self, version: Version, key: str) -> tuple[Template, Base]:
+        base = await self._get(key, version)
+        try:
+            template = await self._starter.over_base(version, base.thawable)
+        except ThawFailedError as error:
+            if not error.cannot:
+                raise NoBaseError(f"its base could not be thawed: {error}") from error
+            self._forget(base)
+            raise _StaleBaseError(f"its base cannot be thawed any more: {error}") from error
+        if (changed := template.ready.result().changed) is not None:
+            template.kill()
+            self._forget(base)
+            raise _StaleBaseError(f"a file of its base has changed: {changed}")
+        return template, base
+
+    async def _without(self, version: Version) -> dict[str, Any] | str:
+        """The state before init of a process without a base, or the reason why there is none."""
+        try:
+            bare = await self._starter.runtime(version, "bare", variables=version.variables)
+        except (InitError, OSError) as error:
+            return f"the interpreter could not be started for a comparison: {error}"
+        bare.kill()
+        return bare.ready.result().before_init or "the interpreter did not report its state"
+
+    def _key(self, version: Version, *, confined: bool) -> str:
+        return key_of_base(version, self._engine, confined=confined)
+
+    async def _get(self, key: str, version: Version) -> Base:
+        """The base with this key; made once, also if several versions wait for it."""
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = asyncio.get_running_loop().create_task(self._find_or_make(key, version))
+            task.add_done_callback(lambda done: self._made(key, done))
+        return await asyncio.shield(task)
+
+    def _made(self, key: str, task: asyncio.Task[Base]) -> None:
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        # A refusal is kept, because the next attempt would end in the same way.
+        if error is not None and type(error) is not NoBaseError and self._tasks.get(key) is task:
+            del self._tasks[key]
+
+    def _forget(self, base: Base) -> None:
+        """Do not use a base again. Its image remains as long as other images refer to it."""
+        sha256 = base.lease.snapshot.sha256
+        if sha256 not in self._stale:  # otherwise another version has done this, and the task may be that of a new base
+            self._stale.add(sha256)
+            self._tasks.pop(base.key, None)
+            base.lease.release()
+
+    async def _find_or_make(self, key: str, version: Version) -> Base:
+        try:
+            found = await asyncio.to_thread(self._store.find, key)
+            if found is not None and found.sha256 not in self._stale:
+                lease = await asyncio.to_thread(self._store.use, found)
+                return Base(key, Thawable(self._engine.program, lease.snapshot.path), lease)
+            return await self._make(key, version)
+        except (InitError, FreezeFailedError) as error:
+            raise _UnmadeError(f"its base could not be made: {error}") from error
+        except ThawdError as error:
+            raise _UnmadeError(f"its base could not be made: {error.message}") from error
+
+    async def _make(self, key: str, version: Version) -> Base:
+        function = msgspec.structs.replace(
+            version.function, prime=None, snapshot_connections="refuse", snapshot_listeners="refuse"
+        )
+        own = replace(version, function=function)
+        template = await self._starter.runtime(own, "base", variables=startup_variables(version))
+        try:
+            draft = await asyncio.to_thread(self._store.begin, room_bytes=_ROOM_BYTES)
+            try:
+                lease = await self._freeze(key, own, template, draft)
+            finally:
+                await asyncio.to_thread(draft.discard)
+        finally:
+            template.kill()
+        return Base(key, Thawable(self._engine.program, lease.snapshot.path), lease)
+
+    async def _freeze(self, key: str, version: Version, template: Template, draft: Draft) -> SnapshotLease:
+        head, _ = await template.freeze(draft.image, library=self._engine.freezer)
+        if head.refused is not None:
+            raise NoBaseError(f"its base could not be frozen: {head.refused}")
+        try:
+            await asyncio.to_thread(reader.read, draft.image)
+        except reader.ImageError as error:
+            raise NoBaseError(f"the image of its base breaks a rule of the format: {error}") from error
+        await self._starter.look_at_disk(template)
+        if template.disk is not None or template.disk_refused is not None:
+            raise NoBaseError("the interpreter writes to its temporary folder when it starts")
+        origin = ImageOrigin(
+            function=NAME,
+            version=version.python_version,
+            key=key,
+            python=version.python_version,
+            init_ms=template.init_ms,
+            freeze_ms=head.freeze_ms,
+            data_bytes=head.data_bytes,
+            self_test="each version tests it",
+        )
+        return await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))
+
+
+def refusal(version: Version) -> str | None:
+    """Why this version must not be published over a base; None when it may be."""
+    if version.wrapper:
+        return "its wrapper script starts the interpreter in its own way"
+    if GUARDED in version.variables:
+        return "thawd emulates AWS, which changes how its interpreter starts"
+    named = sorted(name for name in version.function.environment if name.startswith(_READ_AT_START))
+    if named:
+        return f"it sets {', '.join(named)}, which a process reads when it starts"
+    return None
+
+
+def startup_variables(version: Version) -> dict[str, str]:
+    """The environment variables with which the base of this version starts."""
+    own = version.function.environment
+    return {name: version.variables[name] for name in _STARTUP if name in version.variables and name not in own}
+
+
+def key_of_base(version: Version, engine: Engine, *, confined: bool) -> str:
+    """A digest of everything that determines the contents of a base. Reads files and blocks."""
+    parts = {
+        "base of thawd": __version__,
+        "engine": engine.fingerprints(),
+        "python": [str(version.python), version.python_version],
+        "variables": sorted(startup_variables(version).items()),
+        "confined": confined,
+    }
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def difference(without: dict[str, Any], over: dict[str, Any] | None) -> str | None:
+    """Where the state of an interpreter over a base differs from one without; None if it does not."""
+    if over is None:
+        return "the copy of its base did not report its state"
+    for what in sorted(without.keys() | over.keys()):
+        expected, found = without.get(what), over.get(what)
+        if expected == found:
+            continue
+        detail = ""
+        if isinstance(expected, dict) and isinstance(found, dict):
+            both = sorted(expected.keys() | found.keys())
+            names = [name for name in both if expected.get(name) != found.get(name)]
+            if what == "variables":  # the names are hexadecimal, because names need not be text
+                names = [bytes.fromhex(name).decode(errors="replace") for name in names]
+            detail = f" ({', '.join(names[:3])})"
+        return f"over its base, the interpreter starts with other {what}{detail} than without"
+    return None

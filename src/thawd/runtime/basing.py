@@ -1,0 +1,101 @@
+"""The process of a base: the interpreter with thawd's runtime, before anything of a function has been loaded.
+
+A base is frozen once. To publish a version, it is thawed, takes the version's environment variables, and goes on as a
+process that will be frozen: it loads the handler, and its image stores only what differs from the base. A process of
+mode ``bare`` starts without a base, only to report its state before init. The platform compares both reports, because
+code that runs when an interpreter starts may depend on environment variables, which the base did not have.
+"""
+
+import os
+import sys
+import time
+from typing import Any, Dict, List, NoReturn
+
+from thawd.runtime import freezing, process
+from thawd.runtime.channel import Channel
+from thawd.runtime.init_files import SourceFiles, Stamp, changed, file_of
+from thawd.snapshot import engine, uniqueness
+from thawd.snapshot.connections import Openings
+from thawd.wire import frames
+
+_CONTROL, _SERVICES, _LIFELINE = frames.DESCRIPTORS
+
+
+def run(channel: Channel, *, started_s: float) -> List[Stamp]:
+    """Freeze this process when the platform asks. Returns only in a thawed copy that is to load a function.
+
+    Args:
+        channel: channel to the platform.
+        started_s: when the process began, ``time.monotonic()`` seconds.
+
+    Returns:
+        The stamps of the files that the base was loaded from.
+    """
+    # Not os.environ: the interpreter itself may have set LC_CTYPE, which then remains.
+    started_with = uniqueness.started_with()
+    original = {os.fsdecode(name): os.fsdecode(value) for name, value in started_with.items()}
+    filters = process.seccomp_filters()
+    sources = SourceFiles()
+    sources.watch()
+    sources.stop()
+    os.chdir("/")  # the folder of a function's code may be removed
+    channel.send(frames.READY, {"init_ms": (time.monotonic() - started_s) * 1000})
+    request = channel.receive()
+    if request is None or request.kind != frames.FREEZE:
+        os._exit(0)
+    channel.send(frames.STAGE, {"stage": "freezing"})
+    own_pid, library = os.getpid(), request.head["library"]
+    stamps = sources.stamps([])
+    _rehearse()
+    outcome, head = freezing.freeze(request.head, filters, any_port=[])
+    if outcome is None or not outcome.restored:
+        facts = {"init_ms": 0.0, "fork_refused": None, "answers_differ": False}
+        channel.send(frames.FROZEN, {**facts, **head})
+        channel.receive()  # the platform ends this process
+        os._exit(0)
+    process.become_own_process(
+        own_pid,
+        variables=outcome.environment,
+        original=original,
+        thread_ids=lambda tid: engine.new_thread_id(tid, library=library),
+    )
+    process.die_with_platform(_LIFELINE)
+    process.limit_descriptors()
+    stale = changed(stamps)
+    if stale is not None:
+        channel.send(frames.READY, {"changed": stale})
+        os._exit(0)
+    return stamps
+
+
+def _rehearse() -> None:
+    """Do once what every copy does before init, so that its memory differs less from the base afterwards."""
+    openings = Openings("/")
+    openings.watch()
+    openings.stop()
+    frames.encode(frames.READY, {"before_init": state()})
+
+
+def report(channel: Channel) -> NoReturn:
+    """Report the state of this process, which has no base, and end it."""
+    _rehearse()
+    channel.send(frames.READY, {"before_init": state()})
+    os._exit(0)
+
+
+def state() -> Dict[str, Any]:
+    """What init may depend on and what differs if the interpreter started otherwise: JSON values."""
+    variables = {name: value for name, value in os.environ.items() if name not in frames.PER_ENVIRONMENT}
+    return {
+        "modules": {name: str(file_of(module)) for name, module in list(sys.modules.items())},
+        "sys.path": [str(entry) for entry in sys.path],
+        "finders": [_name(one) for one in [*sys.meta_path, *sys.path_hooks]],
+        "sys.flags": [str(flag) for flag in sys.flags],
+        "encodings": [sys.getfilesystemencoding(), sys.stdout.encoding, sys.stdin.encoding],
+        "variables": {os.fsencode(name).hex(): os.fsencode(value).hex() for name, value in variables.items()},
+    }
+
+
+def _name(finder: Any) -> str:
+    kind = finder if isinstance(finder, type) else type(finder)
+    return "%s.%s" % (kind.__module__, kind.__qualname__)
