@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
 
 from thawd.environments.environment import Environment
@@ -31,6 +30,7 @@ from thawd.scheduling.idle_timer import IdleTimer
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
 from thawd.scheduling.leases import Lease, PoolRetiredError, StartFailure, copy_of, kill_after, throttled
 from thawd.scheduling.room import Room
+from thawd.system.flag import Flag
 from thawd.system.retry import backoff_s
 
 _BACKOFF_FIRST_S = 1.0
@@ -75,7 +75,7 @@ class Pool:
         self.version = version
         self.retired = False
         self.on_started: Callable[[], None] = lambda: None
-        self.empty = asyncio.Event()
+        self.empty = Flag()
         self.empty.set()
         self._room = room
         self._cores = room.cores
@@ -87,8 +87,8 @@ class Pool:
         self._unused_deaths = 0
         self._starting = 0
         self._starting_provisioned = 0
-        self._waiting: deque[asyncio.Future[Lease]] = deque()
-        self._waiting_asynchronous: deque[asyncio.Future[Lease]] = deque()
+        self._waiting: list[asyncio.Future[Lease]] = []
+        self._waiting_asynchronous: list[asyncio.Future[Lease]] = []
         self._failure: StartFailure | None = None
         self.provisioned = version.function.provisioned_concurrency
         self._first_try_left = False  # init failed at publication, and no request has repeated it yet
@@ -425,7 +425,7 @@ class Pool:
         """Lease the environment to the first waiting request; False when there is none."""
         for queue in (self._waiting, self._waiting_asynchronous):
             while queue:
-                waiter = queue.popleft()
+                waiter = queue.pop(0)
                 if not waiter.done():
                     waiter.set_result(self._lease(environment, init_ms))
                     return True
