@@ -151,3 +151,14 @@ async def test_an_image_whose_version_is_retired_during_the_check_is_released_on
     await turns()
 
     assert snapshots.calls == ["find", "check", "release found"]
+
+
+async def test_no_spare_is_thawed_from_an_image_that_is_not_checked(tmp_path: Path) -> None:
+    spawner, snapshots, starter = made(tmp_path)
+    version = version_of("f")
+    await spawner.prepare(version)
+
+    assert await spawner.park(version) is None
+
+    assert snapshots.calls == ["find"]
+    assert starter.thawed == []
