@@ -61,7 +61,7 @@ def snapshots_of(
     folder: Path, store: SnapshotStore, head: ReadyHead | ThawFailedError
 ) -> tuple[Snapshots, FakeStarter]:
     starter: Any = FakeStarter(head)
-    return Snapshots(ENGINE, store, starter, Launcher(log_folder=folder, log_max_bytes=1)), starter
+    return Snapshots(ENGINE, store, starter, Launcher(log_folder=folder, log_max_bytes=1), bases=False), starter
 
 
 async def test_an_image_is_found_without_a_process_and_says_what_its_process_reported(tmp_path: Path) -> None:
