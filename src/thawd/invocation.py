@@ -104,6 +104,7 @@ class Result:
         prepare_ms: the part of `init_ms` spent inside the process: init, fork or restore, with after-restore hooks.
         log_tail: last 4 KiB of this invocation's log; empty unless requested.
         content_type: content type that a streaming handler set; None for ordinary handlers.
+        batch_size: number of invocations that ran together in the environment, this one included.
     """
 
     payload: bytes
@@ -115,3 +116,4 @@ class Result:
     prepare_ms: float = 0.0
     log_tail: bytes = b""
     content_type: str | None = None
+    batch_size: int = 1
