@@ -1,7 +1,7 @@
 """Runs batches: calls a handler that takes a list of events, and makes an answer for each item of the batch.
 
-An item can fail alone: its payload is not JSON, the handler returns an exception for it, or its answer cannot be sent. It
-is reported under its own request id. What cannot be attributed to one item fails all of them.
+An item can fail alone: its payload is not JSON, the handler returns an exception for it, or its answer cannot be sent.
+Its failure is reported with its own request id. A failure that cannot be attributed to one item fails all of them.
 """
 
 import os
@@ -52,8 +52,8 @@ class BatchHandler:
         if getattr(handler, "streams", None) is True:
             raise Fault(
                 "Runtime.InvalidBatchHandler",
-                "the function has the option `batch`, so its handler must return a list of answers, but thawd.streaming "
-                "has made it a streaming handler; remove the option or the decorator",
+                "the function has the option `batch`, so its handler must return a list of answers, but "
+                "`thawd.streaming` has made it a streaming handler; remove the option or the decorator",
             )
         self._handler = handler
 
@@ -83,8 +83,8 @@ class BatchHandler:
             places.append(place)
         if items:
             trace_ids = [requests[place].head.get("trace") for place in places]
-            for place, answer in zip(places, self._run(events, items, deadline_s, trace_ids)):
-                answers[place] = answer
+            for index, answer in enumerate(self._run(events, items, deadline_s, trace_ids)):
+                answers[places[index]] = answer
         return [answer for answer in answers if answer is not None]
 
     def _run(
@@ -109,7 +109,7 @@ class BatchHandler:
             report = faults.report(error, context.aws_request_id)
             invoking.write_failure(report, error)
             return [(report.document_for(request_id), True) for request_id in request_ids]
-        return [_answer(answer, request_id) for answer, request_id in zip(answers, request_ids)]
+        return [_answer(answer, request_ids[index]) for index, answer in enumerate(answers)]
 
 
 def _context(head: Dict[str, Any], deadline_s: float) -> LambdaContext:

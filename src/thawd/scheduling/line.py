@@ -66,9 +66,8 @@ class Line:
     def add(self, invocation: Invocation) -> Waiter:
         """Add a request at its end of the line."""
         waiter = Waiter(invocation)
-        if self._window_s and len(self) % self._size == 0:  # it is the first of a new batch
-            self._window_ends_s = min(time.monotonic() + self._window_s, invocation.queue_deadline)
-            self._set_timer()
+        if self._window_s:
+            self._set_window(invocation)
         (self._asynchronous if invocation.asynchronous else self._synchronous).append(waiter)
         return waiter
 
@@ -108,6 +107,13 @@ class Line:
         if not rest or (is_served and time.monotonic() < self._window_ends_s):
             return full
         return full + 1
+
+    def _set_window(self, invocation: Invocation) -> None:
+        if len(self) % self._size == 0:  # `invocation` is the first of a new batch
+            self._window_ends_s = time.monotonic() + self._window_s
+        if invocation.queue_deadline <= self._window_ends_s + _TIMER_EARLY_S:
+            self._window_ends_s = 0.0  # it must not wait that long
+        self._set_timer()
 
     def _set_timer(self) -> None:
         wait_s = self._window_ends_s - time.monotonic()

@@ -9,8 +9,7 @@ Guarantees:
 - a waiting request gets the first environment that has started or has become idle;
 - while the processor cores are occupied, requests wait (`thawd.scheduling.cores`) and nothing is started for them;
 - synchronous requests are served before asynchronous ones;
-- if the handler takes lists, the requests that wait are joined (`thawd.scheduling.line`), and as many environments start
-  as there are batches. A request that comes while an environment is idle goes to it alone;
+- if the handler takes lists, the requests that wait are joined (`thawd.scheduling.line`);
 - the keep-alive policy decides how long idle environments are kept, and when one is prewarmed;
 - when a start fails, the waiting requests fail once, and no other start is tried before `StartFailure.until_s`. But if
   the init phase failed at publication, the first request repeats it immediately, once.
@@ -152,8 +151,8 @@ class Pool:
         try:
             return await waiter.lease
         except BaseException:
-            lease = waiter.granted()  # if there is one, the caller was cancelled after it was granted
-            if lease is not None and lease.batch is not None:
+            # If there is a lease, the caller was cancelled after it was granted.
+            if (lease := waiter.granted()) and lease.batch is not None:
                 lease.batch.leave(invocation)
             elif lease is not None:
                 self.release(lease)
@@ -430,9 +429,10 @@ class Pool:
         lease = self._lease(environment, init_ms)
         if len(waiters) > 1:
             lease.batch = BatchRun(environment, [waiter.invocation for waiter in waiters])
-            self._spawn_task(lease.batch.run(self._room, init_ms=init_ms, on_end=lambda: self.release(lease)))
         for waiter in waiters:
             waiter.lease.set_result(lease)
+        if lease.batch is not None:  # after the callers' turn: those that were cancelled leave before the run
+            self._spawn_task(lease.batch.run(self._room, init_ms=init_ms, on_end=lambda: self.release(lease)))
         return True
 
     def _lease(self, environment: Environment, init_ms: float | None) -> Lease:
