@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.interpreters_here import INTERPRETERS
 from tests.unit.runtime_process import Process, ready, running
 from thawd.wire import frames
 
@@ -52,8 +53,9 @@ def batch(process: Process, *events: Any, heads: list[dict[str, Any]] | None = N
     return answers
 
 
-def test_a_bad_item_fails_alone_and_the_handler_gets_the_good_ones(tmp_path: Path) -> None:
-    with running(tmp_path, CODE, THAWD_BATCH="1") as process:
+@pytest.mark.parametrize("python", INTERPRETERS)
+def test_a_bad_item_fails_alone_and_the_handler_gets_the_good_ones(tmp_path: Path, python: str) -> None:
+    with running(tmp_path, CODE, python=python, THAWD_BATCH="1") as process:
         ready(process)
         answers = batch(process, 1, b"{not JSON", "raised", "=object()", "=ValueError('returned')", b"[" * 100_000, 7)
         assert [failed for failed, _ in answers] == [False, True, True, True, True, True, False]
