@@ -122,6 +122,12 @@ class Joined:
         return [each.result() for each in asked]
 
 
+def logged(project: Project, text: str) -> str:
+    """The function's log, once it contains `text`."""
+    path = project.data / "logs" / "f.log"
+    return str(eventually(lambda: text in (log := path.read_text()) and log, what=f"{text!r} in the log"))
+
+
 def test_requests_that_wait_are_joined_and_each_has_its_own_id_log_lines_and_tail(project: Project) -> None:
     with served(project) as running:
         joined = Joined(running, project.root)
@@ -139,7 +145,7 @@ def test_requests_that_wait_are_joined_and_each_has_its_own_id_log_lines_and_tai
             assert lines[3].startswith(f"REPORT RequestId: {ids[number]}\t")
             assert "\tBatch Size: 3\t" in lines[3]
             assert len(lines) == 4
-        log = project.command("logs", "f").stdout
+        log = logged(project, f"REPORT RequestId: {ids[-1]}")
         for request_id in ids:
             assert [log.count(f"{word} RequestId: {request_id}") for word in ("START", "END", "REPORT")] == [1, 1, 1]
         status = running.function("f")
@@ -163,7 +169,7 @@ def test_items_fail_alone_and_the_others_of_their_batch_are_answered(project: Pr
         }
         assert unencodable["answer"]["errorType"] == "Runtime.MarshalError"
         assert large["answer"]["errorType"] == "Function.ResponseSizeTooLarge"
-        assert f"[ERROR] RequestId: {failed['id']} KeyError: 'missing'" in project.command("logs", "f").stdout
+        logged(project, f"[ERROR] RequestId: {failed['id']} KeyError: 'missing'")
         assert running.function("f")["errors"] == 3
 
 

@@ -60,6 +60,24 @@ def test_each_tail_has_its_own_platform_lines_and_all_that_was_printed(tmp_path:
     claim(work)
 
 
+@pytest.mark.parametrize("batch", [None, Batch(size=4)])
+def test_a_report_in_json_has_the_size_of_the_batch_if_the_handler_takes_lists(
+    tmp_path: Path, batch: Batch | None
+) -> None:
+    async def work() -> None:
+        code = "def handler(events, context): return events"
+        async with platform(tmp_path, code, snapshot=False, batch=batch, log_format="JSON") as made:
+            environment = await within(made.spawner.start(made.version))
+            items = [invocation(number) for number in range(1 if batch is None else 3)]
+            await within(environment.invoke_batch(items, init_ms=None))
+            environment.kill()
+            records = [json.loads(line) for line in made.log() if b'"platform.report"' in line]
+        sizes = [record["record"]["metrics"].get("batchSize") for record in records]
+        assert sizes == ([None] if batch is None else [3, 3, 3])
+
+    claim(work)
+
+
 def _wanting_tail(event: str) -> Any:
     one = invocation(event)
     one.want_log_tail = True
