@@ -74,6 +74,7 @@ class Invocation:
         asynchronous: whether the invocation comes from the event queue.
         stream: receives the parts of the answer as the handler sends them; None: the answer is returned whole.
         qualifier: version number or alias in the request; None stands for ``$LATEST``.
+        alone: never join it with other requests.
     """
 
     function: str
@@ -86,6 +87,7 @@ class Invocation:
     asynchronous: bool = False
     stream: ResponseStream | None = None
     qualifier: str | None = None
+    alone: bool = False
 
 
 @dataclass(slots=True)

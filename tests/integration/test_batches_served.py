@@ -279,6 +279,20 @@ def test_asynchronous_events_join_the_same_batches(project: Project) -> None:
         assert answers == [(0, 4), (1, 4), (2, 4)]
 
 
+def test_an_event_that_kills_its_batch_is_retried_alone_so_that_the_others_succeed(project: Project) -> None:
+    destinations = 'on_success = "table:done"\non_failure = "table:failed"\n'
+    tables = '[tables.done]\npath = "done.db"\n[tables.failed]\npath = "failed.db"\n'
+    with served(project, more=destinations + tables) as running:
+        joined = Joined(running, project.root)
+        for event in ({"n": 1}, {"do": "die"}, {"n": 3}):
+            joined.ask(event, InvocationType="Event").result()
+        eventually(lambda: joined.waiting() == 3, what="events in line")
+        joined.go([])
+        eventually(lambda: len(project.rows("failed")) == 1, what="the dead letter")
+        rows = eventually(lambda: len(found := project.rows("done")) == 2 and found, what="the other outcomes")
+        assert sorted((row["n"], row["of"]) for row in rows.values()) == [(1, 1), (3, 1)]
+
+
 def test_a_snapshot_with_a_priming_event_serves_batches(project: Project) -> None:
     with served(project, more="prime = { n = 0 }\n") as running:
         assert running.function("f")["start"] == "thaw", running.function("f")

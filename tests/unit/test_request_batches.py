@@ -172,6 +172,26 @@ async def test_synchronous_requests_fill_a_batch_before_asynchronous_ones() -> N
     answer_batch(environment)
 
 
+async def test_a_request_that_must_run_alone_is_joined_with_no_other() -> None:
+    made = await machine()
+    environment, _ = await occupied(made)
+    loop = asyncio.get_running_loop()
+    tasks = []
+    for alone in (False, False, True, False, True):
+        one = invocation(asynchronous=True)
+        one.alone = alone
+        tasks.append(loop.create_task(made.dispatcher.invoke(one)))
+        await turns()
+    answer(environment)
+    assert [item.alone for item in await batch_of(environment)] == [False, False]
+    answer_batch(environment)
+    for following in (3, 4, 5):
+        await until(made.busy)
+        answer(environment)
+        await until(lambda following=following: sum(task.done() for task in tasks) == following)
+    assert made.metrics.function("f").batched == 2
+
+
 async def test_the_payloads_of_a_batch_are_together_at_most_as_large_as_one_may_be() -> None:
     made = await machine()
     environment, _ = await occupied(made)

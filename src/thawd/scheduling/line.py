@@ -82,7 +82,8 @@ class Line:
     def take(self) -> list[Waiter]:
         """Remove the requests that run next, in one environment; [] if none waits.
 
-        There are as many as a batch may have, and their payloads are together at most as large as one payload may be.
+        There are as many as a batch may have, and their payloads are together at most as large as one payload may be. A
+        request that must run alone is not joined.
         """
         taken: list[Waiter] = []
         left_bytes = MAX_PAYLOAD_BYTES
@@ -91,10 +92,12 @@ class Line:
                 first = queue[0]
                 if not first.lease.done():
                     left_bytes -= len(first.invocation.payload)
-                    if taken and left_bytes < 0:
+                    if taken and (left_bytes < 0 or first.invocation.alone):
                         return taken
                     taken.append(first)
                 queue.popleft()
+                if taken and taken[-1].invocation.alone:
+                    return taken
         return taken
 
     def environments_wanted(self, *, is_served: bool) -> int:
