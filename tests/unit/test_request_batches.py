@@ -172,6 +172,21 @@ async def test_synchronous_requests_fill_a_batch_before_asynchronous_ones() -> N
     answer_batch(environment)
 
 
+async def test_requests_too_large_to_be_joined_do_not_wait_for_one_environment_in_turn() -> None:
+    house = House()
+    pool = house.pool(batch=FOUR)
+    tasks = []
+    for _ in range(3):
+        large = invocation()
+        large.payload = b" " * MAX_PAYLOAD_BYTES
+        tasks.append(asyncio.get_running_loop().create_task(pool.acquire(large)))
+    for started in (1, 2, 3):
+        await until(lambda: house.spawner.under_way)
+        house.spawner.succeed()
+        await until(lambda started=started: sum(task.done() for task in tasks) == started)
+    assert len({id(task.result().environment) for task in tasks}) == 3
+
+
 async def test_a_request_that_must_run_alone_is_joined_with_no_other() -> None:
     made = await machine()
     environment, _ = await occupied(made)

@@ -48,11 +48,12 @@ class Line:
 
     Args:
         batch: how requests are joined; None: each request is run alone.
-        on_window_end: called when the last batch, which is not full, has waited for its window.
+        on_more_wanted: called when the requests in line may need one more environment: the last batch, which is not
+            full, has waited for its window, or a batch could not take all requests that `size` allows.
     """
 
-    def __init__(self, batch: Batch | None, *, on_window_end: Callable[[], None]) -> None:
-        self._on_window_end = on_window_end
+    def __init__(self, batch: Batch | None, *, on_more_wanted: Callable[[], None]) -> None:
+        self._on_more_wanted = on_more_wanted
         self._window_ends_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._size = 1 if batch is None else batch.size
@@ -93,11 +94,16 @@ class Line:
                 if not first.lease.done():
                     left_bytes -= len(first.invocation.payload)
                     if taken and (left_bytes < 0 or first.invocation.alone):
-                        return taken
+                        return self._cut_short(taken)
                     taken.append(first)
                 queue.popleft()
                 if taken and taken[-1].invocation.alone:
-                    return taken
+                    return self._cut_short(taken)
+        return taken
+
+    def _cut_short(self, taken: list[Waiter]) -> list[Waiter]:
+        if len(self) and self._size > 1:
+            asyncio.get_running_loop().call_soon(self._on_more_wanted)
         return taken
 
     def environments_wanted(self, *, is_served: bool) -> int:
@@ -127,7 +133,7 @@ class Line:
         """A window has ended. If another one has begun since then, wait for that one."""
         self._timer = None
         if len(self):
-            self._on_window_end()
+            self._on_more_wanted()
             self._set_timer()
 
     def fail(self, make_error: Callable[[], Exception]) -> None:

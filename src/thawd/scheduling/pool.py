@@ -89,7 +89,7 @@ class Pool:
         self._unused_deaths = 0
         self._starting = 0
         self._starting_provisioned = 0
-        self._line = Line(version.function.batch, on_window_end=self.grow)
+        self._line = Line(version.function.batch, on_more_wanted=self.grow)
         self._failure: StartFailure | None = None
         self.provisioned = version.function.provisioned_concurrency
         self._first_try_left = False  # init failed at publication, and no request has repeated it yet
