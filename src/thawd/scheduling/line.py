@@ -32,10 +32,15 @@ class Waiter:
         self.invocation = invocation
         self.lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
 
-    def granted(self) -> Lease | None:
-        """Return the lease that the request got; None: it got none."""
-        ended = self.lease.done() and not self.lease.cancelled()
-        return self.lease.result() if ended and self.lease.exception() is None else None
+    def give_back(self, release: Callable[[Lease], None]) -> None:
+        """If the request got a lease, end it: its caller was cancelled after the lease was granted."""
+        if not self.lease.done() or self.lease.cancelled() or self.lease.exception() is not None:
+            return
+        lease = self.lease.result()
+        if lease.batch is None:
+            release(lease)
+        else:
+            lease.batch.leave(self.invocation)
 
     def fail(self, error: Exception) -> None:
         """End the wait with `error`, unless it has ended."""

@@ -151,11 +151,7 @@ class Pool:
         try:
             return await waiter.lease
         except BaseException:
-            # If there is a lease, the caller was cancelled after it was granted.
-            if (lease := waiter.granted()) and lease.batch is not None:
-                lease.batch.leave(invocation)
-            elif lease is not None:
-                self.release(lease)
+            waiter.give_back(self.release)
             raise
         finally:
             timer.cancel()
