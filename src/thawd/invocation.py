@@ -74,6 +74,7 @@ class Invocation:
         asynchronous: whether the invocation comes from the event queue.
         stream: receives the parts of the answer as the handler sends them; None: the answer is returned whole.
         qualifier: version number or alias in the request; None stands for ``$LATEST``.
+        alone: never join it with other requests.
     """
 
     function: str
@@ -86,6 +87,7 @@ class Invocation:
     asynchronous: bool = False
     stream: ResponseStream | None = None
     qualifier: str | None = None
+    alone: bool = False
 
 
 @dataclass(slots=True)
@@ -104,6 +106,7 @@ class Result:
         prepare_ms: the part of `init_ms` spent inside the process: init, fork or restore, with after-restore hooks.
         log_tail: last 4 KiB of this invocation's log; empty unless requested.
         content_type: content type that a streaming handler set; None for ordinary handlers.
+        batch_size: number of invocations that ran together in the environment, this one included.
     """
 
     payload: bytes
@@ -115,3 +118,4 @@ class Result:
     prepare_ms: float = 0.0
     log_tail: bytes = b""
     content_type: str | None = None
+    batch_size: int = 1

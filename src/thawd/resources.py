@@ -73,6 +73,19 @@ class Destination(msgspec.Struct, frozen=True):
         return f"arn:aws:s3:::{self.name}" if self.kind == "s3" else f"{self.kind}:{self.name}"
 
 
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """How requests to a function whose handler takes a list of events are joined.
+
+    Attributes:
+        size: most requests that one environment runs together, 1-256.
+        window_ms: how long the start of a further environment for a batch that is not full is delayed while all
+            environments of the function are busy or starting, milliseconds, 0-1,000.
+    """
+
+    size: int
+    window_ms: float = 0
+
+
 class Function(msgspec.Struct, frozen=True, kw_only=True):
     """A function as declared.
 
@@ -100,6 +113,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         idle_timeout_s: an environment that has been idle for this long is stopped; seconds.
         keep_alive: ``fixed``: idle environments are stopped after `idle_timeout_s`; ``histogram``: after a time learnt
             from the arrivals of requests, and after `idle_timeout_s` until enough arrivals are recorded.
+        batch: how requests are joined; the handler takes a list of events and returns a list of answers. None: the
+            handler takes one event.
         maximum_retry_attempts: retries of a failed asynchronous event, 0-2.
         maximum_event_age_s: an asynchronous event older than this is not tried again, seconds, 60-21,600.
         on_success: destination of asynchronous results, or None.
@@ -133,6 +148,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     prime: bytes | None = None
     idle_timeout_s: float = 300.0
     keep_alive: str = "fixed"
+    batch: Batch | None = None
     maximum_retry_attempts: int = 2
     maximum_event_age_s: int = 21_600
     on_success: Destination | None = None
@@ -144,6 +160,11 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     application_log_level: str | None = None
     system_log_level: str | None = None
     log_group: str | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Most requests that one environment runs together; 1: each request is run alone."""
+        return 1 if self.batch is None else self.batch.size
 
     @property
     def log_group_name(self) -> str:

@@ -55,6 +55,24 @@ def context(**changes: Any) -> FakeContext:
     return FakeContext(**changes)
 
 
+@dataclass
+class FakeBatchContext(FakeContext):
+    """Stands in for the context of a batch.
+
+    Attributes:
+        items: the contexts of the items.
+    """
+
+    items: list[FakeContext] = field(default_factory=list)
+
+
+def batch_context(size: int, **changes: Any) -> FakeBatchContext:
+    """A context for a handler that takes a list of `size` events; `changes` replace attributes of `FakeContext`."""
+    request_ids = [f"00000000-0000-4000-8000-{number:012x}" for number in range(size)]
+    items = [FakeContext(**{"aws_request_id": request_id, **changes}) for request_id in request_ids]
+    return FakeBatchContext(**{"aws_request_id": ",".join(request_ids), **changes}, items=items)
+
+
 class FakeTable:
     """A table in memory. Like a real table, it accepts only items that can be encoded as JSON."""
 

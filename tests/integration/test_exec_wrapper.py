@@ -201,3 +201,13 @@ def test_an_import_that_fails_beside_extensions_is_told(project: Project) -> Non
     with project.up() as running:
         told, error = running.invoke("app")
         assert (told["errorType"], error) == ("Runtime.ImportModuleError", "Unhandled")
+
+
+def test_batches_are_refused_beside_extensions_with_the_way_out(project: Project) -> None:
+    project.code("def handler(events, context): return events\n", "code/app.py")
+    executable(project.root / "code" / "extensions" / "watcher", EXTENSION)
+    executable(project.root / "code" / "wrap", '#!/bin/sh\nexec "$@"\n')
+    project.config(FUNCTION.format(wrapper="/var/task/wrap") + "batch = { size = 2 }\n")
+    with project.up() as running:
+        running.until_said("remove the option batch, or the extensions")
+        assert running.function("app")["state"] == "Failed"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Project, Running, eventually, processes_of
-from thawd.environments.starts.snapshots import Engine, NoEngineError
+from thawd.environments.starts.engine_files import Engine, NoEngineError
 
 CODE = """
 import os

@@ -38,6 +38,8 @@ class FakeEnvironment:
         self.served = 0
         self.duration_ms = 0.0
         self.answer: asyncio.Future[Result] | None = None
+        self.batch: list[Invocation] = []
+        self.answers: asyncio.Future[list[Result]] | None = None
         self._slow_to_die = slow_to_die
 
     def kill(self) -> None:
@@ -57,6 +59,18 @@ class FakeEnvironment:
         self.served += 1
         self.answer = asyncio.get_running_loop().create_future()
         return await self.answer
+
+    async def invoke_batch(self, invocations: list[Invocation], *, init_ms: float | None) -> list[Result]:
+        """The same for a batch. Killed, it answers with errors, as a real one does."""
+        self.served += len(invocations)
+        self.batch = list(invocations)
+        self.answers = asyncio.get_running_loop().create_future()
+        killed = asyncio.ensure_future(self.was_killed.wait())
+        await asyncio.wait((killed, self.answers), return_when=asyncio.FIRST_COMPLETED)
+        killed.cancel()
+        if self.answers.done():
+            return self.answers.result()
+        return [Result(b"{}", function_error="Unhandled") for _ in invocations]
 
 
 class FakeSpawner:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config_files import HELLO, load, mistakes, only_mistake
+from thawd.resources import Batch
 
 
 @pytest.mark.parametrize("python", ["3.9", "3.14", "3.10.13", "python3", "/usr/bin/python3", ".venv", "~/venv"])
@@ -72,6 +73,34 @@ def test_provisioned_environments_must_fit(tmp_path: Path) -> None:
         ("functions.hello.provisioned_concurrency", "at most reserved_concurrency, which is 1"),
         ("functions.hello.memory_mb", "at most 256, which is server.memory_mb, the memory for all environments"),
     ]
+
+
+# Batches
+
+
+def test_a_batch_has_a_size_and_a_window(tmp_path: Path) -> None:
+    function = load(tmp_path, HELLO + "batch = { size = 16, window_ms = 2.5 }").functions["hello"]
+    assert function.batch == Batch(size=16, window_ms=2.5)
+    assert function.batch_size == 16
+    assert load(tmp_path, HELLO + "batch = { size = 1 }").functions["hello"].batch == Batch(size=1, window_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "key"),
+    [
+        ("{}", "batch.size"),
+        ("{ window_ms = 2 }", "batch.size"),
+        ("{ size = 0 }", "batch.size"),
+        ("{ size = 257 }", "batch.size"),
+        ("{ size = true }", "batch.size"),
+        ("{ size = 2, window_ms = -1 }", "batch.window_ms"),
+        ("{ size = 2, window_ms = nan }", "batch.window_ms"),
+        ("{ size = 2, wait_ms = 1 }", "batch.wait_ms"),
+        ("16", "batch"),
+    ],
+)
+def test_other_batches_are_refused(tmp_path: Path, batch: str, key: str) -> None:
+    assert only_mistake(tmp_path, HELLO + f"batch = {batch}").key == f"functions.hello.{key}"
 
 
 # Priming events

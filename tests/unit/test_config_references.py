@@ -43,8 +43,16 @@ REMOTE = "[buckets.%s]\nurl = 's3://%s-pictures'\n"
             [("functions.hello.python", '"/usr/bin/python3"', "[runtimes]")],
         ),
         (
-            NODE + 'requirements = "requirements.txt"\npython = "/usr/bin/python3"\nprime = {}\n',
-            [(f"functions.hello.{option}", option, '"nodejs22.x"') for option in ("requirements", "python", "prime")],
+            NODE + 'requirements = "requirements.txt"\npython = "/usr/bin/python3"\nprime = {}\nbatch = { size = 2 }\n',
+            [
+                (f"functions.hello.{option}", option, '"nodejs22.x"')
+                for option in ("requirements", "python", "prime", "batch")
+            ],
+        ),
+        (
+            HELLO
+            + "batch = { size = 2 }\n[functions.hello.url]\nauth_type = 'NONE'\ninvoke_mode = 'RESPONSE_STREAM'\n",
+            [("functions.hello.url.invoke_mode", '"RESPONSE_STREAM" for a function with batch', '"BUFFERED"')],
         ),
         (HELLO + "[buckets.2015-03-31]\n", [("buckets.2015-03-31", "Lambda", "other name")]),
         (

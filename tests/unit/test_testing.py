@@ -31,3 +31,11 @@ def test_a_handler_runs_on_stores_in_memory() -> None:
 def test_outside_a_function_tables_say_where_they_work() -> None:
     with pytest.raises(Exception, match="inside a function"):
         thawd.table("labels").get("a")
+
+
+def test_a_handler_that_takes_lists_gets_a_context_with_one_for_each_item() -> None:
+    context = testing.batch_context(2, function_name="f")
+    first, second = context.items
+    assert first.aws_request_id != second.aws_request_id
+    assert context.aws_request_id == f"{first.aws_request_id},{second.aws_request_id}"
+    assert {context.function_name, first.function_name, second.function_name} == {"f"}

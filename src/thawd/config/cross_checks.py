@@ -87,7 +87,7 @@ def _check_runtime(name: str, function: Function, findings: Findings) -> None:
             allowed = "either python or runtime; the interpreter of a runtime is set in [runtimes]"
             findings.add((*path, "python"), found=f'"{function.python}" beside a runtime', allowed=allowed)
         return
-    for option in ("python", "requirements", "prime"):
+    for option in ("python", "requirements", "prime", "batch"):
         if getattr(function, option) is not None:
             allowed = f'nothing: the option is for Python functions, and the runtime is "{function.runtime}"'
             findings.add((*path, option), found=f"{option}", allowed=allowed)
@@ -153,6 +153,10 @@ def _check_routes(settings: Settings, findings: Findings, declared: Declared) ->
 def _check_urls(settings: Settings, findings: Findings) -> None:
     server = settings.server
     for name, url in settings.urls.items():
+        if url.invoke_mode == "RESPONSE_STREAM" and name in settings.functions and settings.functions[name].batch:
+            allowed = '"BUFFERED": the handler returns the answers of a batch together, when all are complete'
+            path = ("functions", name, "url", "invoke_mode")
+            findings.add(path, found='"RESPONSE_STREAM" for a function with batch', allowed=allowed)
         if url.auth_type == "AWS_IAM" and not server.access_keys and not is_loopback(server.host):
             found = f'"AWS_IAM" without server.access_keys, though other machines can reach {server.host}'
             allowed = "AWS_IAM with your own keys in server.access_keys"

@@ -1,5 +1,7 @@
 """One execution environment: a process that runs one invocation at a time, and is killed at the function's time limit.
 
+If the handler takes lists, it runs one batch at a time instead.
+
 The platform's end of the control channel is a plain asyncio protocol: it sends one frame for each invocation and gets
 one frame back. The standard output and error of the process arrive through a pipe. The platform reads this pipe until
 it is empty before it returns a result, so an invocation's log is complete by then.
@@ -11,7 +13,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -21,13 +23,14 @@ from thawd.environments.channels import Channels, FrameProtocol
 from thawd.environments.children import Child
 from thawd.environments.extensions import Extensions
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, error_document
+from thawd.environments.log_tails import LogTails
 from thawd.environments.output import OutputPipe
 from thawd.environments.platform_log import InvocationOutcome, StartTimes, platform_log
 from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.sandbox.memory import MemoryLimit
 from thawd.environments.suspension import Suspender
 from thawd.environments.version import Version
-from thawd.invocation import LOG_TAIL_BYTES, Invocation, Result, StartKind, new_trace_header
+from thawd.invocation import Invocation, Result, StartKind, new_trace_header
 from thawd.telemetry.logs.writer import LogStream
 from thawd.wire import frames
 from thawd.wire.response_stream import CONTENT_TYPE, ResponseStream
@@ -97,7 +100,9 @@ class Environment:
         self.ready: asyncio.Future[ReadyHead] = loop.create_future()
         self.parked: asyncio.Future[str | None] = loop.create_future()
         self.ended = asyncio.Event()
-        self._answer: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
+        self._answers: list[tuple[dict[str, Any], bytes]] = []
+        self._expected = 0
+        self._answer: asyncio.Future[list[tuple[dict[str, Any], bytes]]] | None = None
         self._timed_out = False
         self._stream: ResponseStream | None = None
         self._channels = channels
@@ -198,27 +203,33 @@ class Environment:
             invocation: what to run; the time limit starts now.
             init_ms: how long the environment took to start, milliseconds, if the invocation waited for that; else None.
         """
-        function = self.version.function
-        stream = self.stream
-        self.served += 1
+        (result,) = await self.invoke_batch((invocation,), init_ms=init_ms)
+        return result
+
+    async def invoke_batch(self, invocations: Sequence[Invocation], *, init_ms: float | None) -> list[Result]:
+        """Run `invocations` together, and return the result of each. Only a handler that takes lists can run several.
+
+        Args:
+            invocations: what to run; the time limit of all of them starts now.
+            init_ms: as for `invoke`.
+        """
+        self.served += len(invocations)
         loop = asyncio.get_running_loop()
+        self._answers, self._expected = [], len(invocations)
         self._answer = loop.create_future()
         self._timed_out = False
-        self._stream = invocation.stream
-        if self._stream is not None:
-            self._begin_stream(self._stream)
+        self._begin_streams(invocations)
         self.busy_since = time.monotonic()
         if self.suspender is not None:
             self.suspender.busy(self)
-        if invocation.want_log_tail:
-            stream.begin_tail(LOG_TAIL_BYTES)
-        self.log.start(invocation.request_id)
-        timer = loop.call_later(function.timeout_s, self._on_timeout)
-        self._send(invocation)
+        tails = LogTails(self.stream, invocations)
+        tails.start(lambda invocation: self.log.start(invocation.request_id))
+        timer = loop.call_later(self.version.function.timeout_s, self._on_timeout)
+        self._send(invocations)
         try:
-            head, body = await self._answer
+            answers = await self._answer
         except _Ended as ended:
-            head, body = self._failure(invocation, ended.status)
+            answers = [self._failure(invocation, ended.status) for invocation in invocations]
         finally:
             timer.cancel()
             self._answer = None
@@ -226,16 +237,30 @@ class Environment:
             self._end_stream()
         self._output.drain()
         self._mark_idle()
-        return self._result(invocation, head, body, init_ms=init_ms)
+        tails.end_output()
+        items = zip(invocations, answers, strict=True)
+        return [self._result(invocation, *answer, tails, init_ms=init_ms) for invocation, answer in items]
 
     def _mark_idle(self) -> None:
         """Let the suspender stop the environment until the next invocation, once its extensions are idle too."""
         if self.suspender is not None:
             self.suspender.idle(self)
 
-    def _send(self, invocation: Invocation) -> None:
+    def _send(self, invocations: Sequence[Invocation]) -> None:
+        if self.ended.is_set():
+            assert self._answer is not None
+            self._answer.set_exception(_Ended(self.child.ended.result() if self.child is not None else None))
+            return
+        for item, invocation in enumerate(invocations):
+            head = self._head(invocation)
+            if self._expected > 1:
+                head["item"], head["of"] = item, self._expected
+            self._control.send(frames.INVOKE, _encode(head), invocation.payload)
+
+    def _head(self, invocation: Invocation) -> dict[str, Any]:
+        """The head of an INVOKE frame."""
         function = self.version.function
-        head = {
+        head: dict[str, Any] = {
             "id": invocation.request_id,
             "arn": function.arn if invocation.qualifier is None else f"{function.arn}:{invocation.qualifier}",
             "left_ms": function.timeout_s * 1000,
@@ -243,13 +268,9 @@ class Environment:
         }
         if invocation.client_context:
             head["client"] = invocation.client_context
-        if invocation.stream is not None:
-            head["stream"] = invocation.stream.limit_bytes
-        if self.ended.is_set():
-            assert self._answer is not None
-            self._answer.set_exception(_Ended(self.child.ended.result() if self.child is not None else None))
-            return
-        self._control.send(frames.INVOKE, _encode(head), invocation.payload)
+        if self._stream is not None:
+            head["stream"] = self._stream.limit_bytes
+        return head
 
     def _failure(self, invocation: Invocation, status: int | None) -> tuple[dict[str, Any], bytes]:
         """The answer for an invocation during which the environment ended. Source: Lambda's wording."""
@@ -265,7 +286,9 @@ class Environment:
         head["message"] = message
         return head, error_document(head["error_type"], prefix + message)
 
-    def _result(self, invocation: Invocation, head: dict[str, Any], body: bytes, *, init_ms: float | None) -> Result:
+    def _result(
+        self, invocation: Invocation, head: dict[str, Any], body: bytes, tails: LogTails, *, init_ms: float | None
+    ) -> Result:
         self.duration_ms = head["duration_ms"]
         start = None if init_ms is None else StartTimes(init_ms, self.restored, self.billed_restore_ms)
         outcome = InvocationOutcome(
@@ -276,8 +299,9 @@ class Environment:
             error_type=head.get("error_type", ""),
             message=head.get("message", ""),
             start=start,
+            batch_size=None if self.version.function.batch is None else self._expected,
         )
-        self.log.done(outcome)
+        log_tail = tails.finish(invocation, lambda: self.log.done(outcome))
         content_type = head.get("type")
         if content_type is not None and invocation.asynchronous:
             # Records for destinations are JSON, so the text becomes a JSON string.
@@ -290,8 +314,9 @@ class Environment:
             duration_ms=outcome.duration_ms,
             init_ms=init_ms,
             prepare_ms=self.prepare_ms,
-            log_tail=self.stream.end_tail() if invocation.want_log_tail else b"",
+            log_tail=log_tail,
             content_type=content_type,
+            batch_size=self._expected,
         )
 
     def _on_frame(self, kind: int, head: Any, body: bytes) -> None:
@@ -311,9 +336,17 @@ class Environment:
         else:
             self.kill()
 
-    def _begin_stream(self, stream: ResponseStream) -> None:
-        stream.executed_version = self.version.number
-        stream.attach(self._control)
+    def _begin_streams(self, invocations: Sequence[Invocation]) -> None:
+        """Pass the parts of the answer on. A handler that takes lists sends no parts; its answers are passed on whole.
+
+        Several of its items may be for clients that can take parts.
+        """
+        self._stream = None
+        for stream in (each.stream for each in invocations if each.stream is not None):
+            stream.executed_version = self.version.number
+            if self.version.function.batch is None:
+                self._stream = stream
+                stream.attach(self._control)
 
     def _end_stream(self) -> None:
         """Resume reading the channel, even if the client is still taking the parts of the response."""
@@ -324,8 +357,14 @@ class Environment:
     def _on_answer(self, head: dict[str, Any], body: bytes) -> None:
         if self._timed_out and head["failed"]:
             return  # the process failed because it was killed; the invocation reports the time-out instead
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result((head, body))
+        if self._answer is None or self._answer.done():
+            return
+        if head.get("item", 0) != len(self._answers):
+            self.kill()  # the runtime sends them in order, so user code must have written to the descriptor
+            return
+        self._answers.append((head, body))
+        if len(self._answers) == self._expected:
+            self._answer.set_result(self._answers)
 
     def _on_fault(self, error_type: str, message: str) -> None:
         """An extension has failed: end the environment."""
@@ -421,6 +460,7 @@ class _ResultHead(msgspec.Struct):
     duration_ms: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
     peak_kib: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
     failed: bool
+    item: int = 0
     type: Annotated[str, msgspec.Meta(pattern=CONTENT_TYPE)] | None = None
 
 

@@ -48,6 +48,7 @@ class InvocationOutcome:
         error_type: AWS's name for what ended the environment during the invocation; empty when nothing did.
         message: describes for people what ended the environment; empty when nothing did.
         start: how long its environment took to start; None when the invocation did not wait for a start.
+        batch_size: number of items that ran together with it, itself included; None if the handler takes no lists.
     """
 
     request_id: str
@@ -57,6 +58,7 @@ class InvocationOutcome:
     error_type: str
     message: str
     start: StartTimes | None
+    batch_size: int | None = None
 
     @property
     def billed_ms(self) -> int:
@@ -109,7 +111,8 @@ class PlatformLog:
         self._stream.line(
             f"REPORT RequestId: {request_id}\tDuration: {outcome.duration_ms:.2f} ms\t"
             f"Billed Duration: {outcome.billed_ms} ms\tMemory Size: {self._version.function.memory_mb} MB\t"
-            f"Max Memory Used: {outcome.memory_mib} MB\t{_start_text(outcome.start)}{_status_text(outcome)}"
+            f"Max Memory Used: {outcome.memory_mib} MB\t"
+            f"{_start_text(outcome.start)}{_batch_text(outcome.batch_size)}{_status_text(outcome)}"
         )
 
 
@@ -166,6 +169,8 @@ class JsonPlatformLog(PlatformLog):
             metrics["billedRestoreDurationMs"] = math.ceil(outcome.start.billed_restore_ms)
         elif outcome.start is not None:
             metrics["initDurationMs"] = _ms(outcome.start.duration_ms)
+        if outcome.batch_size is not None:
+            metrics["batchSize"] = outcome.batch_size
         self._write("INFO" if went_well else "WARN", "platform.report", {**record, "metrics": metrics})
 
     def _facts(self) -> dict[str, Any]:
@@ -196,6 +201,10 @@ def _start_text(start: StartTimes | None) -> str:
     # Source: of a restore, Lambda bills only the time of the runtime and the after-restore hooks.
     billed_ms = math.ceil(start.billed_restore_ms)
     return f"Restore Duration: {start.duration_ms:.2f} ms\tBilled Restore Duration: {billed_ms} ms\t"
+
+
+def _batch_text(size: int | None) -> str:
+    return "" if size is None else f"Batch Size: {size}\t"
 
 
 def _status_text(outcome: InvocationOutcome) -> str:

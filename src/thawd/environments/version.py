@@ -115,6 +115,8 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         "LAMBDA_RUNTIME_DIR": str(Path(_BOOTSTRAP).parent),
         "THAWD_BUCKETS": msgspec.json.encode({name: str(path) for name, path in buckets.items()}).decode(),
     }
+    if function.batch is not None:
+        reserved["THAWD_BATCH"] = "1"
     if function.log_format == "JSON":
         reserved["AWS_LAMBDA_LOG_LEVEL"] = function.application_log_level or "INFO"
     passed_on = {name: own[name] for name in _PASSED_ON if name in own}

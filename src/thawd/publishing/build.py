@@ -252,6 +252,11 @@ class Builder:
         extensions = extensions_in(roots)
         if not extensions:
             return _Executable(interpreter.path, version_text, wrapper=wrapper)
+        if function.batch is not None:
+            raise EnvironmentBuildError(
+                f"functions.{function.name}: the function has a wrapper script and extensions, so its environments use "
+                "the Runtime API, which passes on one event at a time; remove the option batch, or the extensions"
+            )
         # A wrapper may let an extension answer the invocations, and extensions speak the Runtime API. So run thawd's
         # Python runtime as a client of that API.
         argv = (*wrapper, *api_command(interpreter.path))

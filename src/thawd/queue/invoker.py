@@ -466,4 +466,5 @@ def _invocation(event: Event, *, wait_s: float) -> Invocation:
         trace_id=event.trace_id,
         asynchronous=True,
         qualifier=event.qualifier,
+        alone=event.attempts > 0 or event.interruptions > 0,  # it may be what made its batch fail
     )

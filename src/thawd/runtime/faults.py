@@ -45,7 +45,11 @@ class Report:
     @property
     def document(self) -> bytes:
         """The error document, JSON text: errorMessage, errorType, requestId, stackTrace."""
-        return json.dumps(self._fields()).encode()
+        return self.document_for(self.request_id)
+
+    def document_for(self, request_id: str) -> bytes:
+        """The error document for one of several requests that failed together."""
+        return json.dumps({**self._fields(), "requestId": request_id}).encode()
 
     def _fields(self) -> Dict[str, Any]:
         return {
@@ -62,7 +66,15 @@ class Report:
             from thawd.runtime.json_logs import encode, timestamp
 
             return encode({"timestamp": timestamp(time.time()), "log_level": "ERROR", **self._fields()}) + "\n"
-        lines = ["[ERROR] %s: %s\n" % (self.error_type, self.message)]
+        return self._text("")
+
+    @property
+    def text_for_item(self) -> str:
+        """As `text`, for an item of a batch: the first line contains the request id."""
+        return self.text if as_json else self._text("RequestId: %s " % self.request_id)
+
+    def _text(self, which: str) -> str:
+        lines = ["[ERROR] %s%s: %s\n" % (which, self.error_type, self.message)]
         if self.frames:
             lines.append("Traceback (most recent call last):\n")
             lines.extend(self.frames)

@@ -15,7 +15,7 @@ MAX_RESPONSE_BYTES = 6_291_556
 
 
 def invoke(
-    handler: Handler, head: Any, event: bytes, *, now_s: float, marshal: Optional[Callable[[Any], bytes]] = None
+    handler: Handler, head: Any, event: bytes, *, now_s: float, encode: Optional[Callable[[Any], bytes]] = None
 ) -> Tuple[bytes, bool]:
     """Run the handler on one event; returns the answer as JSON text and whether it is an error document.
 
@@ -24,7 +24,7 @@ def invoke(
         head: head of the INVOKE frame: ``id``, ``arn``, ``left_ms``, and optionally ``trace`` and ``client``.
         event: JSON text.
         now_s: when the invocation began, ``time.monotonic()`` seconds.
-        marshal: encodes the handler's return value; None: as JSON text.
+        encode: encodes the handler's return value; None: as JSON text.
 
     Raises:
         SystemExit: the handler called ``sys.exit``.
@@ -43,32 +43,49 @@ def invoke(
             deadline_s=now_s + head["left_ms"] / 1000,
             client_context=head.get("client"),
         )
-        return (marshal or _marshal)(handler(_unmarshal(event), context)), False
+        return (encode or marshal)(handler(unmarshal(event), context)), False
     except SystemExit as error:
-        process.flush_output()
-        _log(Fault("Runtime.ExitError", "the handler called sys.exit(%r)" % error.code, error), request_id)
+        fault = Fault("Runtime.ExitError", "the handler called sys.exit(%r)" % error.code, error)
+        write_failure(faults.report(fault, request_id), fault)
         raise
     except BaseException as error:  # the border to user code: nothing it raises may end the loop
-        return _log(error, request_id), True
+        report = faults.report(error, request_id)
+        write_failure(report, error)
+        return report.document, True
 
 
-def _log(error: BaseException, request_id: str) -> bytes:
-    report = faults.report(error, request_id)
+def write_failure(report: faults.Report, error: BaseException, *, names_request: bool = False) -> None:
+    """Write a failure to the function's log, after all output of the handler.
+
+    Args:
+        report: the report of the failure.
+        error: the exception.
+        names_request: whether the text names the request id, because the failure concerns one item of a batch.
+    """
     process.flush_output()
-    faults.write_log(report.text)
+    faults.write_log(report.text_for_item if names_request else report.text)
     if hint := sdk.hint(error):
         faults.write_log("thawd: %s\n" % hint)
-    return report.document
 
 
-def _unmarshal(event: bytes) -> Any:
+def unmarshal(event: bytes) -> Any:
+    """The event, from its JSON text.
+
+    Raises:
+        Fault: it is not JSON.
+    """
     try:
         return json.loads(event.decode())
     except ValueError as error:
         raise Fault("Runtime.UnmarshalError", "Unable to unmarshal input: %s" % error) from None
 
 
-def _marshal(response: Any) -> bytes:
+def marshal(response: Any) -> bytes:
+    """A handler's return value as JSON text.
+
+    Raises:
+        Fault: JSON cannot represent it, or the text is too large.
+    """
     try:
         body = _encode(response)
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,8 +1,9 @@
 """The invoke phase: receives a frame, runs the handler, sends a frame, until the platform closes the channel."""
 
 import os
+import sys
 import time
-from typing import Any, NoReturn, Optional
+from typing import Any, List, NoReturn, Optional, Tuple
 
 from thawd.runtime import faults, invoking, process
 from thawd.runtime.channel import Channel
@@ -25,7 +26,8 @@ def give_up(channel: Channel, report: faults.Report, *, status: int) -> NoReturn
 def init(channel: Channel) -> Handler:
     """Load the handler; if that fails, report it to the platform and end."""
     try:
-        return load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"])
+        handler = load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"])
+        return _for_batches(handler) if os.environ.get("THAWD_BATCH") else handler
     except SystemExit as error:
         process.flush_output()
         fault = Fault("Runtime.ExitError", "Runtime exited with error: exit status %s" % _status(error), error)
@@ -35,6 +37,12 @@ def init(channel: Channel) -> Handler:
     give_up(channel, report, status=INIT_FAILED)
 
 
+def _for_batches(handler: Handler) -> Any:
+    from thawd.runtime.batches import BatchHandler  # imported only for such functions, to keep other starts fast
+
+    return BatchHandler(handler)
+
+
 def _status(error: SystemExit) -> int:
     if error.code is None:
         return 0
@@ -42,7 +50,7 @@ def _status(error: SystemExit) -> int:
 
 
 def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) -> None:
-    """Answer invocations one at a time. When the platform closes the channel, the process ends.
+    """Answer invocations one at a time, or one batch at a time. When the platform closes the channel, the process ends.
 
     Args:
         channel: channel to the platform.
@@ -59,21 +67,55 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
         if frame is None or frame.kind != frames.INVOKE:
             os._exit(0)
         started_s = time.monotonic()
-        if streams is None:
-            body, failed = invoking.invoke(handler, frame.head, frame.body, now_s=started_s)
-        else:
-            body, failed = streams.invoke(frame.head, frame.body, now_s=started_s)
+        answers = run([frame, *_rest_of_batch(channel, frame)], handler, streams, now_s=started_s)
         process.flush_output()
         if os.getpid() != owner:
             os._exit(0)  # this is a child that the handler forked and that also returned from the handler
         duration_ms = (time.monotonic() - started_s) * 1000
-        head = {"duration_ms": duration_ms, "peak_kib": peak.kib(), "failed": failed}
+        head = {"duration_ms": duration_ms, "peak_kib": peak.kib()}
         if streams is not None:
             head.update(streams.result_head)
         try:
-            channel.send(frames.RESULT, head, body)
+            for item, (body, failed) in enumerate(answers):
+                head["failed"] = failed
+                if item:
+                    head["item"] = item
+                channel.send(frames.RESULT, head, body)
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
+
+
+def run(requests: List[frames.Frame], handler: Any, streams: Any, *, now_s: float) -> List[Tuple[bytes, bool]]:
+    """Run the handler; returns the answer to each request, and whether it is an error document.
+
+    Args:
+        requests: INVOKE frames: one, or for a handler that takes lists the items of a batch.
+        handler: the function's handler.
+        streams: what `streams_of` returns for it.
+        now_s: when the first request arrived, ``time.monotonic()`` seconds.
+
+    Raises:
+        SystemExit: the handler called ``sys.exit``.
+    """
+    batches = sys.modules.get("thawd.runtime.batches")  # imported by `init` if the handler takes lists
+    if batches is not None and isinstance(handler, batches.BatchHandler):
+        answers: List[Tuple[bytes, bool]] = handler.invoke(requests, now_s=now_s)
+        return answers
+    request = requests[0]
+    if streams is None:
+        return [invoking.invoke(handler, request.head, request.body, now_s=now_s)]
+    return [streams.invoke(request.head, request.body, now_s=now_s)]
+
+
+def _rest_of_batch(channel: Channel, first: frames.Frame) -> List[frames.Frame]:
+    """Receive the other items of the batch that begins with `first`."""
+    rest: List[frames.Frame] = []
+    while len(rest) + 1 < first.head.get("of", 1):
+        frame = channel.receive()
+        if frame is None or frame.kind != frames.INVOKE:
+            os._exit(0)
+        rest.append(frame)
+    return rest
 
 
 def streams_of(handler: Handler, channel: Optional[Channel]) -> Any:

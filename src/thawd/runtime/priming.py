@@ -9,7 +9,7 @@ import os
 import time
 from typing import Any, Dict, NamedTuple, Optional
 
-from thawd.runtime import faults, invoking, loop, process
+from thawd.runtime import faults, loop, process
 from thawd.runtime.handler import Handler
 from thawd.wire import frames
 
@@ -43,11 +43,8 @@ def prime(handler: Handler, head: Dict[str, Any], event: bytes) -> PrimingResult
         started_s = time.monotonic()
         faults.write_log("PRIME_START RequestId: %s\n" % request_id)
         try:
-            invoke_head = {**head, "id": request_id}
-            if streams is None:
-                body, failed = invoking.invoke(handler, invoke_head, event, now_s=started_s)
-            else:
-                body, failed = streams.invoke(invoke_head, event, now_s=started_s)
+            request = frames.Frame(frames.INVOKE, {**head, "id": request_id}, event)
+            ((body, failed),) = loop.run([request], handler, streams, now_s=started_s)
         except SystemExit as error:
             body, failed = json.dumps({"errorType": "SystemExit", "errorMessage": str(error.code)}).encode(), True
         process.flush_output()

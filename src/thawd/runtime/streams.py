@@ -46,7 +46,7 @@ class Streams:
             return b"".join(sender.kept)
 
         try:
-            body, failed = invoking.invoke(answer, head, event, now_s=now_s, marshal=whole)
+            body, failed = invoking.invoke(answer, head, event, now_s=now_s, encode=whole)
         finally:
             stream.abandon()
         self.result_head = {} if failed else {"type": stream.content_type}

@@ -185,8 +185,9 @@ class Dispatcher:
         return [pool.version for pool in (*serving, *self._retiring)]
 
     def most_at_once(self, name: str) -> int:
-        """Return the most environments that the function `name` can have at the same time."""
-        return self._room.most_at_once(self.entry(name).function)
+        """Return the most invocations of the function `name` that can run at the same time."""
+        function = self.entry(name).function
+        return self._room.most_at_once(function) * function.batch_size
 
     async def publish(self, version: Version, *, keeps_old: bool = True) -> None:
         """Start `version` and let it serve once it is ready. Until then, the previous one with its number serves.
@@ -310,7 +311,7 @@ class Dispatcher:
         if entry.pool is None:
             entry = await self._published(entry, invocation)
         reserved = family.latest.function.reserved_concurrency
-        if reserved is not None and family.in_flight >= reserved:
+        if reserved is not None and family.in_flight >= reserved * entry.function.batch_size:
             family.metrics.throttles += 1
             raise TooManyRequestsException("Rate Exceeded.", reason="ReservedFunctionConcurrentInvocationLimitExceeded")
         family.in_flight += 1
@@ -351,6 +352,8 @@ class Dispatcher:
                     entry = await self._published(following, invocation)
             except InitError as error:
                 return Result(error.document, function_error="Unhandled", start_kind=StartKind.COLD)
+        if lease.batch is not None:
+            return await lease.batch.result_of(invocation)
         self._room.began(lease.environment)
         try:
             return await lease.environment.invoke(invocation, init_ms=lease.init_ms)
@@ -448,6 +451,7 @@ def _not_found(name: str, qualifier: str | None) -> ResourceNotFoundException:
 
 def _count(metrics: FunctionMetrics, result: Result, elapsed_ms: float) -> None:
     metrics.invocations[result.start_kind].record(elapsed_ms)
+    metrics.batched += result.batch_size > 1
     if result.function_error is not None:
         metrics.errors += 1
         if b'"Sandbox.Timedout"' in result.payload[:100]:

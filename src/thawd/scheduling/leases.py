@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.errors import ServiceException, TooManyRequestsException
+from thawd.scheduling.batch_runs import BatchRun
 
 
 class PoolRetiredError(Exception):
@@ -36,10 +37,12 @@ class Lease:
     Attributes:
         environment: the environment.
         init_ms: how long the environment's start took, milliseconds; None: the request did not wait for it.
+        batch: runs the request together with others; None: it has the environment to itself.
     """
 
     environment: Environment
     init_ms: float | None
+    batch: BatchRun | None = None
 
 
 def kill_after(environment: Environment, turns: int) -> None:

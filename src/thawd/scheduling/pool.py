@@ -9,6 +9,7 @@ Guarantees:
 - a waiting request gets the first environment that has started or has become idle;
 - while the processor cores are occupied, requests wait (`thawd.scheduling.cores`) and nothing is started for them;
 - synchronous requests are served before asynchronous ones;
+- if the handler takes lists, the requests that wait are joined (`thawd.scheduling.line`);
 - the keep-alive policy decides how long idle environments are kept, and when one is prewarmed;
 - when a start fails, the waiting requests fail once, and no other start is tried before `StartFailure.until_s`. But if
   the init phase failed at publication, the first request repeats it immediately, once.
@@ -25,10 +26,12 @@ from thawd.environments.init_phase import InitError
 from thawd.environments.version import Version
 from thawd.errors import ServiceException
 from thawd.invocation import Invocation
+from thawd.scheduling.batch_runs import BatchRun
 from thawd.scheduling.cores import Share
 from thawd.scheduling.idle_timer import IdleTimer
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
 from thawd.scheduling.leases import Lease, PoolRetiredError, StartFailure, copy_of, kill_after, throttled
+from thawd.scheduling.line import Line, Waiter
 from thawd.scheduling.room import Room
 from thawd.system.flag import Flag
 from thawd.system.retry import backoff_s
@@ -87,8 +90,7 @@ class Pool:
         self._unused_deaths = 0
         self._starting = 0
         self._starting_provisioned = 0
-        self._waiting: list[asyncio.Future[Lease]] = []
-        self._waiting_asynchronous: list[asyncio.Future[Lease]] = []
+        self._line = Line(version.function.batch, on_more_wanted=self.grow)
         self._failure: StartFailure | None = None
         self.provisioned = version.function.provisioned_concurrency
         self._first_try_left = False  # init failed at publication, and no request has repeated it yet
@@ -100,7 +102,7 @@ class Pool:
     @property
     def waiting(self) -> int:
         """Number of requests that wait for an environment."""
-        return len(self._waiting) + len(self._waiting_asynchronous)
+        return len(self._line)
 
     def counts(self) -> dict[str, int]:
         """Return the number of environments by state."""
@@ -143,37 +145,33 @@ class Pool:
         self._first_try_left = False
         if self.waiting >= self._max_waiting:
             raise throttled("the queue of waiting requests is full")
-        queue = self._waiting_asynchronous if invocation.asynchronous else self._waiting
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Lease] = loop.create_future()
-        queue.append(waiter)
+        waiter = self._line.add(invocation)
         self._cores.queue(self, self.share)
-        timer = loop.call_later(invocation.queue_deadline - time.monotonic(), self._expire, waiter, invocation)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(invocation.queue_deadline - time.monotonic(), self._expire, waiter)
         try:
-            return await waiter
+            return await waiter.lease
         except BaseException:
-            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.release(waiter.result())  # the caller was cancelled after the lease was granted
+            waiter.give_back(self.release)
             raise
         finally:
             timer.cancel()
-            if waiter in queue:
-                queue.remove(waiter)
+            if self._line.remove(waiter):
                 self._check_at_rest()
 
-    def _expire(self, waiter: asyncio.Future[Lease], invocation: Invocation) -> None:
+    def _expire(self, waiter: Waiter) -> None:
         """Throttle a waiting request because its deadline has passed, unless an environment is starting.
 
         A request that waits for a core is throttled only after its function's timeout, too. If it ran at once, it would
         be slowed down instead, and that would count against the timeout.
         """
-        if waiter.done():
+        if waiter.lease.done():
             return
-        last_s = invocation.queue_deadline + self.version.function.timeout_s
+        last_s = waiter.invocation.queue_deadline + self.version.function.timeout_s
         if self._starting or (self._cores.holds(self) and time.monotonic() < last_s):
-            asyncio.get_running_loop().call_later(_EXPIRY_RECHECK_S, self._expire, waiter, invocation)
+            asyncio.get_running_loop().call_later(_EXPIRY_RECHECK_S, self._expire, waiter)
         else:
-            waiter.set_exception(throttled("no execution environment became free in time"))
+            waiter.fail(throttled("no execution environment became free in time"))
 
     def release(self, lease: Lease) -> None:
         """End a lease. The first waiting request gets the environment."""
@@ -202,7 +200,12 @@ class Pool:
         """See `Candidate`."""
         if not self.waiting:
             return False
-        return bool(self._idle) or (self._starting < self.waiting and not self.retired and not self._backs_off())
+        return bool(self._idle) or (self._lacks_starts() and not self.retired and not self._backs_off())
+
+    def _lacks_starts(self) -> bool:
+        """Return whether the requests in line need more environments than are starting."""
+        wanted = self._line.environments_wanted(is_served=bool(self._busy or self._starting))
+        return self._starting < wanted
 
     def let_in(self) -> bool:
         """See `Candidate`."""
@@ -211,7 +214,7 @@ class Pool:
             if self._give(environment, None):
                 return True
             self._keep_idle(environment)
-        elif self._starting < self.waiting:
+        elif self._lacks_starts():
             spare = self._room.spares.take(self)
             if spare is not None or self._room.reserve(self):
                 self._spawn_task(self._begin_start(provisioned=False, spare=spare))
@@ -247,11 +250,11 @@ class Pool:
         """See `Tenant.wants_room`."""
         if self.retired or self._backs_off():
             return False
-        return self._missing_provisioned() > 0 or (not self._idle and self._starting < self.waiting)
+        return self._missing_provisioned() > 0 or (not self._idle and self._lacks_starts())
 
     def is_urgent(self) -> bool:
         """See `Tenant.is_urgent`."""
-        return any(not waiter.done() for waiter in self._waiting)
+        return self._line.is_urgent()
 
     def seed_failure(self, error: InitError | ServiceException) -> None:
         """Record that init failed at publication. The first request repeats it without a back-off.
@@ -269,10 +272,7 @@ class Pool:
         self._timer.cancel()
         for environment in list(self._idle):
             self._end(environment)
-        for queue in (self._waiting, self._waiting_asynchronous):
-            for waiter in queue:
-                if not waiter.done():
-                    waiter.set_exception(PoolRetiredError())
+        self._line.fail(PoolRetiredError)
         self._set_if_empty()
 
     def oldest_idle_s(self) -> float | None:
@@ -381,10 +381,7 @@ class Pool:
             self._failure = StartFailure(copy_of(error), now_s + wait_s, failures)
             asyncio.get_running_loop().call_later(wait_s, self._try_again, self._failure)
         if self._starting == 0 and not self._busy:
-            for queue in (self._waiting, self._waiting_asynchronous):
-                for waiter in queue:
-                    if not waiter.done():
-                        waiter.set_exception(copy_of(error))
+            self._line.fail(lambda: copy_of(error))
 
     def _try_again(self, failure: StartFailure) -> None:
         """End the back-off. `until_s` is cleared because the loop's timer may fire slightly before that time."""
@@ -422,14 +419,18 @@ class Pool:
         self._idle.append(environment)
 
     def _give(self, environment: Environment, init_ms: float | None) -> bool:
-        """Lease the environment to the first waiting request; False when there is none."""
-        for queue in (self._waiting, self._waiting_asynchronous):
-            while queue:
-                waiter = queue.pop(0)
-                if not waiter.done():
-                    waiter.set_result(self._lease(environment, init_ms))
-                    return True
-        return False
+        """Lease the environment to the first waiting requests; False when there is none."""
+        waiters = self._line.take()
+        if not waiters:
+            return False
+        lease = self._lease(environment, init_ms)
+        if len(waiters) > 1:
+            lease.batch = BatchRun(environment, [waiter.invocation for waiter in waiters])
+        for waiter in waiters:
+            waiter.lease.set_result(lease)
+        if lease.batch is not None:  # after the callers' turn: those that were cancelled leave before the run
+            self._spawn_task(lease.batch.run(self._room, init_ms=init_ms, on_end=lambda: self.release(lease)))
+        return True
 
     def _lease(self, environment: Environment, init_ms: float | None) -> Lease:
         self._busy.add(environment)

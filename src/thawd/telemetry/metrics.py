@@ -104,6 +104,7 @@ class FunctionMetrics:
         errors: invocations that ended in a function error.
         timeouts: function errors of invocations that reached the time limit.
         exits: function errors of invocations whose environment ended during the invocation.
+        batched: invocations that ran in a batch with at least one other.
         throttles: requests refused because of a concurrency limit or a full queue.
         init_failures: starts that ended in an init error.
         destination_failures: failed attempts to deliver a record to a destination.
@@ -114,6 +115,7 @@ class FunctionMetrics:
     """
 
     __slots__ = (
+        "batched",
         "dead_letter_errors",
         "deliveries",
         "destination_failures",
@@ -136,6 +138,7 @@ class FunctionMetrics:
         self.errors = 0
         self.timeouts = 0
         self.exits = 0
+        self.batched = 0
         self.throttles = 0
         self.init_failures = 0
         self.destination_failures = 0
@@ -168,6 +171,7 @@ COUNTERS: Mapping[str, str] = {
     "errors": "Invocations that ended in a function error.",
     "timeouts": "Invocations that reached the function's time limit.",
     "exits": "Invocations whose execution environment ended during the invocation.",
+    "batched": "Invocations that ran in a batch with at least one other.",
     "throttles": "Requests refused because of a concurrency limit or a full queue.",
     "init_failures": "Starts of an execution environment that ended in an init error.",
     "destination_failures": "Failed attempts to deliver a record to a destination; AWS's DestinationDeliveryFailures.",

@@ -13,6 +13,9 @@ Then it answers INVOKE frames until GO_ON makes it a template, which it reports 
 
 Spares: a thawed copy with the role ``spare`` reports the stage `PARKED`, waits for GO_ON, and then continues to READY.
 
+Batches: if the handler takes lists, the platform may send several INVOKE frames together. Each says in ``item`` which
+item it is, counted from 0, and in ``of`` how many there are. The runtime sends a RESULT for each, in the same order.
+
 Streaming: if INVOKE asks for the answer in parts, the runtime sends a PART for each part before the RESULT, and the
 RESULT's body is empty.
 

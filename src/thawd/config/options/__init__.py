@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from thawd.config import kinds
-from thawd.config.options.functions import FUNCTION, RUNTIME
+from thawd.config.options.functions import BATCH, FUNCTION, RUNTIME
 from thawd.config.options.http import CORS, HTTP, ROUTE, ROUTE_TABLE, URL
 from thawd.config.options.option import Option
 from thawd.config.options.server import SERVER
@@ -20,6 +20,7 @@ from thawd.config.options.sources import PROVISIONED_SCHEDULE, SCHEDULE, SOURCE
 from thawd.config.options.stores import BUCKET, NOTIFICATION, REMOTE_BUCKET, TABLE
 from thawd.config.settings import ServerSettings
 from thawd.resources import (
+    Batch,
     Bucket,
     Cors,
     Function,
@@ -59,6 +60,7 @@ def describe_options() -> tuple[OptionDescription, ...]:
     sections: tuple[tuple[str, type[msgspec.Struct], tuple[Option, ...]], ...] = (
         ("server", ServerSettings, SERVER),
         ("functions.NAME", Function, FUNCTION),
+        ("functions.NAME.batch", Batch, BATCH),
         ("buckets.NAME", Bucket, BUCKET),
         ("buckets.NAME", RemoteBucket, REMOTE_BUCKET),
         ("buckets.NAME.notify[]", Notification, NOTIFICATION),

@@ -116,6 +116,12 @@ FUNCTION = (
         'How long idle environments are kept. "fixed": for `idle_timeout_s`; "histogram": one environment is '
         "kept for a time learnt from earlier idle times, and is prewarmed before the next request is expected.",
     ),
+    Option(
+        "batch",
+        kinds.table("a table such as { size = 16, window_ms = 2 }"),
+        "Requests that have to wait are joined; the handler takes a list of events and returns a list of answers.",
+        "none: the handler takes one event",
+    ),
     Option("maximum_retry_attempts", kinds.whole(0, 2), "Most retries of a failed asynchronous event."),
     Option(
         "maximum_event_age_s",
@@ -157,6 +163,17 @@ FUNCTION = (
         kinds.list_of("a list of tables, each as `[[functions.NAME.sources]]`"),
         "SQS queues whose messages invoke the function.",
         "none",
+    ),
+)
+
+BATCH = (
+    Option("size", kinds.whole(1, 256), "Most requests that one environment runs together.", REQUIRED),
+    Option(
+        "window_ms",
+        kinds.number(0, 1000),
+        "How long the start of a further environment for fewer than `size` requests is delayed while all environments "
+        "of the function are busy or starting, in milliseconds. It never delays a request for which an environment is "
+        "available.",
     ),
 )
 

@@ -11,7 +11,7 @@ from thawd.config.options import functions as options
 from thawd.config.sections.reader import Reader
 from thawd.grammar import destination_names
 from thawd.invocation import MAX_PAYLOAD_BYTES
-from thawd.resources import MAX_ENVIRONMENT_BYTES, PROVIDED_RUNTIMES, RUNTIMES, Function, reserved_variables
+from thawd.resources import MAX_ENVIRONMENT_BYTES, PROVIDED_RUNTIMES, RUNTIMES, Batch, Function, reserved_variables
 
 
 def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, Function]:
@@ -31,6 +31,8 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
             values["prime"] = read_event(values["prime"], reader, path=(*path, "prime"))
         if "environment" in values:
             values["environment"] = _environment(values["environment"], reader, path=(*path, "environment"))
+        if "batch" in values:
+            values["batch"] = _batch(values["batch"], reader, path=(*path, "batch"))
         for outcome in ("on_success", "on_failure", "dead_letter"):
             if outcome in values:
                 values[outcome] = destination_names.parse(values[outcome])
@@ -67,6 +69,11 @@ def read_event(written: object, reader: Reader, *, path: KeyPath) -> bytes | Non
         reader.findings.add(path, found=f"{len(event)} bytes", allowed=allowed)
         return None
     return event
+
+
+def _batch(table: dict[str, object], reader: Reader, *, path: KeyPath) -> Batch | None:
+    values = reader.table(table, path=path, known=options.BATCH)
+    return Batch(**values) if values["size"] else None  # a missing size was reported
 
 
 def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> dict[str, str]:

@@ -1,0 +1,59 @@
+"""The log tails of invocations that run together in one environment."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from thawd.invocation import LOG_TAIL_BYTES, Invocation
+from thawd.telemetry.logs.writer import LogStream
+
+
+class LogTails:
+    """Collects the tail of each invocation: the platform's lines about it, and all that the function writes meanwhile.
+
+    The output of a handler that takes lists cannot be divided among the items, so each item's tail contains all of it.
+    If no caller wants its tail, nothing is kept.
+
+    Args:
+        stream: the environment's log.
+        invocations: the invocations that run together.
+    """
+
+    def __init__(self, stream: LogStream, invocations: Sequence[Invocation]) -> None:
+        self._stream = stream
+        self._invocations = invocations
+        self._are_wanted = any(invocation.want_log_tail for invocation in invocations)
+        self._starts: dict[int, bytes] = {}  # by the id() of the invocation
+        self._output = b""
+
+    def start(self, write: Callable[[Invocation], None]) -> None:
+        """Have `write` write the first lines of each invocation. From now on, keep the function's output."""
+        for invocation in self._invocations:
+            start = self._kept(functools.partial(write, invocation))
+            if invocation.want_log_tail:
+                self._starts[id(invocation)] = start
+        if self._are_wanted:
+            self._stream.begin_tail(LOG_TAIL_BYTES)
+
+    def end_output(self) -> None:
+        """The function has ended: its output is complete."""
+        if self._are_wanted:
+            self._stream.end()
+            self._output = self._stream.end_tail()
+
+    def finish(self, invocation: Invocation, write: Callable[[], None]) -> bytes:
+        """Have `write` write the last lines of `invocation`. Returns its tail; empty unless its caller wants it."""
+        last = self._kept(write)
+        if not invocation.want_log_tail:
+            return b""
+        return (self._starts[id(invocation)] + self._output + last)[-LOG_TAIL_BYTES:]
+
+    def _kept(self, write: Callable[[], None]) -> bytes:
+        """Return what `write` writes; empty if no caller wants its tail."""
+        if not self._are_wanted:
+            write()
+            return b""
+        self._stream.begin_tail(LOG_TAIL_BYTES)
+        write()
+        return self._stream.end_tail()

@@ -1,0 +1,151 @@
+"""The requests of one version that wait for an environment. If its handler takes lists, requests are joined here.
+
+Joining delays no request that could begin: an environment that is available takes all requests that wait, up to the
+size of a batch. Only the start of a further environment may be delayed (`Line.environments_wanted`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+
+from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation
+from thawd.resources import Batch
+from thawd.scheduling.leases import Lease
+
+_TIMER_EARLY_S = 0.001
+
+
+class Waiter:
+    """A request in line.
+
+    Attributes:
+        invocation: the request.
+        lease: its result is the lease that the request gets; or the error because of which it gets none.
+    """
+
+    __slots__ = ("invocation", "lease")
+
+    def __init__(self, invocation: Invocation) -> None:
+        self.invocation = invocation
+        self.lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+
+    def give_back(self, release: Callable[[Lease], None]) -> None:
+        """If the request got a lease, end it: its caller was cancelled after the lease was granted."""
+        if not self.lease.done() or self.lease.cancelled() or self.lease.exception() is not None:
+            return
+        lease = self.lease.result()
+        if lease.batch is None:
+            release(lease)
+        else:
+            lease.batch.leave(self.invocation)
+
+    def fail(self, error: Exception) -> None:
+        """End the wait with `error`, unless it has ended."""
+        if not self.lease.done():
+            self.lease.set_exception(error)
+
+
+class Line:
+    """The requests that wait, in order; synchronous ones before asynchronous ones.
+
+    Args:
+        batch: how requests are joined; None: each request is run alone.
+        on_more_wanted: called when the requests in line may need one more environment: the last batch, which is not
+            full, has waited for its window, or a batch could not take all requests that `size` allows.
+    """
+
+    def __init__(self, batch: Batch | None, *, on_more_wanted: Callable[[], None]) -> None:
+        self._on_more_wanted = on_more_wanted
+        self._window_ends_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._size = 1 if batch is None else batch.size
+        self._window_s = 0.0 if batch is None else batch.window_ms / 1000
+        self._synchronous: deque[Waiter] = deque()
+        self._asynchronous: deque[Waiter] = deque()
+
+    def __len__(self) -> int:
+        return len(self._synchronous) + len(self._asynchronous)
+
+    def add(self, invocation: Invocation) -> Waiter:
+        """Add a request at its end of the line."""
+        waiter = Waiter(invocation)
+        if self._window_s:
+            self._set_window(invocation)
+        (self._asynchronous if invocation.asynchronous else self._synchronous).append(waiter)
+        return waiter
+
+    def remove(self, waiter: Waiter) -> bool:
+        """Remove a request. Returns whether it was in line."""
+        queue = self._asynchronous if waiter.invocation.asynchronous else self._synchronous
+        if waiter not in queue:
+            return False
+        queue.remove(waiter)
+        return True
+
+    def take(self) -> list[Waiter]:
+        """Remove the requests that run next, in one environment; [] if none waits.
+
+        There are as many as a batch may have, and their payloads are together at most as large as one payload may be. A
+        request that must run alone is not joined.
+        """
+        taken: list[Waiter] = []
+        left_bytes = MAX_PAYLOAD_BYTES
+        for queue in (self._synchronous, self._asynchronous):
+            while queue and len(taken) < self._size:
+                first = queue[0]
+                if not first.lease.done():
+                    left_bytes -= len(first.invocation.payload)
+                    if taken and (left_bytes < 0 or first.invocation.alone):
+                        return self._cut_short(taken)
+                    taken.append(first)
+                queue.popleft()
+                if taken and taken[-1].invocation.alone:
+                    return self._cut_short(taken)
+        return taken
+
+    def _cut_short(self, taken: list[Waiter]) -> list[Waiter]:
+        if len(self) and self._size > 1:
+            asyncio.get_running_loop().call_soon(self._on_more_wanted)
+        return taken
+
+    def environments_wanted(self, *, is_served: bool) -> int:
+        """Return how many environments the requests in line need. A batch that is not full counts after its window.
+
+        Args:
+            is_served: whether an environment of the version runs or starts. Without one, the window is not waited for.
+        """
+        full, rest = divmod(len(self), self._size)
+        if not rest or (is_served and time.monotonic() < self._window_ends_s):
+            return full
+        return full + 1
+
+    def _set_window(self, invocation: Invocation) -> None:
+        if len(self) % self._size == 0:  # `invocation` is the first of a new batch
+            self._window_ends_s = time.monotonic() + self._window_s
+        if invocation.queue_deadline <= self._window_ends_s + _TIMER_EARLY_S:
+            self._window_ends_s = 0.0  # it must not wait that long
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        wait_s = self._window_ends_s - time.monotonic()
+        if wait_s > 0 and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(wait_s + _TIMER_EARLY_S, self._window_ended)
+
+    def _window_ended(self) -> None:
+        """A window has ended. If another one has begun since then, wait for that one."""
+        self._timer = None
+        if len(self):
+            self._on_more_wanted()
+            self._set_timer()
+
+    def fail(self, make_error: Callable[[], Exception]) -> None:
+        """End the wait of all requests, each with an error of its own."""
+        for waiter in (*self._synchronous, *self._asynchronous):
+            waiter.fail(make_error())
+
+    def is_urgent(self) -> bool:
+        """Return whether a synchronous request waits."""
+        return any(not waiter.lease.done() for waiter in self._synchronous)
