@@ -52,7 +52,7 @@ class Frozen:
 
     Attributes:
         thawable: the image, and the program that thaws it.
-        lease: keeps the image in the store.
+        lease: the lease of the image; until it is released, the store does not remove the image.
         fork_refused: why a thawed copy must not be forked; None when it may be.
         init_ms: how long init took before the freeze, milliseconds.
         dropped: connections that are closed in each copy.
@@ -117,7 +117,7 @@ class Snapshots:
         self._launcher = launcher
 
     async def find(self, version: Version) -> Frozen | None:
-        """The stored image of an equal version, if it can be thawed and the files that it was made from are unchanged.
+        """The stored image with the version's key, if it can be thawed and the files that init read are unchanged.
 
         Raises:
             OSError: the machine could not start a process.
@@ -153,7 +153,7 @@ class Snapshots:
             InitError: init or a snapshot hook failed.
             OSError: the machine could not start a process.
         """
-        # Compute the key before init. If a file changes during init, later keys differ and the image is not found.
+        # Compute the key before init: if a file changes during init, later keys differ and this image is never found.
         key = await asyncio.to_thread(self._key, version)
         refused = ""
         if self._bases is not None:
@@ -308,7 +308,7 @@ class Snapshots:
         await asyncio.to_thread(frozen.lease.release)
 
     async def supersede(self, frozen: Frozen) -> None:
-        """Remove the image of a version that no longer exists, unless an equal version uses it, here or elsewhere."""
+        """Remove the image of a version that no longer exists, unless a version here or in another server uses it."""
         await asyncio.to_thread(frozen.lease.release)
         with contextlib.suppress(ThawdError):
             await asyncio.to_thread(self._store.remove, frozen.lease.snapshot)
@@ -383,9 +383,10 @@ def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float
 
 
 def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: bool = False) -> str:
-    """A digest of everything that determines what a version's init sees. Reads files and blocks.
+    """The key of a version's image: a digest of what is known before init and decides what init does.
 
-    Equal keys mean that init sees the same. Other files that init reads are not in the key; the process records them.
+    It contains the files that the function's own variables name. Other files that init reads are not in the key: the
+    process records them, and a probe checks them before the image is used again. Reads files and blocks.
 
     Args:
         version: the version.
