@@ -22,7 +22,7 @@ from typing import Protocol
 from thawd.environments.children import Child, Children, owner_of
 
 IDLE_S = 0.02
-"""The shortest time that an environment keeps running after an answer, seconds; the longest is twice that."""
+"""How often environments are looked at, seconds: each is stopped half to one and a half times this after its answer."""
 
 # How often at most to search for processes outside the group: one search can miss a child that is forked during it.
 _LOOKS = 3

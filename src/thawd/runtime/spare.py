@@ -19,7 +19,7 @@ def park(channel: Channel) -> "set[int]":
     Returns:
         The signals that were blocked before. All signals are blocked until `resume`.
     """
-    refused = "Python threads of the function would run in it" if len(sys._current_frames()) > 1 else None
+    refused = "Python threads of the function would run while it waits" if len(sys._current_frames()) > 1 else None
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     channel.send(frames.STAGE, {"stage": frames.PARKED, "refused": refused})
     frame = None if refused else channel.receive()

@@ -6,7 +6,8 @@ already exists. A handler that sleeps, for example because it waits for the netw
 
 Loads are in millicores; 1000 is one core. The load of a version is measured: processor time of its process, divided by
 the time in which the process ran or slept. The time in which it waited for a core is left out, because it depends on
-the other processes. While requests wait, the load of everything that runs is measured again every `_LOOK_S` seconds.
+the other processes. While requests wait, the load of everything that runs is measured again every `_LOOK_S` seconds,
+or less often where that would take more than a twentieth of the time.
 
 Guarantees:
 - a request begins immediately if the cores carry it (at least half of its load is free) and no other request waits;

@@ -295,5 +295,5 @@ def difference(without: dict[str, Any], over: dict[str, Any] | None) -> str | No
             if what == "variables":  # the names are hexadecimal, because names need not be text
                 names = [bytes.fromhex(name).decode(errors="replace") for name in names]
             detail = f" ({', '.join(names[:3])})"
-        return f"over its base, the interpreter starts with other {what}{detail} than without"
+        return f"over its base, the interpreter starts with other {what}{detail} than without it"
     return None

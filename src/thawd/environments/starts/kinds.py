@@ -241,7 +241,7 @@ class Starter:
             spare.dying = True
             child.kill()
             if isinstance(error, TimeoutError):
-                raise ThawFailedError(f"it did not wait within {_THAW_S:.0f} s") from error
+                raise ThawFailedError(f"the spare was not ready to wait within {_THAW_S:.0f} s") from error
             raise
         finally:
             start.stream.end_tail()
