@@ -19,7 +19,7 @@ struct look {
 
 // Refuses the freeze because of this descriptor. `what` says why and what to do, and ends with "descriptor ".
 int refuse_descriptor(struct freezing *f, const struct look *look, const char *what);
-// The same for a kind of descriptor that cannot be frozen, with a text that fits the kind.
+// Refuses a descriptor of a kind that cannot be frozen; the text names the kind if the engine knows it.
 int refuse_unknown(struct freezing *f, const struct look *look);
 
 // pipes.c: pipe_describe describes one end and, for a reading end, the pipe's contents. pipes_pair then numbers the

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 enum freeze_flag {
-    // Thaw reads page data into anonymous memory instead of mapping the image. Needed for code that calls madvise or
-    // mremap without the C library, since the replacements in hooks.c do not reach it.
+    // Thaw reads page data from the image instead of mapping it. Needed for code that calls madvise or mremap without
+    // the C library: for such calls, mapped data does not behave as the original's memory did (see hooks.c).
     FREEZE_COPY = 1,
     // For tests: do not use PAGEMAP_SCAN, as on kernels before 6.7.
     FREEZE_NO_PAGEMAP_SCAN = 2,

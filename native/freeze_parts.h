@@ -50,7 +50,7 @@ struct range {
     uint64_t start, end;
     uint32_t mapping;  // index in `mappings`
     uint32_t of_file;  // 1: the pages differ from those of a file; 0: from zeros
-    uint32_t of_image; // 1: the mapping is of the image from which this process was thawed
+    uint32_t of_image; // 1: the mapping is of an image from which this process was thawed
 };
 
 // The contents of a pipe, or of one end of a pair of sockets.

@@ -1,6 +1,6 @@
 // Runs in the process that is frozen and in its thawed copies. Replaces the C library's madvise and mremap by functions
 // that handle memory which a copy maps from its image (image-backed memory). A hook here is such a patch of a function,
-// not one of the user's before-snapshot and after-restore hooks. The clocks of clocks.c are installed here, too.
+// not one of the user's before-snapshot and after-restore hooks. The functions of clocks.c are patched in the same way.
 //
 // In a copy, former anonymous memory is a private mapping of the image, and the kernel treats it as a file mapping:
 // after MADV_DONTNEED the frozen contents come back where an allocator expects zeros, MADV_FREE and MADV_WIPEONFORK are

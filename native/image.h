@@ -93,7 +93,7 @@ struct process_facts {
 };
 
 enum image_flag {
-    IMAGE_COPY = 1, // thaw reads page data into anonymous memory instead of mapping it
+    IMAGE_COPY = 1, // thaw reads all page data from the image instead of mapping it
 };
 
 struct image_header {

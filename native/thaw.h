@@ -24,7 +24,6 @@
 // Addresses in the zone, after thaw's own code and data, at which data is kept meanwhile.
 #define ZONE_TABLES (ZONE_START + UINT64_C(0x10000000)) // the image's tables
 #define ZONE_PARKED (ZONE_START + UINT64_C(0x08000000)) // the vDSO, until it is moved to its final address
-#define ZONE_BUFFER (ZONE_START + UINT64_C(0x0a000000)) // contents of a memory object, while it is filled
 
 #define MAX_PROVIDED 1024
 #define WORDS_BYTES (256 << 10)

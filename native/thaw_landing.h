@@ -25,7 +25,7 @@ struct landed_image {
 
 struct landing {
     uint32_t restored;               // 0 in the original, 1 in a copy; thaw sets it when all memory is restored
-    uint32_t image_count;            // number of `images`: one for each thaw so far
+    uint32_t image_count;            // number of `images`: at most one for each thaw so far
     uint64_t moved;                  // 1 once mremap has moved memory of an image: the ranges are then out of date
     uint64_t started_ns;             // CLOCK_MONOTONIC at the entry of thaw
     uint64_t arguments, environment; // addresses in the parcel of NULL-terminated arrays of strings

@@ -141,7 +141,10 @@ void stage_rights(struct thaw *t) {
     if (process->no_privileges && sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         thaw_fail("no_new_privs cannot be set", "", EPERM);
     if (process->fixed_code && sys_prctl(PR_SET_MDWE, process->fixed_code, 0, 0, 0) < 0)
-        thaw_refuse("the frozen process could not make writable memory executable (PR_SET_MDWE), but this one can", "");
+        thaw_refuse(
+            "the frozen process could not make writable memory executable (PR_SET_MDWE), and the copy cannot be "
+            "kept from it here",
+            "");
     if (process->subreaper)
         sys_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     if (process->no_huge_pages)
