@@ -15,12 +15,13 @@ struct stage {
 };
 
 static const struct stage stages[] = {
-    {"disk", stage_disk, "the copy's own folder is mounted at the frozen process's temporary folder, if there was one"},
+    {"disk", stage_disk,
+     "the copy's own folder is mounted at the frozen process's temporary folder, if --disk-at was given"},
     {"open", stage_open,
      "the image is open, belongs to this user alone, and its tables are in the zone: thaw's own addresses"},
     {"check", stage_check, "every number in the tables is in bounds; the image was frozen on this machine"},
     {"aside", stage_aside, "arguments, environment variables and vDSO are in the zone; thaw runs on its own stack"},
-    {"clear", stage_clear, "only the zone is mapped"},
+    {"clear", stage_clear, "only the zone is mapped, and the vDSO if it could not be moved there"},
     {"memory", stage_memory, "all memory is at its old addresses, with its contents, protection and advice"},
     {"vdso", stage_vdso, "the vDSO is at the address that the frozen process uses"},
     {"process", stage_process, "brk, command line, working folder, umask and signal actions are restored"},
@@ -72,10 +73,11 @@ static const char help[] =
     "usage: thawd-thaw [OPTION]... IMAGE [ARGUMENT]...\n"
     "Become the process that was frozen into IMAGE. It gets the ARGUMENTs and this program's environment variables.\n"
     "  --fd OLD=NEW      pass the caller's descriptor NEW to the process as its descriptor OLD; may be repeated\n"
-    "  --disk-at PATH    mount the copy's own folder at PATH, the frozen process's temporary folder\n"
+    "  --disk-at PATH    mount the copy's own folder at PATH, the frozen process's temporary folder; the other --disk\n"
+    "                    options need --disk-at and --disk-own\n"
     "  --disk-own FOLDER the copy's own folder; with --disk-lower, it must contain the empty folders upper and work\n"
     "  --disk-lower PATH mount an overlay: the folder PATH has the initial contents and is never written to\n"
-    "  --disk-tmp PATH   mount the copy's own folder at PATH, too, for example at /tmp\n"
+    "  --disk-tmp PATH   mount the same folder or overlay at PATH, too, for example at /tmp\n"
     "  --disk-code PATH  make the folder PATH read-only for the copy\n"
     "  --environment     the process is an environment, not a template: if it gets a user namespace, it may have\n"
     "                    1,024 processes at most\n"
