@@ -138,7 +138,7 @@ class CodeStore:
         return set(self._recent)
 
     async def remove_except(self, keep: Callable[[], set[str]]) -> None:
-        """Remove the zip files of packages that are not in the result of `keep`, which is called for each zip file.
+        """Remove zip files, except those of the packages that `keep` names; `keep` is called again for each zip file.
 
         Raises:
             StoreError: the folder cannot be read or written (500).
@@ -197,8 +197,8 @@ def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
     """Files and links of a zip file, each with its path in the package.
 
     Raises:
-        InvalidParameterValueException: a name leads outside the folder or is too long, a file is encrypted, or another
-            file is named as its folder (400).
+        InvalidParameterValueException: a name leads outside the folder or is too long, a file is encrypted, or a file
+            lies in a folder whose name another file of the zip file has (400).
     """
     files: set[str] = set()
     for info in archive.infolist():

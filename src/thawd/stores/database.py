@@ -67,7 +67,7 @@ class Database:
 
     Attributes:
         path: the file.
-        gauged: the number that `gauge` read in the last committed transaction; 0 before the first.
+        gauged: the number that the argument `gauge` read in the last committed transaction; 0 before the first.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Database:
             raise
         try:
             self._whereabouts = Whereabouts(path)
-            self._misplaced = False  # the result of the last check
+            self._misplaced = False  # whether the check after the last commit found that the file was moved or removed
             self._write = _Lane(f"{path.name}: writer", connection, self._run_writes, self._part_from_log)
         except (OSError, NoThreadError) as error:
             reader.close()
@@ -168,7 +168,8 @@ class Database:
 
     def close(self) -> None:
         """Finish what is queued, end the threads, close the file. Blocks; a second call does nothing."""
-        # Close the writer last, because SQLite copies the log into the file when the last connection closes.
+        # Close the writer last: SQLite copies the log into the file when the last connection closes, and the reader's
+        # connection may not write.
         self._read.close()
         self._write.close()
         self._whereabouts.close()
@@ -257,7 +258,7 @@ class Database:
         try:
             outcome = _Outcome(job, job.work(connection))
         except BaseException as error:
-            # The caller gets any exception that an operation raises; the thread must continue.
+            # Any exception of an operation goes to that operation's caller; the writer thread must continue.
             if not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO work")
@@ -337,7 +338,7 @@ class _Lane:
         threads.start(self._thread)
 
     def submit(self, job: _Job) -> bool:
-        """Queue `job`; False when the lane is closed."""
+        """Queue `job`; False when `close` was called."""
         with self._lock:
             if self._closed:
                 return False
@@ -362,7 +363,7 @@ class _Lane:
         self._connection.close()
 
     def _take(self) -> tuple[list[_Job], bool]:
-        """Wait for a job, then take all waiting jobs; returns them, and whether the lane is closed."""
+        """Wait for a job, then take all waiting jobs; returns them, and whether `close` was called."""
         jobs: list[_Job] = []
         job = self._queue.get()
         while job is not None:

@@ -167,7 +167,10 @@ def add(connection: sqlite3.Connection, event_id: int, *, error: str, condition:
 
 
 def keep_outcome(connection: sqlite3.Connection, event_id: int, outcome: bytes | None) -> None:
-    """Set the outcome that a redrive of a dead letter delivers, inside a transaction; None: it runs the event again."""
+    """Set the outcome that a redrive of a dead letter delivers, inside a transaction.
+
+    None: the stored outcome is removed, so that a redrive runs the event again.
+    """
     if outcome is None:
         connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))
     else:

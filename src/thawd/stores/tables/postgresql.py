@@ -40,7 +40,7 @@ _ATTEMPTS = 2
 # Time limits for answers: a server that can be reached may still not answer, for example because the table is locked.
 _ANSWER_S = 20.0
 _COUNT_S = 600.0
-# Reads the comment of a table, in the given schema or else on the search path.
+# Reads the comment of a table, in the given schema or else on the search path. thawd marks its tables by a comment.
 _FIND = """
 SELECT coalesce(obj_description(c.oid, 'pg_class'), '')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
