@@ -47,7 +47,8 @@ def parse(text: str) -> Destination | None:
 def parse_arn(arn: str) -> Destination | None:
     """Return the destination that an ARN names; None: thawd does not support it.
 
-    Functions and tables belong to thawd, so their ARNs must have thawd's account and region. Other ARNs may have any.
+    Functions and tables belong to thawd, so their ARNs must have thawd's account and region. An S3 bucket's ARN has
+    neither. The ARN of a queue, topic or event bus may have any.
     """
     found = _ARN.fullmatch(arn)
     if found is None or found["service"] not in _REST or not _REST[found["service"]].fullmatch(found["rest"]):

@@ -128,7 +128,7 @@ def open(
 
 
 def _open(model: Model, where: Address, pins: "_Pins", progress: Optional[Progress]) -> None:
-    """Fill in the attributes of `model`, and lease what it uses in the cache."""
+    """Fill in the attributes of `model`, and lease the files that it uses in the cache, which keeps them there."""
     address = where.text
     is_folder = address.partition("?")[0].endswith("/")
     if is_folder and (pins.sha256 or pins.etag or pins.version):

@@ -1,4 +1,4 @@
-"""Keeps models in memory, up to a size limit. Least recently used models are dropped; replaced ones are reloaded."""
+"""Keeps models in memory, up to a size limit: drops the least recently used, reloads those that the store replaced."""
 
 from __future__ import annotations
 

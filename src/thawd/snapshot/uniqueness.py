@@ -234,7 +234,7 @@ def _children(process: Any, old_pid: int) -> None:
 
 
 def _threads(threading: Any, old_pid: int, thread_ids: Callable[[int], int]) -> None:
-    """Correct ``Thread.native_id``; None where the new id is unknown."""
+    """Set each thread's ``Thread.native_id`` to its id in this copy; None where that id is unknown."""
     own = threading.get_ident()
     for ident, thread in list(threading._active.items()):
         if ident == own:

@@ -246,7 +246,7 @@ def _require_log(connection: sqlite3.Connection, path: Path) -> None:
 
 def _migrate(connection: sqlite3.Connection, path: Path, *, migrations: Sequence[str], application_id: int) -> None:
     # The write lock is taken even if there is no migration to run, so that a file that cannot be written is noticed now
-    # and not at the first write. The version is read under the lock, because another process may have migrated the file.
+    # and not at the first write. The version is read under the lock, because another process may just have migrated it.
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]

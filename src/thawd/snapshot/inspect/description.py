@@ -1,7 +1,8 @@
 """Describes an image in one JSON document: sizes, mappings, threads, descriptors, host.
 
-This module merges operations into mappings with their stored pages, and counts bytes. All facts come from the `Image`;
-nothing is read from the system. Standard library only, Python 3.9 and later.
+This module merges operations, the steps in which a thaw builds the memory of a copy, into mappings with their stored
+pages, and counts bytes. All facts come from the `Image`; nothing is read from the system. Standard library only, Python
+3.9 and later.
 
 Addresses are text, ``"0x7f0000000000"``, because JSON parsers lose bits of large numbers. Each stored byte is counted
 once: in one kind and, unless it is data in a pipe, in one entry of `largest`.

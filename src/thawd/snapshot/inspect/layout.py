@@ -17,6 +17,7 @@ LAYOUT = 3
 ARCHITECTURE_X86_64 = 62
 ARCHITECTURES = {ARCHITECTURE_X86_64: "x86-64", 183: "aarch64", 243: "riscv64"}  # <elf.h>, EM_*
 PAGE_BYTES = 4096
+# The zone: the addresses that thaw itself uses while it builds a copy's memory. No memory of an image may be there.
 ZONE_START = 0x3F0000000000
 ZONE_BYTES = 0x000100000000
 NO_INDEX = 0xFFFFFFFF
@@ -35,6 +36,8 @@ DESCRIPTOR_KINDS = (
     "provided", "file", "device", "object", "pipe_read", "pipe_write", "eventfd", "epoll", "socketpair", "copy",
     "socket", "timer", "signals", "inotify", "ring",
 )  # fmt: skip
+# What a copy gets for a socket: one whose connection has ended, a new one, one that listens on a port that the kernel
+# chooses, or one to which nothing can connect.
 SOCKET_REVIVALS = ("ended", "new", "listening", "mute")
 
 # Bits and their names.

@@ -81,7 +81,7 @@ def _check_operation(image: Image, operation: Operation, where: str) -> None:
             f"{where}: its start or its end, {operation.end:#x}, is not an address that a process can use"
         )
     process = image.process
-    _check_apart(operation, _ZONE, f"{where}: overlaps the zone that thaw needs for itself")
+    _check_apart(operation, _ZONE, f"{where}: overlaps the address range (zone) that thaw needs for itself")
     for start, size in ((process.vdso_start, process.vdso_bytes), (process.vvar_start, process.vvar_bytes)):
         _check_apart(operation, (start, start + size), f"{where}: overlaps the vDSO")
     if operation.offset % layout.PAGE_BYTES or operation.offset + operation.length > _OFFSET_END:

@@ -36,7 +36,8 @@ class Checks:
     """Checks one object after the other and collects the findings.
 
     Args:
-        sources: source text of the function's modules, in lower case: an identifier that it contains was not generated.
+        sources: source text of the function's modules, in lower case. A UUID that it contains is a constant and was not
+            generated while init ran.
         own_fds: descriptors of the runtime.
         openings: records of which code opened sockets.
 

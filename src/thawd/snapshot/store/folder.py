@@ -2,8 +2,9 @@
 
 `thawd.snapshot.store.images` uses this module and decides which images to use and to remove. An image's parts (sidecar
 and disk snapshot) are added before the image and removed after it, so that an image in the folder always has all its
-parts. Processes that died may leave parts without an image, and drafts without a lock. The caller must hold the
-folder's lock for every method except `locked` and `sweep`.
+parts. A draft is a folder in which a process makes a new image; the process keeps it locked. Processes that died may
+leave parts without an image, and unlocked drafts. The caller must hold the lock of the folder of images for every
+method except `locked` and `sweep`.
 """
 
 from __future__ import annotations

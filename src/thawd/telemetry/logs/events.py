@@ -124,7 +124,7 @@ class LogEvents:
                     yield event
 
     def backward(self, place: LogPosition | None = None) -> Iterator[LogEvent]:
-        """Yield events before `place`, or all events, newest first. None if rotation has removed its file."""
+        """Yield events before `place`, or all events, newest first. If rotation has removed its file, yield nothing."""
         if place is None:
             index = len(self._files) - 1
             offset = self._files[-1].size if self._files else 0

@@ -28,7 +28,7 @@ class LogFile:
     Attributes:
         fd: file descriptor.
         identity: device and inode.
-        number: how often the log had been rotated since this was its newest file, when the file was opened.
+        number: place among the log's files when it was opened: 0 for the newest file, 1 for the one before it.
     """
 
     fd: int
@@ -98,7 +98,7 @@ class LogReader:
         """Return some of the next lines, in order, without newlines. The list is empty if there is no new line."""
         self._look()
         while self._held:
-            # `_look` is called before the read: a file that has a successor is complete, so its end is final.
+            # `_look` has opened newer files before this read. If there is one, this file is complete: its end is final.
             data = os.pread(self._held[0].fd, _BLOCK_BYTES, self._position)
             if data:
                 self._position += len(data)
