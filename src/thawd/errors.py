@@ -109,7 +109,7 @@ class MethodNotAllowedException(ThawdError):
 
 
 class PreconditionFailedException(ThawdError):
-    """The revision id is not the latest one (HTTP 412)."""
+    """The revision id in the request is not that of the resource's current state (HTTP 412)."""
 
     type = "PreconditionFailedException"
     status = 412
@@ -169,7 +169,7 @@ class ResourceNotReadyException(ThawdError):
 
 
 class AccessDeniedException(ThawdError):
-    """The request has no key or a wrong one, or its host or origin is not allowed (HTTP 403)."""
+    """The request has no valid key or signature, or its host or origin is not allowed (HTTP 403)."""
 
     type = "AccessDeniedException"
     status = 403

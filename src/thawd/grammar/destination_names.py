@@ -11,8 +11,9 @@ from urllib.parse import SplitResult, urlsplit
 from thawd.resources import ACCOUNT_ID, REGION, Destination
 
 FORMS = (
-    '"table:NAME", "bucket:NAME", "function:NAME" or "function:NAME:QUALIFIER", the URL of a webhook that begins with '
-    '"https://", or the ARN of an SQS queue, an SNS topic, an EventBridge bus, a function, an S3 bucket or a table'
+    '"table:NAME", "bucket:NAME", "function:NAME" or "function:NAME:QUALIFIER", the URL of a webhook ("https://...", '
+    'or "http://..." on this machine), or the ARN of an SQS queue, an SNS topic, an EventBridge bus, a function, an S3 '
+    "bucket or a table"
 )
 """The forms of a destination; completes "allowed: ..." in an error."""
 

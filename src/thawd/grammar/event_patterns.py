@@ -20,7 +20,7 @@ from thawd.grammar.wildcards import is_like
 MAX_PATTERN_CHARACTERS = 4096
 # Source: EventBridge user guide, "Numeric matching": from -5.0e9 to +5.0e9.
 _MOST = 5e9
-_DEEPEST = 64
+_DEEPEST = 64  # levels of objects in a pattern
 _ABSENT: Any = object()
 
 Test = Callable[[Any], bool]

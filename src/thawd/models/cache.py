@@ -29,7 +29,7 @@ from thawd.models import snapshots
 from thawd.models.faults import ModelError
 
 _DEFAULT_MOST_BYTES = 20 << 30
-_PARTIAL_KEPT_S = 86_400.0
+_PARTIAL_KEPT_S = 86_400.0  # how long an interrupted download can be resumed
 _CHUNK_BYTES = 1 << 20
 
 

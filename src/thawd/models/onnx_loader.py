@@ -15,7 +15,7 @@ from thawd.models.loaded import Loaded, Step, Stopwatch, mapped_note
 from thawd.models.opening import Model
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "onnx_optimise.py")
-_FORM = "1"
+_FORM = "1"  # part of an optimised copy's name in the cache; change it when copies are made in another way
 
 
 def load_onnx(

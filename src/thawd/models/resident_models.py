@@ -28,8 +28,8 @@ class Residents:
     Args:
         load: loads a `Model` into memory, for example `load_onnx`.
         most_bytes: limit of the total size of the models' files; a single model may be larger.
-        follow_s: a requested model is checked for a replacement if the last check was this many seconds ago. None:
-            models are never checked and replaced.
+        follow_s: a requested model is checked for a replacement if its last check was at least this many seconds ago.
+            None: models are never checked and replaced.
         cache: the cache on the disk; None: the default one.
 
     Attributes:

@@ -22,6 +22,7 @@ LIBRARY_NAME = "libthawd_freeze.so"
 PROGRAM_NAME = "thawd-thaw"
 LIBRARY_VARIABLE = "THAWD_FREEZE_LIBRARY"
 
+# Results and flags of the freeze library's functions, as in native/freeze.h.
 _FROZEN, _THAWED, _REFUSED = 0, 1, -1
 _COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY, _REFUSE_CONNECTED, _MUTE_LISTENERS = 1, 2, 4, 8, 16
 

@@ -33,10 +33,12 @@ MAX_UNZIPPED_BYTES = 262_144_000
 _CANNOT_UNZIP = "Could not unzip uploaded file. Please check your file, then try to upload again."
 _CHUNK_BYTES = 1 << 20
 _UNFINISHED = ".new-"
+# Most links that one link may lead through, as in the kernel (path_resolution(7)).
 _DEEPEST_LINKS = 40
 _LONGEST_NAME, _LONGEST_PATH = 255, 2048
 # How long to keep a package that no function or layer uses yet, seconds.
 _RECENT_S = 600.0
+# From this number of files on, syncing the whole machine's disks is faster than syncing each file.
 _MANY_FILES = 256
 _UNREADABLE = (
     zipfile.BadZipFile,

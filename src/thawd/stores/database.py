@@ -35,6 +35,7 @@ APPLICATION_ID = 0x74687764
 """Marks thawd's own state file: "thwd" in ASCII."""
 MAX_GROUP = 1000
 """Most operations in one transaction."""
+# If more than _PAGES_BACK pages of a file, and more than this share of its pages, are free, _PAGES_BACK are given back.
 _PAGES_BACK = 4096
 _FREE_SHARE = 0.5
 

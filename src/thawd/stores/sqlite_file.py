@@ -21,6 +21,7 @@ from thawd.system import folders
 _MAGIC = b"SQLite format 3\x00"
 # With less free space than this, an I/O error means a full disk: the shared-memory index grows in steps of 32 KiB.
 _FULL_BELOW_BYTES = 64 * 1024
+# The write-ahead log is cut to this size when SQLite has copied its content into the file.
 _WAL_KEPT_BYTES = 64 * 1024 * 1024
 
 

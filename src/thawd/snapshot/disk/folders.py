@@ -37,6 +37,7 @@ TMP = Path("/tmp")
 _RECORD = "disk.json"
 _FILES = "files"
 _LAYOUT = 1
+# Beginnings of the names of folders that are being removed, and of those with which mounts are tried.
 _DISCARDED = ".old-"
 _TRIED = ".try-"
 # Names are short, because processes listen on Unix sockets in their temporary folder and the path of a Unix socket has

@@ -35,6 +35,7 @@ from thawd.snapshot.store.records import DISK, IMAGE, PARTS, SIDECAR, Sidecar, S
 from thawd.system import folders
 from thawd.system.boot import boot_id
 
+# Beginnings of the names of drafts, and of what `sweep` deletes.
 _DRAFT = ".new-"
 _DISCARDED = ".old-"
 _LOCK_WAIT_S = 10.0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from thawd.stores.tables.postgresql_connection import PatientConnection
 
 SCHEMA_VERSION = 1
-_COMMENT = "table of thawd, schema "
+_COMMENT = "table of thawd, schema "  # the comment with which thawd marks a table that it has created
 _OWN_PARAMETERS = ("table", "schema")
 # Time limits for a server that does not answer; by default, libpq would wait for ever.
 # Source: PostgreSQL documentation, "Database Connection Control Functions", parameter key words.

@@ -1,4 +1,4 @@
-"""Embedded tables. Each is a separate SQLite file."""
+"""Embedded tables: those that are declared without a URL. Each is a separate SQLite file."""
 
 from __future__ import annotations
 
