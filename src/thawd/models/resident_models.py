@@ -104,7 +104,7 @@ class Residents:
         if model.identity == old.refused:
             self.hits += 1
             return old.loaded
-        del self._residents[address]  # before the next model is loaded, so that the limit is not exceeded
+        del self._residents[address]  # dropped before the next model is loaded, so that the limit is not exceeded
         try:
             loaded = self._admit(address, model)
         except Exception as error:  # the loader may be any code
@@ -127,7 +127,7 @@ class Residents:
         held = sum(resident.loaded.model.size for resident in self._residents.values())
         while (
             self._residents and held + model.size > self._most_bytes
-        ):  # before the model is loaded, so that the limit is never exceeded
+        ):  # others are dropped before the model is loaded, so that the limit is never exceeded
             _, gone = self._residents.popitem(last=False)
             held -= gone.loaded.model.size
             gone.loaded.model.close()

@@ -1,5 +1,6 @@
 """Describes the sockets of an initialised process: their addresses, the code that opened them, their state in a copy.
 
+A copy is a process that is thawed from the frozen one.
 During init, `Openings` wraps ``socket.socket.bind``, ``listen`` and ``connect`` and records each call. Nothing else
 shows whether the program or the kernel chose a port, and which line of code opened a connection. Sockets that native
 code opens (libpq, gRPC, uvloop) are not recorded; they are described by their addresses alone.

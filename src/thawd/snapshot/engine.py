@@ -1,4 +1,4 @@
-"""The Python interface of the snapshot engine: freezes the process that calls it.
+"""The Python interface of the snapshot engine: freezes the process that calls it, which writes its state to an image.
 
 This module runs in the function's own process and interpreter. It calls the freeze library (``libthawd_freeze.so``)
 through ctypes while holding the GIL, and reports the results; native/freeze.h describes that interface. Other modules

@@ -1,4 +1,4 @@
-"""One SQLite file with one writer thread, which commits all waiting operations in one transaction.
+"""An open SQLite file, with one thread that writes and one that reads. The writer commits waiting operations together.
 
 Guarantees:
 - When `Database.write` returns, its changes are on the disk (write-ahead log, synchronous=FULL: one fsync for the whole
@@ -196,7 +196,7 @@ class Database:
                 self._whereabouts.require()
             outcomes = self._commit(connection, jobs)
             self._misplaced = True
-            self._whereabouts.require()  # before any caller gets its result
+            self._whereabouts.require()  # checked before any caller gets its result
             self._misplaced = False
         except StoreError as error:
             outcomes = [_Outcome(job, error=StoreError(error.message)) for job in jobs]
@@ -215,7 +215,7 @@ class Database:
             if len(jobs) > 1 or outcomes[0].error is None:
                 gauged = self._read_gauge(connection)
                 connection.execute("COMMIT")
-                self.gauged = gauged  # before any caller gets its result
+                self.gauged = gauged  # set before any caller gets its result
         except BaseException as error:
             # A full disk may undo the whole transaction, not only the operation that failed. Source:
             # sqlite.org/lang_transaction.html, "Response To Errors Within A Transaction".
@@ -233,7 +233,9 @@ class Database:
             return 0
         try:
             return self._gauge(connection)
-        except sqlite3.Error:  # for example a damaged page that no operation needed; none may fail because of it
+        except (
+            sqlite3.Error
+        ):  # for example a damaged page that no operation has read: no operation may fail because of it
             return self.gauged
 
     def _make_room(self, connection: sqlite3.Connection) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 
 # More doublings would overflow a float. Every limit is reached long before.
 _MOST_DOUBLINGS = 64
-# The event loop's timers count whole milliseconds and may fire that much early.
+# The event loop's timers count whole milliseconds, and may fire too early by up to this time.
 _TIMER_S = 0.002
 
 

@@ -1,4 +1,4 @@
-"""The layout of images: the structs, kinds and flags of ``native/image.h``, defined a second time in Python.
+"""The layout of images (files with frozen processes): ``native/image.h``'s structs, kinds and flags, defined in Python.
 
 This module contains only the layout and the checksum. It shares no code with the C code that writes images, so that a
 mistake in one of them becomes visible. ``tests/architecture/test_snapshot_format.py`` compares it with ``image.h`` and
@@ -26,7 +26,7 @@ SOCKET_ADDRESS_BYTES = 112
 SOCKET_OPTION_BYTES = 16
 SIGNALS = 64
 
-# Names of the enumerators, in order, in lower case and without their prefix.
+# Names of the enumerators in image.h, in order, in lower case and without their prefix.
 SECTIONS = (
     "operations", "threads", "files", "objects", "descriptors", "epoll", "sockets", "options", "rings", "signals",
     "words", "vdso", "strings",
@@ -40,7 +40,7 @@ DESCRIPTOR_KINDS = (
 # chooses, or one to which nothing can connect.
 SOCKET_REVIVALS = ("ended", "new", "listening", "mute")
 
-# Bits and their names.
+# The names of flags, by bit.
 IMAGE_FLAGS = {1: "copy"}
 OPERATION_FLAGS = {1: "noreserve", 2: "stack"}
 ADVICE = {

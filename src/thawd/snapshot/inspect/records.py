@@ -1,5 +1,6 @@
 """The contents of an image as typed records: kinds and flags by name, strings in place of their offsets.
 
+An image is the file that a freeze makes of a process; a copy is a process that is thawed from it.
 `thawd.snapshot.inspect.reader.read` returns these types. If any record cannot be read exactly, it raises an
 `ImageError` instead. Standard library only, Python 3.9 and later (so no slots).
 """

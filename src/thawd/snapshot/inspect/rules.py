@@ -1,5 +1,6 @@
 """Checks the rules between the records of an image, for example that no record points outside the file.
 
+An image is the file that a freeze makes of a process. A thaw builds a process from it in steps, the operations.
 `docs/reference/snapshot-format.md` lists the same rules under "Rules". The functions only read their arguments.
 Standard library only, Python 3.9 and later.
 """

@@ -1,5 +1,6 @@
 """Walks the objects reachable from a function's modules without running any of their code.
 
+``thawd snapshot lint`` searches these objects for state that would be wrong in copies of the process.
 This module also has the safe ways to examine an object: its type by ``type()``, its attributes by CPython's own
 descriptors, everything else by ``gc.get_referents``. It must not use ``getattr``, ``isinstance``, ``==``, ``len`` or
 iteration on a foreign object: ``__getattr__``, ``__class__``, properties and the like are the user's code and may do

@@ -184,7 +184,7 @@ class ImageFolder:
             StoreError: the image or a part cannot be removed (HTTP 500).
         """
         with using(snapshot.path):
-            for suffix in PARTS:  # the image first
+            for suffix in PARTS:  # the image first, so that it is never there without its parts
                 part = snapshot.path.with_suffix(suffix)
                 if part.is_dir() and not part.is_symlink():
                     self._discard(part)

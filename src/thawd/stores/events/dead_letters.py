@@ -59,7 +59,7 @@ _SELECT = (
     "EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id), length(p.body) "
     "FROM events e JOIN payloads p ON p.event = e.id"
 )
-# Does not read the payloads; SQLite can compute `length(p.body)` without reading the body.
+# This statement does not read the payloads: SQLite computes `length(p.body)` without reading the body.
 _SELECT_WITHOUT = _SELECT.replace("p.body,", "x'',", 1)
 _WIDTH = COLUMNS.count(",") + 1
 

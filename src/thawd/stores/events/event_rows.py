@@ -129,7 +129,7 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
     first_id = 0
     for first in range(0, len(given), _AT_ONCE):
         part = given[first : first + _AT_ONCE]
-        # Their ids have no gaps, because nothing else writes during the transaction.
+        # The ids of the inserted rows have no gaps, because nothing else writes during the transaction.
         last_id = insert_rows(
             connection,
             "events (function, accepted_at, request_id, source, row_key, client_context, trace_id, qualifier)",

@@ -44,7 +44,7 @@ from thawd.stores.schema import DEAD, DELIVERING, QUEUED, count_waiting
 # Nobody waits until a finished event is deleted, so many deletions are written together. If the process dies before
 # that, these events run again.
 _DONE_PATIENCE_S = 0.005
-# Used instead of time 0, because an `available_at` of 0 means "ready".
+# The smallest `available_at` of an event that waits for a retry, because 0 means that an event never had to wait.
 _SMALLEST = 1e-9
 
 

@@ -147,7 +147,7 @@ class BucketStore:
             raise StoreError(self._said(f"{self.bucket.url} failed", error)) from None
 
     def _said(self, what: str, error: Exception) -> str:
-        # The first line is the message; internals of obstore follow it.
+        # Only the first line of obstore's text is a message for users; details of its internals follow.
         said = self.bucket.url.conceal(str(error).partition("\n")[0].strip())
         return f"bucket {self.bucket.name}: {what}: {said}"
 
@@ -157,7 +157,7 @@ class BucketStore:
                 f"bucket {self.bucket.name}: the key {key!r} is not below the prefix {self.bucket.prefix!r}; use the "
                 "store's complete key, as in events"
             )
-        if key.startswith("/") or key.endswith("/"):  # obstore would remove the slash
+        if key.startswith("/") or key.endswith("/"):  # obstore would remove the slash, and use another key
             raise InvalidParameterValueException(
                 f"bucket {self.bucket.name}: the key {key!r} begins or ends with a slash; remove the slash"
             )

@@ -136,7 +136,7 @@ class PostgresqlTable:
                 cursor = connection.execute(sql.SQL(template).format(table=self._table), values)
                 return (cursor.fetchall() if cursor.description else []), cursor.rowcount
             except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
-                # If the connection broke, according to libpq, try once more on a new one.
+                # If the connection broke, or the error may pass (`_may_pass`), try once more on a new connection.
                 broken = connection is not None and (connection.closed or _may_pass(error))
                 if connection is not None:
                     self._drop(connection)
@@ -227,7 +227,7 @@ class PostgresqlTable:
     def _comment(self, connection: PatientConnection) -> str | None:
         """The comment of the PostgreSQL table, empty if it has none; None: there is no such table."""
         schema = self._path[0] if len(self._path) > 1 else None
-        # This queries the catalog, because to_regclass may not see a table that was just committed.
+        # This queries PostgreSQL's system catalog, because to_regclass may not see a table that was just committed.
         row = connection.execute(_FIND, (schema, schema, self._path[-1])).fetchone()
         return None if row is None else str(row[0])
 
@@ -235,7 +235,8 @@ class PostgresqlTable:
         from psycopg import sql
 
         with connection.transaction():
-            # Two servers may do this at the same time. With CREATE ... IF NOT EXISTS alone, the second one would fail.
+            # Two thawd servers may create the table at the same time, so this takes a lock. With CREATE ... IF NOT
+            # EXISTS alone, the second one would fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"thawd {self._path}",))
             if self._comment(connection) is not None:
                 return

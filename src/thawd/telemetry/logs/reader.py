@@ -131,8 +131,8 @@ class LogReader:
         if newest.identity in places:
             newer = files[places.index(newest.identity) + 1 :]
         else:
-            # The newest known file is gone. Older ones may still exist if it was removed by hand. Renaming keeps the
-            # time of the last write, and the current newest file is newer in any case.
+            # The newest known file is gone: rotated away, or removed by hand. Later files are recognised by the time of
+            # their last write, which rotation does not change. The file with number 0 is a later one in any case.
             written_ns = os.fstat(newest.fd).st_mtime_ns
             newer = [f for f in files if f.number == 0 or os.fstat(f.fd).st_mtime_ns >= written_ns]
             if newer:
