@@ -1,4 +1,4 @@
-// Runs in both address spaces. Everything that is specific to x86-64; another architecture needs a file like this.
+// Runs in freeze and in thaw. Everything that is specific to x86-64; another architecture needs a file like this.
 
 #ifndef THAWD_ARCH_X86_64_H
 #define THAWD_ARCH_X86_64_H

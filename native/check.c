@@ -1,4 +1,4 @@
-// Runs in both address spaces. Checks that the tables of an image follow the rules, so that their values can be used.
+// Runs in thaw's address space. Checks that the tables of an image follow the rules, so that their values can be used.
 
 #include "check.h"
 
@@ -109,7 +109,8 @@ static int check_process(struct checking *c) {
     const struct host_key *host = &c->header->host;
     if (host->kernel_release[sizeof host->kernel_release - 1] || host->boot_id[sizeof host->boot_id - 1] ||
         host->kernel_version[sizeof host->kernel_version - 1] || host->cpu_vendor[sizeof host->cpu_vendor - 1])
-        return bad(c, "a text of the host key does not end with a NUL", offsetof(struct image_header, host));
+        return bad(c, "a text in the description of the machine does not end with a NUL",
+                   offsetof(struct image_header, host));
     uint32_t strings = count(c, SECTION_STRINGS);
     if (process->working_folder >= strings || process->more_groups >= strings || c->header->glibc >= strings)
         return bad(c, "a string of the process is outside the section of strings", 0);
@@ -118,7 +119,8 @@ static int check_process(struct checking *c) {
         return bad(c, "the vDSO has an address or a size that is not valid", process->vdso_start);
     if (!page_range(process->parcel, process->parcel_bytes) || process->landing % 8 || !process->landing ||
         process->landing >= USER_SPACE_END - IMAGE_PAGE || in_zone(process->landing, IMAGE_PAGE))
-        return bad(c, "the landing or the parcel has an address that is not valid", process->landing);
+        return bad(c, "the memory for a copy's arguments (landing or parcel) has an address that is not valid",
+                   process->landing);
     return 0;
 }
 

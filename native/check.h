@@ -1,4 +1,5 @@
-// Runs in both address spaces. Checks that the tables of an image follow the rules, so that their values can be used.
+// Runs in thaw's address space, and in the fuzzer. Checks that the tables of an image follow the rules, so that their
+// values can be used.
 
 #ifndef THAWD_CHECK_H
 #define THAWD_CHECK_H

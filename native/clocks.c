@@ -37,6 +37,7 @@ static uint64_t used_by_thread(int32_t tid) {
         most = used[i] > most ? used[i] : most;
     }
     // After a fork of a copy, the only thread is a copy of one of the frozen threads and has the new process's id.
+    // Which one is not known, so the longest time is taken.
     return most && tid == sys_getpid() ? most : 0;
 }
 

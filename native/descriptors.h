@@ -11,14 +11,15 @@
 
 // One descriptor while it is being described.
 struct look {
-    struct descriptor *to;
+    struct descriptor *to; // its record in the image
     struct stat status;
-    char link[LINK_BYTES];
-    const char *info; // /proc/self/fdinfo/N
+    char link[LINK_BYTES]; // target of the link /proc/self/fd/N
+    const char *info;      // contents of /proc/self/fdinfo/N
 };
 
 // Refuses the freeze because of this descriptor. `what` says why and what to do, and ends with "descriptor ".
 int refuse_descriptor(struct freezing *f, const struct look *look, const char *what);
+// Refuses a descriptor of a kind that cannot be frozen; the text names the kind if the engine knows it.
 int refuse_unknown(struct freezing *f, const struct look *look);
 
 // pipes.c: pipe_describe describes one end and, for a reading end, the pipe's contents. pipes_pair then numbers the

@@ -35,7 +35,7 @@
 
 #define MAPPINGS 512
 #define LOOKED_AT (16 * IMAGE_PAGE) // a hole up to this size may already be all zeros: freeze stores such gaps
-#define KNOWN (4 * IMAGE_PAGE)
+#define KNOWN (4 * IMAGE_PAGE)      // up to this size, holes are marked, and made in marked memory by hole_make_known
 
 // "Prefer any of all nodes that the process may use" (Linux 5.15). Source: include/uapi/linux/mempolicy.h.
 #define POLICY_MARK (5 /* MPOL_PREFERRED_MANY */ | 1 << 15 /* MPOL_F_STATIC_NODES */)

@@ -1,4 +1,5 @@
-// Runs in thawed copies. Discards image-backed memory.
+// Runs in thawed copies. Discards memory that is mapped from an image. A hole is a range of pages that the program has
+// released by madvise; discard.c says how holes are made.
 
 #ifndef THAWD_HOLES_H
 #define THAWD_HOLES_H
@@ -10,8 +11,8 @@
 // `by_text`: see vma.h.
 long hole_make(const struct vma *vma, uint64_t start, uint64_t end, int advice, int by_text);
 
-// Does the same several times as fast, for a small hole in memory that `hole_make` has marked. Returns 1 when done, and
-// 0 if the memory is not marked or must not be changed.
+// Does the same as `hole_make` several times as fast, for a small hole in memory that `hole_make` has marked (see the
+// beginning of discard.c). Returns 1 when done, and 0 if the memory is not marked or must not be changed.
 int hole_make_known(uint64_t start, uint64_t end, int advice);
 
 // Whether a readable page holds only zeros.

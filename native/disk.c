@@ -1,8 +1,8 @@
-// Runs in both address spaces. Mounts a private folder at the path of the frozen process's temporary folder, in a mount
+// Runs in freeze and in thaw. Mounts a private folder at the path of the frozen process's temporary folder, in a mount
 // namespace.
 //
-// The namespace and its mounts exist as long as a process is in it; afterwards only the folder `own` must be removed.
-// Processes that this one starts are in the same namespace and see the same files.
+// The namespace and its mounts exist as long as a process is in it; afterwards only the copy's own folder (`own`) is
+// left and must be removed. Processes that this one starts are in the same namespace and see the same files.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -64,7 +64,8 @@ static int map_ids(uint64_t user, uint64_t group, struct disk_failure *failure) 
                   : 0;
 }
 
-// Since Linux 5.14 the kernel counts the processes of a user namespace separately.
+// Limits the number of processes. Only since Linux 5.14 does the kernel count those of a user namespace separately;
+// before, all processes of the user would count towards the limit.
 // Source: the kernel's kernel/ucount.c, is_rlimit_overlimit.
 static void limit_processes(void) {
     char release[128];
@@ -140,7 +141,7 @@ static long mount_layers(const char *at, int lower, int upper, int work) {
     return sys6(SYS_mount, (long)"overlay", (long)at, (long)"overlay", MS_NOSUID | MS_NODEV, (long)options, 0);
 }
 
-// If overlayfs cannot make its working folder, the kernel mounts it read-only without an error.
+// If overlayfs cannot use its folder `work`, the kernel mounts the overlay read-only without an error.
 static int check_writable(const struct disk *disk, struct disk_failure *failure) {
     struct statfs status;
     long result = sys3(SYS_statfs, (long)disk->at, (long)&status, 0);
@@ -196,7 +197,8 @@ static int mount_tmp(const struct disk *disk, struct disk_failure *failure) {
     return result < 0 ? fails(failure, result, 1, "the temporary folder cannot be mounted on ", disk->tmp) : 0;
 }
 
-// Mounts a private /dev/shm, which ends with the namespace. If that fails, the machine's /dev/shm stays visible.
+// Mounts a private /dev/shm for a process that also gets its own `tmp`. It ends with the namespace. If the mount fails,
+// the machine's /dev/shm stays visible.
 static void mount_shared_memory(const struct disk *disk) {
     if (disk->tmp)
         sys6(SYS_mount, (long)"thawd-shm", (long)"/dev/shm", (long)"tmpfs", MS_NOSUID | MS_NODEV, (long)"mode=1777", 0);

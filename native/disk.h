@@ -1,4 +1,4 @@
-// Runs in both address spaces. Mounts a private folder at the path of the frozen process's temporary folder. Paths are
+// Runs in freeze and in thaw. Mounts a private folder at the path of the frozen process's temporary folder. Paths are
 // part of the frozen memory, so each copy must find its own files at the same path.
 
 #ifndef THAWD_DISK_H
@@ -10,8 +10,8 @@ struct disk {
     const char *lower;  // folder with the initial contents of all copies, never written to; NULL: `own` is mounted
     const char *tmp;    // a second path at which to mount the folder, such as "/tmp"; NULL: none
     const char *code;   // a folder to make read-only; NULL: none
-    int own_user;       // always enter a user namespace, and keep the capabilities in it
-    int is_environment; // limit the processes to MAX_PROCESSES if a user namespace is entered
+    int own_user;       // always enter a user namespace; root then has capabilities in that namespace only
+    int is_environment; // limit the processes to 1,024 if a user namespace is entered
 };
 
 struct disk_failure {
@@ -20,9 +20,10 @@ struct disk_failure {
 };
 
 // Moves this process, which must have a single thread, into a mount namespace of its own. Mounts its folder on `at`: an
-// overlay over `lower`, or `own` itself. Then mounts the same folder on `tmp`. If the process has no right to mount, it
-// also enters a user namespace: its user and group stay the same and, unless it is root, it has no capabilities
-// afterwards. With `own_user`, `at` may be NULL; then nothing is mounted. Returns 0, or -errno.
+// overlay over `lower`, or `own` itself. Then mounts the same folder on `tmp`, with a private /dev/shm, and makes
+// `code` read-only. If the process has no right to mount, it also enters a user namespace: its user and group stay the
+// same and, unless it is root, it has no capabilities afterwards. With `own_user`, `at` may be NULL; then nothing is
+// mounted. Returns 0, or -errno.
 int disk_enter(const struct disk *disk, struct disk_failure *failure);
 
 // Whether `path` is below the folder `at`.

@@ -1,4 +1,4 @@
-// Runs in both address spaces. Drops capabilities permanently.
+// Runs in freeze and in thaw. Drops capabilities permanently.
 //
 // Source: capabilities(7).
 

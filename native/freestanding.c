@@ -1,4 +1,4 @@
-// Runs in thaw's address space. The functions that the compiler calls by itself.
+// Runs in thaw's address space. The functions of a C library that compiled code calls even if the source does not.
 
 #include <stddef.h>
 

@@ -20,7 +20,7 @@
 #define PARCEL_BYTES (UINT64_C(4) << 20) // for a copy's arguments and environment; takes no memory before it is used
 #define PARKING_BYTES (UINT64_C(8) << 20)
 #define TEXT_AREA_BYTES (UINT64_C(8) << 20)
-#define HOOK_TRIES 100
+#define HOOK_TRIES 100 // how often to try again if a thread is stopped in code that must be patched
 
 struct landing thawd_landing;
 
@@ -175,6 +175,8 @@ static int write_image(struct freezing *f) {
     return result;
 }
 
+// Stops all threads and writes the image. Tries again while hooks.c reports EAGAIN: a thread was stopped at the
+// beginning of a function that must be patched.
 static int stop_and_write(struct freezing *f) {
     for (int left = HOOK_TRIES;; left--) {
         uint64_t started_ns = monotonic_ns();
@@ -253,7 +255,7 @@ static int list_fault_points(struct freezing *f) {
     return FREEZE_FAILED;
 }
 
-// The main thread may have ended by pthread_exit. Then /proc/self shows no memory.
+// The main thread may have ended by pthread_exit. Then the files in /proc/self, which are its own, show no memory.
 static int refuse_without_leader(struct freezing *f) {
     char stat[512];
     long bytes = read_text_file("/proc/self/stat", stat, sizeof stat);
@@ -300,7 +302,7 @@ int thawd_freeze(const struct freeze_request *request, struct freeze_report *rep
     *f = (struct freezing){.request = request, .report = report, .image_fd = -1, .pagemap_fd = -1, .memory_fd = -1};
     f->pid = sys_getpid();
     f->writer_tid = sys_gettid();
-    // In a request of another version, the path may be at another offset.
+    // If the caller was built for another version of the library, `path` may be at another offset of its struct.
     const char *path = request->bytes == sizeof *request && request->path ? request->path : "";
     int length = snprintf(partial, sizeof partial, "%s.partial", path);
     int result;

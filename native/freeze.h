@@ -6,11 +6,18 @@
 #include <stdint.h>
 
 enum freeze_flag {
-    FREEZE_COPY = 1,             // thaw reads page data instead of mapping it, for code that makes system calls itself
-    FREEZE_NO_PAGEMAP_SCAN = 2,  // do not use PAGEMAP_SCAN, as on kernels before 6.7
-    FREEZE_NO_PROCMAP_QUERY = 4, // do not use PROCMAP_QUERY, as on kernels before 6.11; also in the thawed copies
-    FREEZE_REFUSE_CONNECTED = 8, // refuse if a socket is connected; otherwise its connection has ended in a copy
-    FREEZE_MUTE_LISTENERS = 16,  // in a copy nothing can connect to a listening socket; otherwise refuse
+    // Thaw reads page data from the image instead of mapping it. Needed for code that calls madvise or mremap without
+    // the C library: for such calls, mapped data does not behave as the original's memory did (see hooks.c).
+    FREEZE_COPY = 1,
+    // For tests: do not use PAGEMAP_SCAN, as on kernels before 6.7.
+    FREEZE_NO_PAGEMAP_SCAN = 2,
+    // For tests: do not use PROCMAP_QUERY, as on kernels before 6.11; also in the thawed copies.
+    FREEZE_NO_PROCMAP_QUERY = 4,
+    // Refuse if a connection would have ended in a copy; without this flag, it has ended there.
+    FREEZE_REFUSE_CONNECTED = 8,
+    // A listening socket that is not in `any_port` listens in a copy, but nothing can connect to it. Without this flag,
+    // such a socket is refused.
+    FREEZE_MUTE_LISTENERS = 16,
 };
 
 enum freeze_result {
@@ -24,12 +31,12 @@ struct freeze_request {
     uint32_t bytes;          // sizeof(struct freeze_request)
     uint32_t flags;          // enum freeze_flag
     const char *path;        // path of the image; written beside it as PATH.partial, then renamed
-    const int32_t *provided; // descriptors that the thawing process passes to each copy, besides 0, 1 and 2
+    const int32_t *provided; // descriptors that each copy gets from the process that starts thaw, besides 0, 1 and 2
     uint32_t provided_count;
-    uint32_t park_timeout_ms; // 0: 2000
-    const char *fail_at;      // NULL, or the name of a fault point, for tests
+    uint32_t park_timeout_ms; // how long to wait until all other threads have stopped; 0: 2000
+    const char *fail_at;      // for tests: the step at which to fail ("?" lists them); otherwise NULL
     const char *disk;         // NULL, or a folder of which each copy gets its own version (thawd-thaw --disk-at)
-    const int32_t *any_port;  // sockets whose port the kernel chose, and chooses again for each copy
+    const int32_t *any_port;  // descriptors of sockets whose port the kernel chose, and chooses again for each copy
     uint32_t any_port_count;
     int32_t seccomp_filters; // number of filters that the process was started under; -1: as many as its parent has
 };
@@ -45,8 +52,11 @@ struct freeze_report {
     uint32_t operations;
     uint32_t threads;
     uint32_t descriptors;
-    uint32_t ended;                               // number of connections that have ended in a copy
-    uint64_t park_ns, scan_ns, write_ns, sync_ns; // all threads are stopped after park_ns, during scan_ns and write_ns
+    uint32_t ended;    // number of connections that have ended in a copy
+    uint64_t park_ns;  // until all other threads had stopped; they stayed so during scan_ns and write_ns
+    uint64_t scan_ns;  // finding out what must be stored
+    uint64_t write_ns; // writing the image
+    uint64_t sync_ns;  // syncing it to the disk and renaming it
     // In a thawed copy:
     uint64_t restore_ns;            // from the entry of thaw to the return of freeze
     const char *const *arguments;   // NULL-terminated: the arguments after PATH on thaw's command line
@@ -55,13 +65,15 @@ struct freeze_report {
 
 // Writes this process to an image, and returns an `enum freeze_result` once in the original and once in each thawed
 // copy. It can be called from any thread; all other threads are stopped meanwhile. In a copy every thread continues
-// where it was stopped. A copy has its own clocks, process id and descriptors in `provided`.
+// where it was stopped. A copy has another process id and other thread ids, and its descriptors in `provided` come from
+// the process that started thaw.
 __attribute__((visibility("default"))) int thawd_freeze(const struct freeze_request *request,
                                                         struct freeze_report *report);
 
-// Mounts a private folder at the path `at`, as `thawd-thaw --disk-at AT --disk-own OWN --disk-lower LOWER` does for a
-// copy; `lower` may be NULL. Call it in a process with a single thread that was forked from a copy, or from a process
-// that can be frozen. Returns FREEZE_FROZEN on success; on FREEZE_REFUSED or FREEZE_FAILED this process must end.
+// Mounts the folder `own`, which only this process uses, at the path `at`, as `thawd-thaw --environment --disk-at AT
+// --disk-own OWN --disk-lower LOWER --disk-tmp TMP` does for a copy (see struct disk in disk.h); `lower` and `tmp` may
+// be NULL. Call it in a process with a single thread that was forked from a copy, or from a process that can be frozen.
+// Returns FREEZE_FROZEN on success; on FREEZE_REFUSED or FREEZE_FAILED this process must end.
 __attribute__((visibility("default"))) int thawd_disk(const char *at, const char *own, const char *lower,
                                                       const char *tmp, struct freeze_report *report);
 

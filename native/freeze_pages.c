@@ -84,7 +84,8 @@ static int add_words(struct freezing *f, const uint64_t *page, const uint64_t *b
     return 0;
 }
 
-// Compares a page with the same page of the image: records nothing if they are equal, else the words or the page.
+// Compares a page with the same page of the earlier image. Records nothing if they are equal, the words that differ if
+// they are few, and otherwise the page.
 static int compare_page(struct freezing *f, uint32_t mapping, uint64_t address, const uint64_t *before) {
     const uint64_t *page = (const uint64_t *)address;
     unsigned differ = 0;
@@ -104,7 +105,7 @@ static int compare_page(struct freezing *f, uint32_t mapping, uint64_t address, 
 // Records what differs from the image between `start` and `end` of a mapping of that image.
 static int add_difference(struct freezing *f, uint32_t index, uint64_t start, uint64_t end) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, index);
-    // The first half of this area holds the kernel's list of pages.
+    // The first half of `text` holds the kernel's list of pages.
     unsigned char *before = f->text.base + f->text.capacity_bytes / 2;
     uint64_t most = f->text.capacity_bytes / 2;
     int fd = sys_open((const char *)f->sections[SECTION_STRINGS].base + mapping->path, O_RDONLY | O_CLOEXEC, 0);
@@ -131,7 +132,7 @@ static int add_range(struct freezing *f, uint32_t index, uint64_t start, uint64_
     if (start >= end)
         return 0;
     const struct mapping *mapping = AT(f->mappings, struct mapping, index);
-    // A page may be reported twice, but words must be recorded once.
+    // The kernel may report a page twice, but its words must be recorded once.
     const struct table *words = &f->sections[SECTION_WORDS];
     uint64_t last = words->count ? AT(*words, struct changed_word, words->count - 1)->address : 0;
     if (!image_of(mapping) || mapping->deleted || !(mapping->protection & 1) || start < last)
@@ -183,6 +184,7 @@ static int scan(struct freezing *f, uint32_t index, uint64_t *at) {
     return 0;
 }
 
+// Finds the used pages from `at` to the mapping's end in /proc/self/pagemap, for kernels without PAGEMAP_SCAN.
 static int read_entries(struct freezing *f, uint32_t index, uint64_t at) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, index);
     uint64_t *entries = (uint64_t *)f->text.base;

@@ -1,8 +1,10 @@
 // Runs in the process that is frozen. Declarations that the files of freeze share: the state of one freeze, its tables.
 //
 // Once the other threads are stopped, no code of freeze may call the C library: a stopped ("parked") thread may hold
-// any of its locks. Working memory ("scratch") is one shared anonymous mapping: it does not merge with neighbouring
-// mappings, and is left out of the image.
+// any of its locks. Working memory ("scratch") is one anonymous mapping of freeze's own, which is left out of the
+// image. It is a shared mapping, so that the kernel does not merge it with a neighbouring one that must be stored.
+//
+// The landing is the struct `thawd_landing`, through which thaw passes data to a copy (thaw_landing.h).
 
 #ifndef THAWD_FREEZING_H
 #define THAWD_FREEZING_H
@@ -33,22 +35,22 @@ struct mapping {
     uint64_t device; // major << 32 | minor
     uint32_t protection;
     uint32_t shared;
-    uint32_t writable_once; // VM_MAYWRITE
+    uint32_t writable_once; // mprotect may make it writable (VM_MAYWRITE)
     uint32_t no_reserve;
     uint32_t stack;         // this is the main thread's stack
     uint32_t advice;        // enum advice
     uint32_t path;          // offset in SECTION_STRINGS; NO_INDEX: none
     uint32_t object;        // index in SECTION_OBJECTS, once `plan` has run; NO_INDEX: none
     uint32_t deleted;       // the file has no path any more
-    uint32_t refused_flags; // hugetlb, device
+    uint32_t refused_flags; // 1: memory of huge pages or of a device, which cannot be frozen
 };
 
 // Pages that must be stored.
 struct range {
     uint64_t start, end;
-    uint32_t mapping;
+    uint32_t mapping;  // index in `mappings`
     uint32_t of_file;  // 1: the pages differ from those of a file; 0: from zeros
-    uint32_t of_image; // 1: the mapping is of an earlier image
+    uint32_t of_image; // 1: the mapping is of an image from which this process was thawed
 };
 
 // The contents of a pipe, or of one end of a pair of sockets.
@@ -74,17 +76,18 @@ struct freezing {
     uint64_t scratch, scratch_bytes;
     uint64_t parcel;
     int image_fd, pagemap_fd, memory_fd, pid;
-    int writer_tid;
-    struct table mappings, ranges, pipes, sources, text;
-    struct table ring_mappings; // struct mapping, of io_urings
-    uint32_t ring_mappings_taken;
-    struct table inodes; // record N belongs to record N of SECTION_DESCRIPTORS
+    int writer_tid; // the thread that called thawd_freeze
+    struct table mappings, ranges, pipes, sources;
+    struct table text;            // bytes: a buffer for whatever is being read or compared
+    struct table ring_mappings;   // struct mapping, of io_urings
+    uint32_t ring_mappings_taken; // how many of them belong to a descriptor
+    struct table inodes;          // record N belongs to record N of SECTION_DESCRIPTORS
     struct table sections[SECTION_COUNT];
     struct process_facts process;
     struct image_header header;
-    struct landing landing_before;
-    int noted;  // the landing holds the processor time of this freeze
-    int hooked; // this freeze has installed the hooks
+    struct landing landing_before; // the landing before clocks_note
+    int noted;                     // 1: clocks_note has added the processor time until this freeze to the landing
+    int hooked;                    // 1: this freeze has patched the C library (hooks.c)
 };
 
 extern struct landing thawd_landing;
@@ -110,9 +113,9 @@ uint32_t add_string(struct freezing *f, const char *text);
 // `checked`: see struct file_identity.
 uint32_t add_file(struct freezing *f, uint32_t path, int checked);
 
-// park_threads.c: park_all stops the other threads at a known point; returns 0 or a freeze_result. park_release lets
-// them continue; returns whether the scratch memory may be freed. It must stay as long as a thread has been signalled
-// but has not reached the signal handler.
+// park_threads.c: park_all stops the other threads in a signal handler; returns 0 or a freeze_result. park_release lets
+// them continue; returns whether the scratch memory may be freed. That memory must stay as long as a thread has been
+// signalled but has not reached the handler, which writes there.
 int park_all(struct freezing *f);
 int park_release(struct freezing *f);
 // The action of signal 33 before it was replaced.
@@ -155,7 +158,7 @@ int plan(struct freezing *f);
 int output(struct freezing *f);
 
 // clocks.c: lets processor time continue in a copy. clocks_find finds the vDSO's clock with the C library. clocks_note
-// writes the processor time to the landing; clocks_forget clears it again.
+// adds this process's processor time to the landing, for the image; clocks_forget takes it away again in the original.
 void clocks_find(void);
 uint64_t clocks_of_this_thread(void);
 void clocks_note(struct freezing *f);
@@ -167,8 +170,9 @@ int hooked_clock_gettime(int32_t clock, struct timespec *time);
 int hooked_getrusage(int who, struct rusage *usage);
 long hooked_times(struct tms *used);
 
-// hooks.c: patches madvise and mremap of the C library, so that they handle image-backed memory, and the functions that
-// clocks.c replaces. hooks_find finds them with the C library; hooks_install and hooks_remove work without it.
+// hooks.c: patches madvise and mremap of the C library, so that they handle memory that a copy maps from its image, and
+// the functions that clocks.c replaces. hooks_find finds all of them with the help of the C library; hooks_install and
+// hooks_remove work without it.
 int hooks_find(struct freezing *f);
 int hooks_install(struct freezing *f);
 void hooks_remove(struct freezing *f);

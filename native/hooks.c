@@ -1,5 +1,6 @@
-// Runs in the process that is frozen and in its thawed copies. Replaces madvise and mremap by functions that handle
-// image-backed memory.
+// Runs in the process that is frozen and in its thawed copies. Replaces the C library's madvise and mremap by functions
+// that handle memory which a copy maps from its image (image-backed memory). A hook here is such a patch of a function,
+// not one of the user's before-snapshot and after-restore hooks. The functions of clocks.c are patched in the same way.
 //
 // In a copy, former anonymous memory is a private mapping of the image, and the kernel treats it as a file mapping:
 // after MADV_DONTNEED the frozen contents come back where an allocator expects zeros, MADV_FREE and MADV_WIPEONFORK are
@@ -35,6 +36,8 @@
 
 static int by_text; // act as if the kernel had no PROCMAP_QUERY
 
+// What a mapping maps: something other than an image; pages of an image that were anonymous memory; or pages of an
+// image that differed from those of their file.
 enum backing { BACKING_OTHER, BACKING_IMAGE_OF_ANONYMOUS, BACKING_IMAGE_OF_FILE };
 
 static enum backing backing_of(const struct vma *vma) {
@@ -50,7 +53,7 @@ static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-// The first of an image's ranges that ends above `address`.
+// The first of the ranges that thaw has mapped from an image that ends above `address`.
 static uint64_t first_range(const struct landed_image *image, uint64_t address) {
     const uint64_t *pairs = (const uint64_t *)image->ranges;
     uint64_t low = 0, high = image->range_count;

@@ -1,4 +1,4 @@
-// Runs in both address spaces. Describes the machine, as far as a frozen process depends on it.
+// Runs in freeze and in thaw. Describes the machine, as far as a frozen process depends on it.
 
 #ifndef THAWD_HOST_H
 #define THAWD_HOST_H

@@ -1,4 +1,4 @@
-// Runs in both address spaces. The layout of an image on disk: what freeze writes and thaw reads.
+// Used by freeze and by thaw. The layout of an image on disk: what freeze writes and thaw reads.
 //
 // An image is one file, written once and never changed. It begins with the header. Then come the sections, which are
 // tables of fixed-size records in the order of `enum section`, and then, from `data_offset` on, the pages. All numbers
@@ -16,8 +16,8 @@
 #define IMAGE_ARCHITECTURE_X86_64 62 // EM_X86_64
 #define IMAGE_PAGE 4096
 
-// Addresses that thaw itself uses while it restores the frozen process's mappings. A process with memory there is not
-// frozen.
+// The zone: addresses that thaw itself uses while it restores the frozen process's mappings. A process with memory
+// there is not frozen.
 #define ZONE_START UINT64_C(0x3f0000000000)
 #define ZONE_BYTES UINT64_C(0x000100000000) // 4 GiB of addresses, a few hundred KiB of them used
 
@@ -62,24 +62,24 @@ struct host_key {
 struct process_facts {
     uint64_t code_start, code_end, data_start, data_end; // prctl(2), PR_SET_MM_MAP
     uint64_t brk_start, brk_end;
-    uint64_t stack_start; // first address used by main's stack
+    uint64_t stack_start; // where the main thread's stack began; it grows down from there
     uint64_t arguments_start, arguments_end;
     uint64_t environment_start, environment_end;
     uint64_t vdso_start, vdso_bytes; // code
     uint64_t vvar_start, vvar_bytes; // all data areas of the vDSO, which are before its code
     uint64_t vdso_hash;              // `checksum` of the code
-    uint64_t landing;                // address of struct landing (thaw_landing.h)
-    uint64_t parcel, parcel_bytes;   // area for new arguments and environment variables
+    uint64_t landing;                // address of struct landing, into which thaw writes (thaw_landing.h)
+    uint64_t parcel, parcel_bytes;   // the parcel: memory that thaw fills with new arguments and environment variables
     uint64_t frozen_unix_ns;         // wall clock at the freeze
     uint64_t register_permissions;   // arch_prctl(2), ARCH_GET_XCOMP_PERM: large registers that the process requested
     uint32_t working_folder;         // offset in SECTION_STRINGS
     uint32_t umask;
     uint64_t monotonic_ns, boottime_ns; // CLOCK_MONOTONIC and CLOCK_BOOTTIME at the freeze
-    // Capabilities of the process, capabilities(7), one bit for each. A copy has no others.
+    // Capabilities of the process, capabilities(7), one bit for each. A copy has no other capabilities.
     uint64_t bounding, permitted, effective, inheritable, ambient;
     uint64_t limits[32];      // getrlimit(2): soft and hard, of resource 0, 1, … 15
     uint32_t users[3];        // real, effective, saved
-    uint32_t groups[3];       // the same
+    uint32_t groups[3];       // real, effective, saved
     uint32_t more_groups;     // offset in SECTION_STRINGS: supplementary groups, decimal, each followed by a space
     uint32_t secure_bits;     // prctl(2), PR_GET_SECUREBITS
     uint32_t no_privileges;   // PR_GET_NO_NEW_PRIVS
@@ -93,7 +93,7 @@ struct process_facts {
 };
 
 enum image_flag {
-    IMAGE_COPY = 1, // thaw reads page data into anonymous memory instead of mapping it
+    IMAGE_COPY = 1, // thaw reads all page data from the image instead of mapping it
 };
 
 struct image_header {
@@ -137,7 +137,7 @@ enum advice {
 
 enum operation_flag {
     OPERATION_NORESERVE = 1,
-    OPERATION_STACK = 2, // the main thread's stack, which grows down; the operation includes addresses for that
+    OPERATION_STACK = 2, // the main thread's stack; the range includes the addresses below it into which it may grow
 };
 
 struct operation {
@@ -172,7 +172,7 @@ struct file_identity {
     uint64_t bytes;
     int64_t modified_ns; // st_mtim
     uint32_t path;       // offset in SECTION_STRINGS
-    uint32_t checked;    // 1: inode, bytes and modified_ns must be the same at the thaw
+    uint32_t checked;    // 1: bytes, modified_ns and, outside the temporary folder, inode must be the same at the thaw
 };
 
 // Memory without a file that several mappings or descriptors share: shared anonymous memory, memfd, a deleted file. It
@@ -185,7 +185,7 @@ struct memory_object {
 };
 
 enum descriptor_kind {
-    DESCRIPTOR_PROVIDED,   // the thawing process passes it: it has the same number there, or --fd names it
+    DESCRIPTOR_PROVIDED,   // passed by the process that starts thaw: under the same number, or as --fd OLD=NEW says
     DESCRIPTOR_FILE,       // regular file or folder: `index` in SECTION_FILES, `position`, `open_flags`
     DESCRIPTOR_DEVICE,     // /dev/null and the like, by path: `index` in SECTION_FILES
     DESCRIPTOR_OBJECT,     // `index` in SECTION_OBJECTS, `position`
@@ -195,7 +195,7 @@ enum descriptor_kind {
     DESCRIPTOR_EPOLL,      // SECTION_EPOLL has its watches
     DESCRIPTOR_SOCKETPAIR, // AF_UNIX pair within the process; `index`: number of the other end; `value`: type; `data`:
                            // the unread data of this end
-    DESCRIPTOR_COPY,       // shares its open file with the earlier record `index` of this section
+    DESCRIPTOR_COPY,       // shares its open file (position, flags) with the earlier record `index` of this section
     DESCRIPTOR_SOCKET,     // `index` in SECTION_SOCKETS
     DESCRIPTOR_TIMER, // timerfd; `index`: clock, TIMER_CANCELLED_BY_SET; `position`: expiry on that clock, 0: disarmed;
                       // `value`: interval; both nanoseconds
@@ -230,7 +230,7 @@ struct epoll_watch {
 // How a socket is restored in a copy.
 enum socket_revival {
     SOCKET_ENDED, // the connection has ended: read returns 0, write fails with EPIPE, poll reports POLLIN and POLLHUP
-    SOCKET_NEW,   // a new socket, bound and connected to the same addresses; stream sockets were not connected
+    SOCKET_NEW,   // a new socket, bound and connected to the same addresses; never for a connected stream socket
     SOCKET_LISTENING, // listens on another port, which the kernel chooses
     SOCKET_MUTE,      // listens where nothing can connect to it; threads that wait for connections keep waiting
     SOCKET_REVIVALS

@@ -10,7 +10,7 @@
 #include "host.h"
 #include "sys.h"
 
-// Large writes make the page cache use large folios, which thaw can map in units of 2 MiB.
+// Large writes make the page cache use large folios, which the kernel can map in units of 2 MiB in each copy.
 #define CHUNK_BYTES (UINT64_C(64) << 20)
 
 // Takes a pending SIGXFSZ, which the kernel sends when the file would exceed a limit. This code runs in a signal
@@ -28,8 +28,8 @@ static int fail_writing(struct freezing *f, long error) {
                        "the image cannot be written; free some space, or choose another folder: ", f->request->path);
 }
 
-// Writes a page that cannot be written from its address, because it is not readable or is past the end of its file. In
-// the latter case the image gets a hole.
+// Writes a page that pwrite cannot read from its address, because it is protected or past the end of its file. In the
+// latter case the image gets a hole.
 static long write_page(struct freezing *f, uint64_t address, uint64_t offset) {
     unsigned char *page = f->text.base;
     if (sys_pread(f->memory_fd, page, IMAGE_PAGE, address) != IMAGE_PAGE)
@@ -46,7 +46,7 @@ static int write_memory(struct freezing *f, uint64_t address, uint64_t bytes, ui
             got = write_page(f, address + done, offset + done);
         if (got <= 0)
             return fail_writing(f, got ? got : -EIO);
-        // Counts whole pages only, so that a page that was read in part is read again.
+        // Counts whole pages only, so that a page that was written in part is written again.
         done += (uint64_t)got == bytes - done ? (uint64_t)got : (uint64_t)got / IMAGE_PAGE * IMAGE_PAGE;
         if (got < IMAGE_PAGE && done < bytes && (uint64_t)got < chunk)
             return fail_writing(f, -ENOSPC);

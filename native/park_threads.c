@@ -3,7 +3,8 @@
 // frame, in the original and in a copy.
 //
 // The signal is 33, glibc's SIGSETXID: besides 32 it is the only signal that a program cannot block through glibc. The
-// handler is installed by the raw system call, because glibc's sigaction() refuses this signal. It blocks all signals.
+// handler is installed by the raw system call, because glibc's sigaction() refuses this signal. All signals are blocked
+// while the handler runs.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -207,7 +208,7 @@ int park_all(struct freezing *f) {
     uint64_t timeout_ns = (f->request->park_timeout_ms ? f->request->park_timeout_ms : 2000) * UINT64_C(1000000);
     uint64_t until_ns = monotonic_ns() + timeout_ns;
     int quiet = 0, missing = 0;
-    // Threads may start other threads meanwhile, so the list must be unchanged twice in a row.
+    // Threads may start other threads meanwhile, so the list must show no running thread twice in a row.
     while (quiet < 2) {
         long others = signal_others(f, &missing);
         if (others < 0)
@@ -305,19 +306,19 @@ int park_is_inside(uint64_t start, uint64_t end) {
 }
 
 // Whether a parked thread was interrupted in a system call that waits for `fd`. The call's arguments are still in the
-// thread's registers.
+// thread's registers. This is a guess, good enough for an error message: which call it was, is not known.
 static int waits_for(struct freezing *f, const ucontext_t *context, int fd) {
     const greg_t *registers = context->uc_mcontext.gregs;
     uint64_t first = (uint64_t)registers[REG_RDI], second = (uint64_t)registers[REG_RSI];
     if (first == (uint64_t)fd)
-        return 1; // accept, recv
-    const struct table *watches = &f->sections[SECTION_EPOLL];
+        return 1; // accept, recv and other calls whose first argument is the descriptor
+    const struct table *watches = &f->sections[SECTION_EPOLL]; // epoll_wait
     for (uint32_t i = 0; i < watches->count; i++) {
         const struct epoll_watch *watch = AT(*watches, struct epoll_watch, i);
         if (watch->number == fd && first == (uint64_t)watch->epoll)
             return 1;
     }
-    // The thread's memory is read through /proc/self/mem, where an invalid pointer causes an error, not a signal.
+    // poll. The thread's memory is read through /proc/self/mem, where an invalid pointer causes an error, not a signal.
     struct pollfd polled[8];
     long got = second <= 4096 ? sys_pread(f->memory_fd, polled, sizeof polled, first) : 0;
     for (long i = 0; i < (long)second && (i + 1) * (long)sizeof *polled <= got; i++)

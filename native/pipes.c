@@ -74,7 +74,7 @@ int pipe_describe(struct freezing *f, struct look *look) {
     return bytes > 0 ? keep_contents(f, look, bytes) : 0;
 }
 
-// Whether no process holds the other end of the pipe. Then it is not outside this process, either.
+// Whether no process holds the other end of the pipe. Such a pipe can be frozen, since no other process shares it.
 static int other_end_is_closed(const struct descriptor *end) {
     struct pollfd poll = {.fd = end->number, .events = 0};
     const struct timespec now = {0, 0};

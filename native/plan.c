@@ -99,6 +99,7 @@ static int plan_shared(struct freezing *f, struct mapping *mapping, struct opera
                : 0;
 }
 
+// Adds the operation that makes the mapping itself. The operations for its stored pages follow (plan_data).
 static int plan_base(struct freezing *f, uint32_t index) {
     struct mapping *mapping = AT(f->mappings, struct mapping, index);
     struct operation *to = table_add(&f->sections[SECTION_OPERATIONS]);
@@ -142,11 +143,11 @@ static int is_of_program(struct freezing *f, const struct mapping *mapping) {
     return 0;
 }
 
-// Whether thaw copies this data instead of mapping the image. It copies the main thread's stack (see thaw_space.c). It
-// also copies changed pages of a data file, because after madvise(MADV_DONTNEED) they must show the file's contents
-// again; if there are too many of them, they are mapped nevertheless, and that advice fails. Changed pages of programs
-// and libraries are mapped, since no code gives that advice for them. Of an earlier image's memory, few changed pages
-// are copied: a mapping for each would cost more.
+// Whether thaw copies this data instead of mapping the image. It copies the main thread's stack, since the kernel lets
+// only anonymous memory grow down. It also copies changed pages of a data file, because after madvise(MADV_DONTNEED)
+// they must show the file's contents again; if there are too many of them, they are mapped nevertheless, and that
+// advice fails. Changed pages of programs and libraries are mapped, since no code gives that advice for them. Of an
+// earlier image's memory, few changed pages are copied: a mapping for each would cost more.
 static int is_copied(struct freezing *f, const struct range *range) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, range->mapping);
     if (f->request->flags & FREEZE_COPY || is_stack(f, mapping))
@@ -156,6 +157,8 @@ static int is_copied(struct freezing *f, const struct range *range) {
     return range->of_file && range->end - range->start <= COPY_MOST && !is_of_program(f, mapping);
 }
 
+// Adds the operation that puts stored pages in place. If they cover their whole mapping and the image is mapped, it
+// takes the place of the operation that `plan_base` has added.
 static int plan_data(struct freezing *f, const struct range *range) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, range->mapping);
     struct table *operations = &f->sections[SECTION_OPERATIONS];
@@ -195,7 +198,8 @@ static uint64_t place_sections(struct freezing *f) {
     return round_up(end, HUGE_BYTES);
 }
 
-// Assigns an offset, from `at` on, to each piece of page data with this mark; returns the offset after the last piece.
+// Assigns an offset, from `at` on, to each piece of page data that `plan_data` has marked with `of_file` (1: pages of
+// files, 0: anonymous memory); returns the offset after the last piece.
 static uint64_t place_data(struct freezing *f, uint64_t at, uint64_t of_file) {
     struct table *operations = &f->sections[SECTION_OPERATIONS];
     for (uint32_t i = 0; i < operations->count; i++) {

@@ -110,7 +110,7 @@ static int note_groups(struct freezing *f) {
 
 static uint32_t setting(int option) {
     long value = sys_prctl(option, 0, 0, 0, 0);
-    return value < 0 ? 0 : (uint32_t)value; // this kernel does not have the setting
+    return value < 0 ? 0 : (uint32_t)value; // below 0: this kernel does not have the setting
 }
 
 static void note_settings(struct process_facts *process) {

@@ -1,4 +1,4 @@
-// Runs in both address spaces. Makes an io_uring in memory of the process. A ring in the kernel's memory could not be
+// Runs in freeze and in thaw. Makes an io_uring in memory of the process. A ring in the kernel's memory could not be
 // mapped at a given address.
 
 #ifndef THAWD_RINGS_H

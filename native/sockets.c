@@ -1,6 +1,7 @@
-// Runs in the process that is frozen. Describes its sockets. In a copy, two sockets that are connected with each other
-// have the same unread data. Other connections have ended, so that no two copies share one. Unconnected sockets are
-// new. A listening socket gets another port, or the freeze is refused.
+// Runs in the process that is frozen. Describes its sockets. In a copy, a pair of Unix sockets within the process is
+// connected again and has the same unread data. Other connections have ended, so that no two copies share one.
+// Unconnected sockets and UDP sockets are made anew, with the same addresses except for ports that the kernel had
+// chosen. A listening socket gets another port, or nothing can connect to it, or the freeze is refused.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -401,7 +402,7 @@ static struct descriptor *other_end(struct freezing *f, uint32_t first, const st
 }
 
 // Stores the number of each end in the record of the other. A socket whose other end is not in this process becomes an
-// ended connection. Until then `position` is the inode of this end, and `index` that of the other end.
+// ended connection. Before this function, `position` is the inode of this end, and `index` that of the other end.
 static int pair(struct freezing *f, uint32_t index) {
     struct descriptor *one = AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, index);
     if (one->kind != DESCRIPTOR_SOCKETPAIR || !one->position)

@@ -1,4 +1,4 @@
-// Runs in both address spaces. System calls without a C library: they return -errno, take no lock and do not set errno.
+// Runs in freeze and in thaw. System calls without a C library: they return -errno, take no lock and do not set errno.
 
 #ifndef THAWD_SYS_H
 #define THAWD_SYS_H

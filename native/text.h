@@ -1,4 +1,4 @@
-// Runs in both address spaces. Reads and writes short texts without a C library.
+// Runs in freeze and in thaw. Reads and writes short texts without a C library.
 
 #ifndef THAWD_TEXT_H
 #define THAWD_TEXT_H

@@ -15,18 +15,21 @@ struct stage {
 };
 
 static const struct stage stages[] = {
-    {"disk", stage_disk, "the copy's own folder is mounted at the frozen process's temporary folder, if there was one"},
-    {"open", stage_open, "the image is open, belongs to this user alone, and its tables are mapped in the zone"},
+    {"disk", stage_disk,
+     "the copy's own folder is mounted at the frozen process's temporary folder, if --disk-at was given"},
+    {"open", stage_open,
+     "the image is open, belongs to this user alone, and its tables are in the zone: thaw's own addresses"},
     {"check", stage_check, "every number in the tables is in bounds; the image was frozen on this machine"},
-    {"aside", stage_aside, "arguments, environment and vDSO are in the zone; thaw runs on its own stack"},
-    {"clear", stage_clear, "only the zone is mapped"},
+    {"aside", stage_aside, "arguments, environment variables and vDSO are in the zone; thaw runs on its own stack"},
+    {"clear", stage_clear, "only the zone is mapped, and the vDSO if it could not be moved there"},
     {"memory", stage_memory, "all memory is at its old addresses, with its contents, protection and advice"},
     {"vdso", stage_vdso, "the vDSO is at the address that the frozen process uses"},
     {"process", stage_process, "brk, command line, working folder, umask and signal actions are restored"},
     {"descriptors", stage_descriptors, "only the frozen process's descriptors and the passed ones are open"},
-    {"landing", stage_landing, "the copy can detect that it is a copy, and finds its arguments"},
-    {"rights", stage_rights, "the copy has at most the rights of the frozen process: users, capabilities, exec"},
-    {"threads", stage_threads, "every thread exists under its new id, and waits until the main thread opens the gate"},
+    {"landing", stage_landing, "the frozen memory says that this is a copy, and where its arguments are"},
+    {"rights", stage_rights, "the copy has at most the rights of the frozen process: users, groups, capabilities"},
+    {"threads", stage_threads,
+     "every thread exists under its new id; the others wait until the main thread lets all continue"},
 };
 
 _Noreturn static void leave(int status) {
@@ -69,26 +72,27 @@ static uint64_t first_mask; // the signal mask with which this program was start
 static const char help[] =
     "usage: thawd-thaw [OPTION]... IMAGE [ARGUMENT]...\n"
     "Become the process that was frozen into IMAGE. It gets the ARGUMENTs and this program's environment variables.\n"
-    "  --fd OLD=NEW      pass the caller's descriptor NEW to the process as its descriptor OLD\n"
-    "  --disk-at PATH    mount the copy's own folder at PATH, the frozen process's temporary folder\n"
-    "  --disk-own FOLDER the copy's own folder; with --disk-lower, it contains the folders upper and work\n"
+    "  --fd OLD=NEW      pass the caller's descriptor NEW to the process as its descriptor OLD; may be repeated\n"
+    "  --disk-at PATH    mount the copy's own folder at PATH, the frozen process's temporary folder; the other --disk\n"
+    "                    options need --disk-at and --disk-own\n"
+    "  --disk-own FOLDER the copy's own folder; with --disk-lower, it must contain the empty folders upper and work\n"
     "  --disk-lower PATH mount an overlay: the folder PATH has the initial contents and is never written to\n"
-    "  --disk-tmp PATH   mount the same folder at PATH, too, for example at /tmp\n"
-    "  --disk-code PATH  make the folder PATH read-only\n"
+    "  --disk-tmp PATH   mount the same folder or overlay at PATH, too, for example at /tmp\n"
+    "  --disk-code PATH  make the folder PATH read-only for the copy\n"
     "  --environment     the process is an environment, not a template: if it gets a user namespace, it may have\n"
     "                    1,024 processes at most\n"
     "  --rights none     drop all capabilities after mounting the folders\n"
-    "  --rights namespace  enter a user namespace, and keep capabilities in that namespace only\n"
+    "  --rights namespace  enter a user namespace, so that root's capabilities hold in that namespace only\n"
     "  --run             IMAGE is a program: execute it with ARGUMENTs after mounting the folders\n"
     "  --status-fd FD    with --run: if IMAGE cannot be executed, write the error number to FD, four bytes\n"
-    "  --try STAGE       exit with status 0 after STAGE\n"
+    "  --try STAGE       only try whether the image can be thawed: exit with status 0 after STAGE\n"
     "  --stages          list the stages, and what is true after each\n"
     "For tests:\n"
     "  --die-at STAGE    be killed after STAGE\n"
     "  --no-procmap      do not use PROCMAP_QUERY, as on kernels before 6.11\n"
     "  --vdso-jump       leave the vDSO in its place, as on kernels that seal it\n"
-    "Exit status: 120 when the image does not fit this machine, 121 when a stage failed, otherwise the process's "
-    "own.\n";
+    "Exit status: 120 when the image cannot be thawed here (another machine or user, a missing or changed file),\n"
+    "121 when a stage failed, 2 when an option is wrong, otherwise the process's own.\n";
 
 _Noreturn static void list_stages(void) {
     char line[256];
@@ -124,7 +128,8 @@ static void take_provided(struct thaw *t, const char *text) {
         misused(text);
 }
 
-// Copies a text of the command line, because it is on the stack that the kernel made, which `clear` unmaps.
+// Copies a text of the command line into thaw's data: it is on the stack that the kernel made, which the stage `clear`
+// unmaps.
 static void keep(char *to, uint64_t bytes, const char *text) {
     if (text_bytes(text) >= bytes)
         misused("a path or a name is too long");
@@ -194,11 +199,11 @@ static int take_options(struct thaw *t, int argc, char **argv) {
     if (i >= argc)
         misused("IMAGE is missing");
     if (!t->disk.at != !t->disk.own || ((t->disk.lower || t->disk.tmp || t->disk.code) && !t->disk.at))
-        misused("--disk-at and --disk-own must be given together");
+        misused("--disk-at and --disk-own must be given together, and other --disk options only with them");
     return i;
 }
 
-// Executes the program, with the signal mask that this one was started with.
+// Executes the program of --run, with the signal mask that this one was started with.
 _Noreturn static void execute(struct thaw *t) {
     char **argv = t->envp - 1 - t->argument_count - 1;
     sys6(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, (long)&first_mask, 0, sizeof first_mask, 0, 0);
@@ -227,7 +232,7 @@ static void run_stages(void *argument) {
     thaw_resume(t);
 }
 
-// `clear` unmaps the stack that the kernel made, but not this one.
+// The stage `clear` unmaps the stack that the kernel made, but not this one.
 static unsigned char own_stack[128 << 10] __attribute__((aligned(16)));
 
 __attribute__((used)) _Noreturn static void begin(uint64_t *first) {

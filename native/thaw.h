@@ -1,8 +1,12 @@
 // Runs in thaw's address space. Declarations that the stages of thaw share.
 //
-// thaw is a static program without a C library, linked at ZONE_START, an address that the frozen process does not use.
-// During its middle stages only the zone is mapped: there is no other stack, no vDSO and no heap. Thaw only makes
-// system calls.
+// thaw is a static program without a C library, linked at ZONE_START: the first address of the zone, which the frozen
+// process does not use. After the stage `clear` only the zone is mapped, with thaw's code, data and own stack: the
+// first stack, which the kernel made with the arguments on it, is gone, and there is no heap. Thaw only makes system
+// calls.
+//
+// The landing is a struct in the frozen memory through which thaw passes data to the copy; the parcel is an area for
+// data that is too long for it (thaw_landing.h).
 
 #ifndef THAWD_THAW_H
 #define THAWD_THAW_H
@@ -14,13 +18,12 @@
 #include "sys.h"
 #include "text.h"
 
-#define EXIT_REFUSED 120 // this image cannot be thawed here; no stage has begun to change the process
+#define EXIT_REFUSED 120 // this image cannot be thawed here: trying again would not help
 #define EXIT_STAGE 121   // a stage failed
 
 // Addresses in the zone, after thaw's own code and data, at which data is kept meanwhile.
 #define ZONE_TABLES (ZONE_START + UINT64_C(0x10000000)) // the image's tables
 #define ZONE_PARKED (ZONE_START + UINT64_C(0x08000000)) // the vDSO, until it is moved to its final address
-#define ZONE_BUFFER (ZONE_START + UINT64_C(0x0a000000)) // contents of a memory object, while it is filled
 
 #define MAX_PROVIDED 1024
 #define WORDS_BYTES (256 << 10)
@@ -38,12 +41,12 @@ struct provided {
 struct thaw {
     // From the command line.
     char path[4096];
-    char die_at[32];                                              // a stage, or empty
-    char end_at[32];                                              // a stage, or empty
-    int by_text;                                                  // do not use PROCMAP_QUERY
-    int vdso_jump;                                                // act as if the kernel had sealed the vDSO
-    int again;                                                    // number of earlier attempts with another layout
-    struct disk disk;                                             // its texts are on the first stack
+    char die_at[32];  // a stage, or empty
+    char end_at[32];  // a stage, or empty
+    int by_text;      // do not use PROCMAP_QUERY
+    int vdso_jump;    // leave the vDSO in place: it is sealed, or --vdso-jump
+    int again;        // number of earlier attempts (see exec_again)
+    struct disk disk; // its texts are on the first stack
     enum { RIGHTS_FROZEN, RIGHTS_NAMESPACE, RIGHTS_NONE } rights; // further limits on the copy's rights
     int status_fd;      // gets the error number, four bytes, if the program cannot be executed; 0: not requested
     int run;            // execute a program instead of thawing an image, after the disk was mounted
@@ -60,7 +63,7 @@ struct thaw {
     const char *stage;
     uint64_t started_ns;
     int image_fd;
-    int spare_fd; // thaw's own descriptors have numbers from this one on, above those of the frozen process
+    int spare_fd; // thaw's own descriptors have numbers from this one on, above those that the copy gets
     const struct image_header *header;
     uint64_t tables_bytes;
     struct vdso_parts vdso;
@@ -78,8 +81,8 @@ static inline const char *string_at(const struct thaw *t, uint32_t offset) {
     return SECTION(t, char, SECTION_STRINGS) + offset;
 }
 
-// Both end the process with a line on standard error. thaw_refuse is for an image that cannot be thawed here, thaw_fail
-// for a stage that failed.
+// Both end the process with a line on standard error. thaw_refuse is for an image that cannot be thawed here, whatever
+// the stage (EXIT_REFUSED), thaw_fail for a stage that failed (EXIT_STAGE).
 _Noreturn void thaw_refuse(const char *why, const char *detail);
 _Noreturn void thaw_fail(const char *what, const char *detail, long error);
 
@@ -100,7 +103,8 @@ _Noreturn void thaw_resume(struct thaw *t);
 
 // Ends this process if it was started under fewer seccomp filters than the frozen process.
 void rights_check(struct thaw *t);
-// Sets the frozen process's resource limits, and whether other processes may inspect the copy. Called last.
+// Sets the frozen process's resource limits, and whether other processes may inspect the copy. Called last, since both
+// may forbid what earlier steps do.
 void rights_limit(const struct process_facts *process);
 // The lowest address of the vDSO and its data.
 uint64_t vdso_start(const struct vdso_parts *vdso);
@@ -121,7 +125,8 @@ void make_pair(struct thaw *t, const struct descriptor *first);
 int make_ring(struct thaw *t, const struct descriptor *descriptor);
 // Whether a file is in this copy's own temporary folder.
 int is_own_file(const struct thaw *t, const char *path);
-// Makes the overlay copy the files to which this process will write. Called before any file is mapped or opened.
+// If the copy's temporary folder is an overlay, makes it copy the files to which this process will write. Called before
+// any file is mapped or opened.
 void make_files_own(struct thaw *t);
 // Ends this process if the file `index` on the disk is not the file that the image describes.
 void file_must_match(struct thaw *t, uint32_t index, int fd);

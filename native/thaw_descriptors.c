@@ -15,7 +15,7 @@
 #define MAX_OBJECTS 4096
 #define F_ADD_SEALS_COMMAND 1033
 
-static int object_fds[MAX_OBJECTS]; // number + 1; 0: not made yet
+static int object_fds[MAX_OBJECTS]; // for each memory object its descriptor's number + 1; 0: not made yet
 
 int keep_aside(struct thaw *t, int fd) {
     long aside = sys_fcntl(fd, F_DUPFD_CLOEXEC, t->spare_fd);
@@ -286,7 +286,7 @@ _Noreturn static void refuse_missing(int number) {
     thaw_refuse("a descriptor was not passed (--fd OLD=NEW): ", text);
 }
 
-// Moves the passed descriptors that the frozen process expects to numbers that are free, and closes all others.
+// Moves the passed descriptors that the frozen process expects to numbers that it does not use, and closes all others.
 static void take_provided_aside(struct thaw *t) {
     const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
     for (uint32_t i = 0; i < COUNT(t, SECTION_DESCRIPTORS); i++) {
@@ -317,7 +317,7 @@ static void take_provided_aside(struct thaw *t) {
         thaw_fail("inherited descriptors cannot be closed (close_range, Linux 5.9)", "", result);
 }
 
-// Whether the frozen process got its descriptor `number`, or the original of which it is a copy, from its caller.
+// Whether the caller passes the descriptor `number`, or the one whose open file it shares.
 static int is_passed(struct thaw *t, int number) {
     const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
     for (uint32_t i = 0; i < COUNT(t, SECTION_DESCRIPTORS); i++)

@@ -21,7 +21,7 @@ void stage_disk(struct thaw *t) {
         thaw_fail("the second path of the temporary folder (--disk-tmp) is too long", "", ENAMETOOLONG);
     if (t->disk.tmp)
         copy_bytes(t->disk_tmp, t->disk.tmp, text_bytes(t->disk.tmp) + 1);
-    if (t->again) // an earlier attempt has entered the namespaces, and exec has kept them
+    if (t->again) // this program has executed itself again (exec_again): it is in the namespaces already
         return;
     int result = disk_enter(&t->disk, &failure);
     if (result && failure.refused)

@@ -85,8 +85,8 @@ void file_must_match(struct thaw *t, uint32_t index, int fd) {
     if (!file->checked)
         return;
     int64_t modified_ns = status.st_mtim.tv_sec * INT64_C(1000000000) + status.st_mtim.tv_nsec;
-    // A file in the copy's own folder may be a copy of the frozen process's file, so its inode may differ. Size and
-    // time must be the same.
+    // A file in the copy's own temporary folder may be a copy of the frozen process's file, so its inode may differ.
+    // Size and time must be the same.
     int other = status.st_ino != file->inode && !is_own_file(t, path);
     if (other || (uint64_t)status.st_size != file->bytes || modified_ns != file->modified_ns)
         thaw_refuse("a file has changed since the freeze: ", path);

@@ -1,5 +1,8 @@
-// Runs in both address spaces. The struct through which thaw passes data to a copy. It is a variable of
-// libthawd_freeze.so, so it is part of the frozen memory; the image's header has its address.
+// Used by freeze and by thaw. The landing: the struct through which thaw passes data to a copy. It is the variable
+// `thawd_landing` of libthawd_freeze.so, so it is part of the frozen memory; the image's header has its address.
+//
+// What is too long for the struct is in the parcel: memory that freeze reserves and thaw fills with the copy's
+// arguments, environment variables and thread ids. The landing has their addresses.
 
 #ifndef THAWD_LANDING_H
 #define THAWD_LANDING_H
@@ -8,7 +11,8 @@
 
 #define LANDING_IMAGES 8
 
-// An image from which memory of this process may be mapped.
+// An image from which memory of this process may be mapped: its own, or one from which the process was thawed before it
+// was frozen again.
 struct landed_image {
     uint64_t device, inode;
     uint64_t anonymous_offset; // data from here on belongs to anonymous memory, data before it to pages of files
@@ -16,19 +20,19 @@ struct landed_image {
     uint64_t range_count;
 };
 
-// Flag in the start address of a range: its pages differed from those of a file.
+// Flag in the start address of a range: its pages belong to the mapping of a file, from which they differed.
 #define RANGE_OF_FILE UINT64_C(1)
 
 struct landing {
     uint32_t restored;               // 0 in the original, 1 in a copy; thaw sets it when all memory is restored
-    uint32_t image_count;            // number of images; each freeze and thaw of a copy adds one
-    uint64_t moved;                  // 1 once memory of an image was moved, so that the ranges are out of date
+    uint32_t image_count;            // number of `images`: at most one for each thaw so far
+    uint64_t moved;                  // 1 once mremap has moved memory of an image: the ranges are then out of date
     uint64_t started_ns;             // CLOCK_MONOTONIC at the entry of thaw
     uint64_t arguments, environment; // addresses in the parcel of NULL-terminated arrays of strings
     uint64_t tids;                   // address in the parcel of pairs: thread id at the freeze, current thread id
     uint64_t tid_count;
     uint64_t thread_cpu;         // address in the parcel of the processor time of each thread of `tids`, nanoseconds
-    uint64_t cpu_ns;             // processor time of the frozen process, including that of earlier generations
+    uint64_t cpu_ns;             // processor time of the frozen process; if that was a copy, with its original's
     uint64_t user_us, system_us; // the same time, divided as getrusage(2) divides it
     uint64_t children_user_us, children_system_us;
     struct landed_image images[LANDING_IMAGES];

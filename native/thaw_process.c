@@ -1,5 +1,5 @@
-// Runs in thaw's address space. Restores brk, command line, working folder, umask and signal actions, and fills in the
-// landing.
+// Runs in thaw's address space. Restores brk, command line, working folder, umask and signal actions. Fills in the
+// landing, a struct in the frozen memory through which the copy gets its arguments (thaw_landing.h).
 
 #include <errno.h>
 #include <linux/prctl.h>
@@ -7,8 +7,9 @@
 #include "thaw.h"
 #include "thaw_landing.h"
 
-// Writes the ranges that are mapped from the image, as pairs of addresses, to the end of the parcel. The hooks check
-// them before they ask the kernel, or instead if the kernel does not answer. They are left out if the parcel is full.
+// Writes the ranges that are mapped from the image, as pairs of addresses, to the end of the parcel. The functions of
+// hooks.c look there before they ask the kernel what is mapped, or instead if the kernel does not answer. If the parcel
+// is full, the ranges are left out.
 static void note_ranges(struct thaw *t, uint64_t at) {
     const struct operation *operations = SECTION(t, struct operation, SECTION_OPERATIONS);
     const struct process_facts *process = &t->header->process;
@@ -31,7 +32,8 @@ static void note_ranges(struct thaw *t, uint64_t at) {
     t->range_count = count;
 }
 
-// Fills the parcel with the texts, pointers to them, and space for thread ids. Writes their addresses to the landing.
+// Fills the parcel with arguments and environment variables, pointers to them, and space for thread ids. Writes the
+// addresses to the landing.
 static void fill_parcel(struct thaw *t, struct landing *landing) {
     const struct process_facts *process = &t->header->process;
     char *text = (char *)process->parcel;

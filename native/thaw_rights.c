@@ -65,8 +65,9 @@ static void become_groups(struct thaw *t) {
         thaw_refuse("the frozen process was in other groups, and this process may not change its groups", "");
 }
 
-// Restores the user ids. The image's owner is this process's effective user. So if the three ids were equal at the
-// freeze and are equal now, the user is the same, even if its number differs.
+// Restores the user ids. stage_open has ensured that the image's owner is this process's effective user. So if the
+// three ids were equal at the freeze and are equal now, the user is the same, even if its number differs, as in a user
+// namespace.
 static void become_users(struct thaw *t) {
     const uint32_t *frozen = t->header->process.users;
     uint32_t now[3] = {0};
@@ -80,8 +81,8 @@ static void become_users(struct thaw *t) {
     sys_prctl(PR_SET_KEEPCAPS, (t->header->process.secure_bits & SECBIT_KEEP_CAPS) != 0, 0, 0, 0);
 }
 
-// Without CAP_SETPCAP the bounding set cannot be reduced. It matters only at an exec, and no_new_privs limits an exec
-// even more.
+// Reduces the bounding set of capabilities to the frozen process's. Without CAP_SETPCAP that is not possible; then
+// no_new_privs is set instead: the set matters only at an exec, which no_new_privs limits even more.
 static void limit_bounding(const struct process_facts *process) {
     for (int capability = 0; capability < 64; capability++) {
         long has = sys_prctl(PR_CAPBSET_READ, capability, 0, 0, 0);
@@ -140,7 +141,10 @@ void stage_rights(struct thaw *t) {
     if (process->no_privileges && sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         thaw_fail("no_new_privs cannot be set", "", EPERM);
     if (process->fixed_code && sys_prctl(PR_SET_MDWE, process->fixed_code, 0, 0, 0) < 0)
-        thaw_refuse("the frozen process could not make writable memory executable (PR_SET_MDWE), but this one can", "");
+        thaw_refuse(
+            "the frozen process could not make writable memory executable (PR_SET_MDWE), and the copy cannot be "
+            "kept from it here",
+            "");
     if (process->subreaper)
         sys_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     if (process->no_huge_pages)
@@ -163,6 +167,6 @@ void rights_limit(const struct process_facts *process) {
         if (__builtin_memcmp(now, limit, sizeof now))
             sys6(SYS_prlimit64, 0, resource, (long)limit, 0, 0, 0);
     }
-    // This comes last, because afterwards /proc/self belongs to root.
+    // This comes last, because /proc/self belongs to root afterwards if the process is not dumpable.
     sys_prctl(PR_SET_DUMPABLE, process->dumpable == 1, 0, 0, 0);
 }

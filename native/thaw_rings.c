@@ -1,4 +1,5 @@
-// Runs in thaw's address space. Makes the frozen process's io_urings again at their addresses. No thread runs yet.
+// Runs in thaw's address space. Makes the frozen process's io_urings again at their addresses. No thread of the copy
+// runs yet.
 
 #define _GNU_SOURCE
 #include <errno.h>

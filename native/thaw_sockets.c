@@ -1,4 +1,5 @@
-// Runs in thaw's address space. Makes sockets again: ended, new and listening ones, and pairs. No thread runs yet.
+// Runs in thaw's address space. Makes sockets again: pairs within the process, sockets whose connection has ended, new
+// ones and listening ones. No thread of the copy runs yet.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -9,7 +10,7 @@
 
 #include "thaw.h"
 
-// Makes both ends of a pair; `first` is the one that comes first in the table.
+// Called for each end of a socket pair; makes both ends when it is called for the one that comes first in the table.
 void make_pair(struct thaw *t, const struct descriptor *first) {
     const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
     int ends[2];
@@ -74,8 +75,9 @@ static int make_ended_unix(const struct socket_state *state) {
     return ends[0];
 }
 
-// Makes a socket listen at a random loopback address 127.x.y.z, so that nothing connects to it. Attaches a filter that
-// drops all connections, unless the machine allows that only to root.
+// Makes a socket listen at a random loopback address 127.x.y.z and a port that the kernel chooses, so that nothing
+// connects to it. Also attaches a filter that drops all connections; if that is not permitted, the address must
+// suffice.
 static long mute(const struct socket_state *state, int fd) {
     struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
     struct sock_fprog program = {.len = 1, .filter = &nothing};

@@ -67,7 +67,7 @@ static int overlaps_image(struct thaw *t, uint64_t start, uint64_t end) {
     return process->vdso_start < end && process->vdso_start + process->vdso_bytes > start;
 }
 
-// Executes this program again, because another exec gets another layout.
+// Executes this program again, because with each exec the kernel puts the vDSO at another address.
 _Noreturn static void exec_again(struct thaw *t) {
     static char *argv[4096];
     static char number[24];
@@ -107,6 +107,8 @@ static int move_vdso(struct thaw *t, uint64_t start, uint64_t end, uint64_t to) 
     return 0;
 }
 
+// Moves the vDSO into the zone. If the kernel has sealed it, it stays at its address, unless the image has memory
+// there: then thaw starts again.
 static void park_vdso(struct thaw *t) {
     struct vdso_parts *vdso = &t->vdso;
     const struct process_facts *process = &t->header->process;
@@ -140,8 +142,8 @@ void stage_aside(struct thaw *t) {
     park_vdso(t);
 }
 
-// Replaces a function in the copy of the vDSO by a jump to the same function of this process's vDSO, which cannot be
-// moved.
+// Replaces a function in the vDSO's copy at the old address by a jump to the same function of this process's vDSO,
+// which cannot be moved.
 static void redirect(struct thaw *t, unsigned char *code, const Elf64_Sym *symbol) {
     if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC || symbol->st_shndx == SHN_UNDEF)
         return;
@@ -158,7 +160,8 @@ static void jump_to_vdso(struct thaw *t) {
         thaw_fail("the vDSO's copy cannot be mapped", "", at);
     unsigned char *code = (unsigned char *)at;
     copy_bytes(code, SECTION(t, char, SECTION_VDSO), bytes);
-    // SAFETY: the hash has shown that these bytes come from the kernel.
+    // SAFETY: this is the vDSO that the kernel has mapped, so its headers are valid. By its hash, the image's is the
+    // same.
     const Elf64_Ehdr *elf = (const Elf64_Ehdr *)(const void *)t->vdso.code_start;
     const Elf64_Shdr *sections = (const Elf64_Shdr *)(const void *)(t->vdso.code_start + elf->e_shoff);
     int redirected = 0;

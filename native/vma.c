@@ -1,4 +1,4 @@
-// Runs in both address spaces. Finds the mapping at an address of this process.
+// Runs in freeze and in thaw. Finds the mapping at an address of this process.
 
 #include <errno.h>
 
@@ -51,7 +51,7 @@ static void parse_line(const char *at, struct vma *found) {
 }
 
 static int by_lines(int fd, uint64_t address, struct vma *found) {
-    char buffer[2048]; // small, because the stack of madvise's caller may be small
+    char buffer[2048]; // small: in a copy, the patched madvise calls this on its caller's stack, which may be small
     uint64_t have = 0;
     int line_has_begun = 1; // the buffer begins at the beginning of a line
     for (;;) {

@@ -1,4 +1,4 @@
-// Runs in both address spaces. Finds the mapping at an address of this process.
+// Runs in freeze and in thaw. Finds the mapping at an address of this process.
 
 #ifndef THAWD_VMA_H
 #define THAWD_VMA_H

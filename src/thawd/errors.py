@@ -53,7 +53,7 @@ class NoRoomError(ServiceException):
 
 
 class ResourceNotFoundException(ThawdError):
-    """The named function, version, bucket or table does not exist (HTTP 404)."""
+    """The thing that the request names, for example a function, version, bucket or table, does not exist (HTTP 404)."""
 
     type = "ResourceNotFoundException"
     status = 404
@@ -69,7 +69,7 @@ class InvalidRequestContentException(ThawdError):
 
 
 class InvalidParameterValueException(ThawdError):
-    """A header or query parameter has a value outside its range (HTTP 400)."""
+    """A value in the request is not allowed, for example a header, a table's key or item, or a zip file (HTTP 400)."""
 
     type = "InvalidParameterValueException"
     status = 400
@@ -109,7 +109,7 @@ class MethodNotAllowedException(ThawdError):
 
 
 class PreconditionFailedException(ThawdError):
-    """The revision id is not the latest one (HTTP 412)."""
+    """The revision id in the request is not that of the resource's current state (HTTP 412)."""
 
     type = "PreconditionFailedException"
     status = 412
@@ -169,7 +169,7 @@ class ResourceNotReadyException(ThawdError):
 
 
 class AccessDeniedException(ThawdError):
-    """The request has no key or a wrong one, or its host or origin is not allowed (HTTP 403)."""
+    """The request has no valid key or signature, or its host or origin is not allowed (HTTP 403)."""
 
     type = "AccessDeniedException"
     status = 403
@@ -177,7 +177,7 @@ class AccessDeniedException(ThawdError):
 
 
 class StoreError(ThawdError):
-    """A durable store cannot be read or written; the message names the file and the cause (HTTP 500)."""
+    """A durable store cannot be read or written; the message names its file or URL, and the cause (HTTP 500)."""
 
     type = "ServiceException"
 
@@ -187,7 +187,7 @@ class NothingStored(StoreError):
 
 
 class StoreFullError(StoreError):
-    """The disk that holds the data folder is full, so the request was not stored (HTTP 503)."""
+    """The disk of a store, for example of the data folder, is full, so nothing was stored (HTTP 503)."""
 
     status = 503
 
@@ -210,13 +210,13 @@ class NoThreadError(ScarcityError):
 
 
 class DestinationUnavailable(ThawdError):
-    """A destination did not accept a record, and may accept it later (HTTP 502)."""
+    """A destination did not accept the outcome of an invocation, and may accept it later (HTTP 502)."""
 
     status = 502
 
 
 class DestinationRefused(ThawdError):
-    """A destination refuses this record; sending it again will not help (HTTP 400)."""
+    """A destination refuses the outcome of an invocation; sending it again will not help (HTTP 400)."""
 
     status = 400
     retryable = False

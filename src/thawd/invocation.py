@@ -74,7 +74,7 @@ class Invocation:
         asynchronous: whether the invocation comes from the event queue.
         stream: receives the parts of the answer as the handler sends them; None: the answer is returned whole.
         qualifier: version number or alias in the request; None stands for ``$LATEST``.
-        alone: never join it with other requests.
+        alone: whether it must not run in a batch with other requests.
     """
 
     function: str

@@ -1,4 +1,6 @@
-"""The resources that users declare: functions, buckets, tables, routes, destinations. All structs are immutable.
+"""The resources that users declare: functions, their sources and destinations, buckets, tables, routes.
+
+All structs are immutable.
 
 Names and units are AWS Lambda's where AWS has them (``MemorySize`` in MB is ``memory_mb``). These structs do not
 validate their values: `thawd.config` validates those from the file, and `thawd.control` those from the Lambda API.

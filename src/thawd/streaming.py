@@ -18,8 +18,8 @@ This module uses only the standard library, and supports Python 3.9.
 
 When a test, or a runtime without streaming, calls such a handler like an ordinary one, it returns the whole answer.
 
-Source: AWS Lambda developer guide, "Response streaming for Lambda functions". The prelude has the format that AWS's
-runtimes write.
+Source: AWS Lambda developer guide, "Response streaming for Lambda functions". Status, headers and cookies are sent
+before the body, as a prelude in the format that AWS's runtimes write.
 """
 
 import json
@@ -90,7 +90,7 @@ class Stream:
         """Set the content type of an answer without status and headers. Call it before the first `write`.
 
         Raises:
-            StreamError: a part was written already, or `set_status` was called; put the type into its headers.
+            StreamError: a part was written already, or `set_status` was called, which takes the type as a header.
             ValueError: `content_type` is not 1 to 256 printable ASCII characters.
         """
         if not 1 <= len(content_type) <= 256 or not (content_type.isascii() and content_type.isprintable()):
@@ -122,7 +122,7 @@ class Stream:
                 self._send(bytes(view[at : at + _PART_BYTES]))
 
     def flush(self) -> None:
-        """Send status and headers now. Parts need no flush: `write` sends them immediately."""
+        """Send status and headers now, before the first part. Parts need no flush: `write` sends them immediately."""
         self.write(b"")
 
     def close(self) -> None:

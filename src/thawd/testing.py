@@ -57,10 +57,10 @@ def context(**changes: Any) -> FakeContext:
 
 @dataclass
 class FakeBatchContext(FakeContext):
-    """Stands in for the context of a batch.
+    """Stands in for the context that a handler gets with a list of events.
 
     Attributes:
-        items: the contexts of the items.
+        items: one context for each event of the list.
     """
 
     items: list[FakeContext] = field(default_factory=list)

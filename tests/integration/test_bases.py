@@ -143,7 +143,7 @@ def test_an_interpreter_that_starts_otherwise_for_a_variable_has_no_base(project
         assert "switched" in ask(running, "first")["modules"]
         assert "switched" not in ask(running, "second")["modules"]
         refused = snapshot(running, "first")["base_refused"]
-        assert refused == "over its base, the interpreter starts with other modules (switched) than without"
+        assert refused == "over its base, the interpreter starts with other modules (switched) than without it"
         assert snapshot(running, "second")["base"] is not None
 
 

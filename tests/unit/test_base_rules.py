@@ -56,7 +56,7 @@ def test_equal_states_do_not_differ() -> None:
 )
 def test_a_difference_is_named_without_values(changed: dict[str, Any], named: str) -> None:
     found = difference(STATE, {**STATE, **changed})
-    assert found == f"over its base, the interpreter starts with other {named} than without"
+    assert found == f"over its base, the interpreter starts with other {named} than without it"
 
 
 def test_a_copy_without_a_report_differs() -> None:

@@ -142,10 +142,10 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     ),
     "an address of the kernel": (change("operations", 8, address=0x7FFFFFFFE000), "its end, 0x800000003000"),
     "an end that wraps": (change("operations", 8, length=(1 << 64) - PAGE), "operation 8 (file_shared) at"),
-    "memory in the zone": (change("operations", 8, address=ZONE + PAGE), "overlaps the zone that thaw needs"),
+    "memory in the zone": (change("operations", 8, address=ZONE + PAGE), "overlaps the address range (zone)"),
     "memory around the zone": (
         change("operations", 8, address=ZONE - PAGE),
-        "zone that thaw needs for itself, 0x3f0000000000-",
+        "(zone) that thaw needs for itself, 0x3f0000000000-",
     ),
     "memory over the vDSO": (change("operations", 8, address=VDSO), "overlaps the vDSO"),
     "memory over vvar": (change("operations", 8, address=VDSO - 8 * PAGE), "overlaps the vDSO"),

@@ -22,7 +22,7 @@ def thaw(image: Path, arguments: tuple[str, ...]) -> None:
 
     The process froze itself with `thawd.snapshot.freeze`, and it continues after that call. It gets ARGUMENTS, and this
     command's environment variables and standard streams. The exit status is that of the process, or 120 if the image
-    does not fit this machine, or 121 if a stage of the thaw failed.
+    cannot be thawed here (another machine or user, a missing or changed file), or 121 if a stage of the thaw failed.
     """
     from thawd.snapshot import engine
 

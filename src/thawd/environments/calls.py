@@ -18,10 +18,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CallChannel:
-    """The platform's end of this channel.
+    """The platform's end of the channel that carries one process's calls.
 
     Args:
-        services: answers a call.
+        services: carries out a call; gets its head and body, and returns those of the reply.
         on_invalid: called when a frame arrives that is not a call.
     """
 

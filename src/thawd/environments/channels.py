@@ -24,7 +24,7 @@ class Channels:
         services: platform's end of the channel for `thawd.table` and `thawd.bucket`, non-blocking.
         lifeline: platform's (write) end of a pipe; the kernel kills the process when it closes.
         output: platform's (read) end of the log pipe, non-blocking.
-        process_ends: the process's ends, in the order of its arguments: control, services, lifeline, output.
+        process_ends: the descriptors of the process's ends, in this order: control, services, lifeline, output.
     """
 
     control: socket.socket
@@ -93,7 +93,7 @@ class FrameProtocol(asyncio.Protocol):
             while (frame := self._decoder.take()) is not None:
                 self._on_frame(*frame)
         except (frames.WireError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
-            # User code wrote to our descriptor, so no later frame can be trusted.
+            # The runtime sends only valid frames, so user code wrote to its descriptor: trust no later frame either.
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

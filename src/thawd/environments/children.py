@@ -18,7 +18,8 @@ from pathlib import Path
 _STATUS_WAIT_S = 1.0
 _STATUS_RETRY_S = 0.01
 _POLL_S = 0.02
-# While a process executes a new program, its environment variables cannot be read for a moment.
+# While a process executes a new program, its environment variables cannot be read for a moment. So a process whose
+# owner is unknown is killed only if the owner was still unknown after this time.
 _EXECUTING_S = 0.1
 # asyncio reaps the processes that it started, such as pip, as soon as they are dead. So nobody in this server waits for
 # a child that has been dead for longer than this.
@@ -36,7 +37,8 @@ class Child:
         ended: a future; done when the process has ended, with the wait status, or None when that is not known.
         killed: whether the platform killed it.
         leaving: whether it was asked to end (SIGTERM, or the SHUTDOWN event); a timer kills it if it does not.
-        outlasts: whether it belongs to no function and is ended after all functions, not by `kill_all`.
+        outlasts: whether it belongs to no function (the emulator of AWS). It is ended after all functions, and not by
+            `kill_all`.
     """
 
     __slots__ = ("ended", "killed", "leaving", "outlasts", "pid")
@@ -64,7 +66,7 @@ class Child:
 
 
 class Children:
-    """All live processes of functions."""
+    """All live processes of functions, and the processes that functions left behind."""
 
     def __init__(self) -> None:
         self._alive: dict[int, Child] = {}
@@ -101,7 +103,7 @@ class Children:
             del self._sessions[oldest]
 
     def report_exit(self, pid: int, status: int | None) -> None:
-        """A template has reaped its child `pid` with this wait status; None when the status is not known."""
+        """Record that a template has reaped its child `pid` with this wait status; None when it is not known."""
         child = self._alive.get(pid)
         if child is None:
             # The process died before `watch` was called for it, or its end was handled long ago.
@@ -182,7 +184,7 @@ class Children:
 
         Args:
             is_alive: whether the environment or template with an identifier is alive; its processes are not killed.
-            spare_unknown: do not kill processes without an identifier, because they may be the platform's own.
+            spare_unknown: do not kill processes without an identifier, because the platform may have started them.
             patience_s: kill a process without an identifier only if it also had none this many seconds ago.
 
         Returns:

@@ -54,21 +54,22 @@ class Environment:
         ended: set when it can no longer be used.
         on_end: called once when it has ended.
         ready: a future; done when the process has reported that it can serve, or failed with InitError.
-        parked: a future of a spare; done when its process waits for `resume`. The result is the reason why it must not
-            be used, or None.
+        parked: a future of a spare (a thawed copy that waits until an environment is needed); done when its process
+            waits for `resume`. The result is the reason why it must not be used, or None.
         child: its process, None until `adopt`.
-        init_ms: time from the spawn until it was ready, milliseconds.
+        init_ms: time from the request for its start until it was ready, milliseconds. A spare's start is requested
+            when it is to become an environment.
         prepare_ms: the part of `init_ms` spent inside the process, on init, fork or restore and after-restore hooks.
         restored: whether it is a copy of a process in which the before-snapshot hooks have run.
         billed_restore_ms: the part of `init_ms` that Lambda bills for a restore: the runtime's repairs and the hooks;
             0 for an environment that was not restored.
         hooks_since_s: when its after-restore hooks began, ``time.monotonic()`` seconds; None before that.
         served: number of invocations that have begun in it.
-        duration_ms: of the last invocation, measured inside the process, milliseconds.
+        duration_ms: duration of the last invocation, measured inside the process, milliseconds.
         memory_limit: enforces its memory limit; None until it is ready.
         has_folder: whether it has its own temporary folder.
         inherited_bytes: size of the files that init left in that folder, where forks or copies share them.
-        suspender: stops its processes between invocations; None: they keep running.
+        suspender: stops its processes (SIGSTOP) between invocations; None: they keep running.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class Environment:
         return [] if self._extensions is None else self._extensions.groups()
 
     def resume(self) -> None:
-        """Let a parked spare become an environment; `ready` follows."""
+        """Let the process of a spare continue to become an environment; then `ready` is set."""
         assert isinstance(self._control, FrameProtocol)
         self._control.send(frames.GO_ON, b"{}", b"")
 
@@ -324,7 +325,8 @@ class Environment:
             self._on_answer(_checked(head, body), body)
         elif kind == frames.PART and self._stream is not None:
             if not self._stream.put(head["type"], body):
-                self.kill()  # the runtime respects the limit, so user code must have written to the descriptor
+                # Too large: the runtime keeps to the size limit, so user code must have written to the descriptor.
+                self.kill()
         elif kind == frames.READY and not self.ready.done():
             self.ready.set_result(msgspec.convert(head, ReadyHead))
         elif kind == frames.INIT_ERROR and not self.ready.done():
@@ -337,9 +339,9 @@ class Environment:
             self.kill()
 
     def _begin_streams(self, invocations: Sequence[Invocation]) -> None:
-        """Pass the parts of the answer on. A handler that takes lists sends no parts; its answers are passed on whole.
+        """Pass the parts of a streamed answer on to the client, if it can take parts.
 
-        Several of its items may be for clients that can take parts.
+        A handler that takes lists sends no parts: its answers are passed on whole, even to clients that can take parts.
         """
         self._stream = None
         for stream in (each.stream for each in invocations if each.stream is not None):
@@ -360,7 +362,7 @@ class Environment:
         if self._answer is None or self._answer.done():
             return
         if head.get("item", 0) != len(self._answers):
-            self.kill()  # the runtime sends them in order, so user code must have written to the descriptor
+            self.kill()  # the runtime answers a batch's items in order, so user code wrote to the descriptor
             return
         self._answers.append((head, body))
         if len(self._answers) == self._expected:

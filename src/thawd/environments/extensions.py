@@ -1,4 +1,4 @@
-"""The processes of external extensions: started before the function's program, and ended after it.
+"""The processes of external extensions, which run beside a function's program: started before it, ended after it.
 
 Nothing waits for extensions to end: when the program has ended, the caller gets the answer and the environment's place
 on the machine is free, while timers give the extensions two more seconds.
@@ -69,7 +69,8 @@ class Extensions:
         self._look()
 
     def _start(self, path: Path, variables: Mapping[str, str], start: Start, lifeline: int) -> Child:
-        # Opened again for each extension: an open file can name only one process to kill when the other end closes.
+        # Open the pipe's read end again for each extension: when the write end closes, the kernel kills only one
+        # process group for each open file.
         own = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         try:
             pid = execute_program(
@@ -143,7 +144,10 @@ class Extensions:
         return True
 
     def finish(self, reason: str, *, on_end: Callable[[], None]) -> None:
-        """The program has ended or was not started: send SHUTDOWN to the extensions, and kill those that do not end.
+        """End the extensions, because the program has ended or was not started.
+
+        Those that have registered for SHUTDOWN get it, and are killed if they still run two seconds later. The others
+        are killed immediately.
 
         Further calls do nothing.
 

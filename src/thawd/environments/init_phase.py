@@ -31,11 +31,12 @@ class ReadyHead(msgspec.Struct):
         init_ms: how long init took, or, in a forked environment, the fork; milliseconds.
         fork_refused: why a fork of the process would not work; None when it would.
         restored: whether it is a copy of a process in which the before-snapshot hooks have run.
-        restore_ms: for a thawed process, time from the entry of thaw to the return of freeze.
-        renew_ms: for a copy, time to repair state that must not be copied.
+        restore_ms: for a thawed process, time from the start of the thaw until the frozen code ran on.
+        renew_ms: for a copy, time to repair state that must not be copied, such as random numbers.
         hooks_ms: time of the after-restore hooks.
-        dropped: connections that are closed in copies.
-        changed: for a probe or a copy of a base, a file that has changed since the image was made; None when none has.
+        dropped: descriptions of the network connections that init left open; each copy closes them.
+        changed: a file that has changed since the image was made; None when none has. Reported by a copy of a base, and
+            by a probe: a copy that is thawed only to find out whether the image can still be used.
         before_init: for a copy of a base and for a process of mode ``bare``, its state before init.
     """
 

@@ -1,4 +1,7 @@
-"""The log tails of invocations that run together in one environment."""
+"""The log tails of invocations that run together in one environment.
+
+A log tail is the end of an invocation's log, at most 4 KiB, which its caller can ask for with ``X-Amz-Log-Type: Tail``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ class LogTails:
     """Collects the tail of each invocation: the platform's lines about it, and all that the function writes meanwhile.
 
     The output of a handler that takes lists cannot be divided among the items, so each item's tail contains all of it.
-    If no caller wants its tail, nothing is kept.
+    If none of the callers wants a tail, nothing is kept.
 
     Args:
         stream: the environment's log.
@@ -37,7 +40,7 @@ class LogTails:
             self._stream.begin_tail(LOG_TAIL_BYTES)
 
     def end_output(self) -> None:
-        """The function has ended: its output is complete."""
+        """Stop keeping the function's output: its handler has returned, and the output is complete."""
         if self._are_wanted:
             self._stream.end()
             self._output = self._stream.end_tail()
@@ -50,7 +53,7 @@ class LogTails:
         return (self._starts[id(invocation)] + self._output + last)[-LOG_TAIL_BYTES:]
 
     def _kept(self, write: Callable[[], None]) -> bytes:
-        """Return what `write` writes; empty if no caller wants its tail."""
+        """Call `write` and return what it writes to the log; empty if none of the callers wants a tail."""
         if not self._are_wanted:
             write()
             return b""

@@ -26,9 +26,9 @@ class StartTimes:
     """How long an environment took to start, for the invocation that waited for the start.
 
     Attributes:
-        duration_ms: from the spawn until it was ready, milliseconds.
+        duration_ms: from the request for the start until the environment was ready, milliseconds.
         restored: whether it was restored from a snapshot; False: it ran init.
-        billed_restore_ms: the billed part of a restore, milliseconds.
+        billed_restore_ms: the part of a restore that Lambda bills, milliseconds; 0 if it was not restored.
     """
 
     duration_ms: float
@@ -62,7 +62,10 @@ class InvocationOutcome:
 
     @property
     def billed_ms(self) -> int:
-        """Duration with the init phase, in milliseconds, rounded up. Source: Lambda pricing since August 2025."""
+        """Billed duration, milliseconds: handler and init phase (not a restore), rounded up.
+
+        Source: Lambda pricing since August 2025.
+        """
         init_ms = self.start.duration_ms if self.start is not None and not self.start.restored else 0.0
         return math.ceil(self.duration_ms + init_ms)
 

@@ -37,7 +37,7 @@ class Program:
         runtime: Lambda's name of the runtime, for example ``nodejs20.x``.
         argv: its command line.
         title: its name in ``INIT_START``, for example ``nodejs:20.20.2``.
-        snap_start: whether it may support restore hooks, so that it is asked to run them.
+        snap_start: whether it may support SnapStart's hooks, so that it may ask for them with ``restore/next``.
         extensions: executables to start beside it, each with a different name.
         modules: npm folders with clients of AWS's SDK; searched after all folders of the function.
     """

@@ -1,4 +1,4 @@
-"""thawd's own boto3, for Python functions that do not bring one: its location and the Python versions it supports.
+"""The boto3 installed beside thawd, for Python functions that bring none: where it is, which Pythons it supports.
 
 `thawd.runtime.sdk` uses this information in a function's process.
 """
@@ -32,7 +32,7 @@ Comparison = tuple[str, str]
 
 
 class OfferedPackage(msgspec.Struct, frozen=True):
-    """A package of thawd's own environment that functions may import.
+    """A package that is installed beside thawd and that functions may import.
 
     Attributes:
         folder: the folder that contains the module.

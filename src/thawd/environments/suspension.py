@@ -22,9 +22,9 @@ from typing import Protocol
 from thawd.environments.children import Child, Children, owner_of
 
 IDLE_S = 0.02
-"""The shortest time that an environment keeps running after an answer, seconds; the longest is twice that."""
+"""How often environments are looked at, seconds: each is stopped half to one and a half times this after its answer."""
 
-# How often at most to search for new processes: one search can miss a child that is forked during it.
+# How often at most to search for processes outside the group: one search can miss a child that is forked during it.
 _LOOKS = 3
 
 
@@ -64,13 +64,13 @@ class Suspender:
         self._timer: asyncio.TimerHandle | None = None
 
     def idle(self, environment: Suspendable) -> None:
-        """The environment is idle: stop it unless it gets an invocation soon."""
+        """Stop the environment, which is idle now, unless it gets an invocation soon."""
         self._idle[environment] = time.monotonic()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._look)
 
     def busy(self, environment: Suspendable) -> None:
-        """The environment is about to get an invocation, or to be ended: let it run."""
+        """Let the environment run, because it is about to get an invocation or to be ended."""
         self._idle.pop(environment, None)
         outside = self._stopped.pop(environment, None)
         if outside is not None and environment.child is not None:

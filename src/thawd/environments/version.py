@@ -94,8 +94,8 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
     defaults = {
         "LANG": "en_US.UTF-8",
         "TZ": ":UTC",
-        # As many threads as the function's CPU share: several environments share the cores. With one thread there is
-        # no thread pool, which could not be forked.
+        # As many OpenMP threads as the function's CPU share, because several environments share the cores. With one
+        # thread OpenMP makes no thread pool; a process with a pool could not be forked.
         "OMP_NUM_THREADS": str(max(1, min(os.cpu_count() or 1, function.memory_mb // MEMORY_MB_PER_VCPU))),
         # ONNX Runtime's telemetry opens files and starts a thread, and thawd promises that no data leaves the machine.
         "ORT_DISABLE_TELEMETRY": "1",

@@ -11,8 +11,9 @@ from urllib.parse import SplitResult, urlsplit
 from thawd.resources import ACCOUNT_ID, REGION, Destination
 
 FORMS = (
-    '"table:NAME", "bucket:NAME", "function:NAME" or "function:NAME:QUALIFIER", the URL of a webhook that begins with '
-    '"https://", or the ARN of an SQS queue, an SNS topic, an EventBridge bus, a function, an S3 bucket or a table'
+    '"table:NAME", "bucket:NAME", "function:NAME" or "function:NAME:QUALIFIER", the URL of a webhook ("https://...", '
+    'or "http://..." on this machine), or the ARN of an SQS queue, an SNS topic, an EventBridge bus, a function, an S3 '
+    "bucket or a table"
 )
 """The forms of a destination; completes "allowed: ..." in an error."""
 
@@ -47,7 +48,8 @@ def parse(text: str) -> Destination | None:
 def parse_arn(arn: str) -> Destination | None:
     """Return the destination that an ARN names; None: thawd does not support it.
 
-    Functions and tables belong to thawd, so their ARNs must have thawd's account and region. Other ARNs may have any.
+    Functions and tables belong to thawd, so their ARNs must have thawd's account and region. An S3 bucket's ARN has
+    neither. The ARN of a queue, topic or event bus may have any.
     """
     found = _ARN.fullmatch(arn)
     if found is None or found["service"] not in _REST or not _REST[found["service"]].fullmatch(found["rest"]):

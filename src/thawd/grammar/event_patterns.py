@@ -1,8 +1,8 @@
 """Event patterns, which decide which events pass a filter. No side effects.
 
-A pattern is a JSON object with the structure of the event. Its leaves are lists of allowed values. All fields must
-match, and a field matches if it has one of the listed values. If a field of the event is a list, one of its elements
-must match.
+A pattern is a JSON object with the structure of the event. Its leaves are lists of allowed values or comparisons. All
+fields must match, and a field matches if it has one of the listed values. Of the objects listed under ``$or``, one must
+match. If a field of the event is a list, one of its elements must match.
 
 Source: Amazon EventBridge user guide, "Comparison operators for use in event patterns", "Null values and empty
 strings", "Arrays in event patterns"; AWS Lambda developer guide, "Control which events Lambda sends to your function".
@@ -20,11 +20,11 @@ from thawd.grammar.wildcards import is_like
 MAX_PATTERN_CHARACTERS = 4096
 # Source: EventBridge user guide, "Numeric matching": from -5.0e9 to +5.0e9.
 _MOST = 5e9
-_DEEPEST = 64
+_DEEPEST = 64  # levels of objects in a pattern
 _ABSENT: Any = object()
 
 Test = Callable[[Any], bool]
-"""Returns whether a leaf of an event, or `_ABSENT`, matches."""
+"""Returns whether a part of an event matches; gets `_ABSENT` for a field that the event does not have."""
 
 
 class PatternError(ValueError):
@@ -92,7 +92,10 @@ class Pattern:
             return False
 
     def forms_of(self, name: str) -> frozenset[str]:
-        """Return how the pattern uses its field `name`: ``object`` for a test of subfields, ``list`` of values."""
+        """Return how the pattern uses its field `name`: ``object``: it tests fields in it; ``list``: it lists values.
+
+        The result is empty if the pattern does not use the field, and contains both if objects in ``$or`` differ.
+        """
         return frozenset(_forms(self._document, name))
 
 

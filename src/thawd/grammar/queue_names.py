@@ -14,7 +14,7 @@ _NAME = r"(?P<name>[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo)"
 _ARN = re.compile(rf"arn:(?P<partition>aws[a-z-]*):sqs:(?P<region>[a-z0-9-]+):(?P<account>\d{{12}}):{_NAME}")
 _URL = re.compile(rf"(?P<endpoint>https?://(?P<host>[^/\s?#@]+))/(?P<account>\d{{12}})/{_NAME}")
 _REGION = r"[a-z]{2}(?:-[a-z]+)+-\d"
-# Hosts of AWS, of private endpoints, and of emulators with the region in their host name as in AWS's.
+# Host names that contain the region: those of AWS, of private endpoints, and of emulators that use AWS's form.
 _HOST = re.compile(rf"(?:[a-z0-9-]+\.)?sqs\.(?P<new>{_REGION})\..+|(?P<old>{_REGION})\.queue\.amazonaws\.com")
 
 

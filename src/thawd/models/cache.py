@@ -8,8 +8,8 @@
     partial/KEY          a download in progress or interrupted; locked by the downloading process
     use/NAME             shared lock of the processes that use a blob or derived files; its mtime is the last use
 
-Files in use are never removed. Any number of processes, also of different functions, may use the cache at the same
-time, and each may be killed at any moment.
+A blob is the content of one file of a model. Files in use are never removed. Any number of processes, also of different
+functions, may use the cache at the same time, and each may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from thawd.models import snapshots
 from thawd.models.faults import ModelError
 
 _DEFAULT_MOST_BYTES = 20 << 30
-_PARTIAL_KEPT_S = 86_400.0
+_PARTIAL_KEPT_S = 86_400.0  # how long an interrupted download can be resumed
 _CHUNK_BYTES = 1 << 20
 
 
@@ -46,7 +46,10 @@ class FileStamp(NamedTuple):
 
 
 class CacheLease:
-    """Keeps a blob or derived files in the cache until `end`, or until this process and its forks have ended."""
+    """Keeps a blob or derived files in the cache until `end`, or until this process and its forks have ended.
+
+    It is a lock on a file. A snapshot contains no locks, so it is released before the freeze and acquired in each copy.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -12,7 +12,7 @@ class ModelNotFoundError(ModelError):
 
 
 class ModelChangedError(ModelError):
-    """The store's model does not match the requested SHA-256, ETag or version."""
+    """The file or object at the address does not have the requested SHA-256, ETag or version."""
 
 
 def missing(library: str, install: str) -> ModelError:

@@ -15,7 +15,7 @@ from thawd.models.loaded import Loaded, Step, Stopwatch, mapped_note
 from thawd.models.opening import Model
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "onnx_optimise.py")
-_FORM = "1"
+_FORM = "1"  # part of an optimised copy's name in the cache; change it when copies are made in another way
 
 
 def load_onnx(
@@ -37,9 +37,9 @@ def load_onnx(
         optimise: load a copy that this version of ONNX Runtime has optimised for this machine's CPU, with mapped
             weights. The copy is made on first use, in a separate process, and kept in the cache. False: the original
             file is loaded, and optimised at each load.
-        prepack: let kernels store weights in their own layout, as ONNX Runtime does by default. This makes matrix
-            products faster, but each load makes a private copy of those weights. False is for models that are loaded
-            and dropped without a snapshot; docs/how-to/models.md describes costs and benefits.
+        prepack: let ONNX Runtime's operators rearrange their weights in memory, as they do by default. This makes
+            matrix products faster, but each load makes a private copy of those weights. False is for models that are
+            loaded and dropped without a snapshot; docs/how-to/models.md describes costs and benefits.
         config: further entries of the session's configuration.
 
     Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-_SMALLEST_OUTSIDE_BYTES = "1024"
+_SMALLEST_OUTSIDE_BYTES = "1024"  # weights of at least this size go to the separate file, which can be mapped
 
 
 def main(model: str, folder: str) -> None:

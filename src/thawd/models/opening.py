@@ -31,7 +31,8 @@ class Model:
         version: S3's version id, if there is one.
         sha256: SHA-256 of the file; None for folders, and for files on this machine opened without a hash.
         pinned: whether the model was requested by its SHA-256.
-        origin: ``cache``, ``downloaded`` or ``in place``.
+        origin: ``cache`` (the model was in the cache), ``downloaded``, or ``in place`` (a file that is used where it
+            is).
         cache: the cache that contains the model and the files made from it.
         steps: the steps of `open`, each with name, milliseconds and a note.
     """
@@ -128,7 +129,7 @@ def open(
 
 
 def _open(model: Model, where: Address, pins: "_Pins", progress: Optional[Progress]) -> None:
-    """Fill in the attributes of `model`, and lease what it uses in the cache."""
+    """Fill in the attributes of `model`, and lease the files that it uses in the cache, which keeps them there."""
     address = where.text
     is_folder = address.partition("?")[0].endswith("/")
     if is_folder and (pins.sha256 or pins.etag or pins.version):

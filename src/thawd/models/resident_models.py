@@ -1,4 +1,4 @@
-"""Keeps models in memory, up to a size limit. Least recently used models are dropped; replaced ones are reloaded."""
+"""Keeps models in memory, up to a size limit: drops the least recently used, reloads those that the store replaced."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Residents:
     Args:
         load: loads a `Model` into memory, for example `load_onnx`.
         most_bytes: limit of the total size of the models' files; a single model may be larger.
-        follow_s: a requested model is checked for a replacement if the last check was this many seconds ago. None:
-            models are never checked and replaced.
+        follow_s: a requested model is checked for a replacement if its last check was at least this many seconds ago.
+            None: models are never checked and replaced.
         cache: the cache on the disk; None: the default one.
 
     Attributes:
@@ -104,7 +104,7 @@ class Residents:
         if model.identity == old.refused:
             self.hits += 1
             return old.loaded
-        del self._residents[address]  # before the next model is loaded, so that the limit is not exceeded
+        del self._residents[address]  # dropped before the next model is loaded, so that the limit is not exceeded
         try:
             loaded = self._admit(address, model)
         except Exception as error:  # the loader may be any code
@@ -127,7 +127,7 @@ class Residents:
         held = sum(resident.loaded.model.size for resident in self._residents.values())
         while (
             self._residents and held + model.size > self._most_bytes
-        ):  # before the model is loaded, so that the limit is never exceeded
+        ):  # others are dropped before the model is loaded, so that the limit is never exceeded
             _, gone = self._residents.popitem(last=False)
             held -= gone.loaded.model.size
             gone.loaded.model.close()

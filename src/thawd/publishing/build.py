@@ -51,7 +51,7 @@ class BuildContext:
     Attributes:
         folder: folder of the configuration file; relative paths of interpreters begin there.
         buckets: declared buckets, for ``thawd.bucket``.
-        not_code: paths inside code folders that are not code.
+        not_code: paths that are left out of packages, for example the configuration file and the data folder.
     """
 
     folder: Path

@@ -44,7 +44,7 @@ class Interpreter:
 
 
 class _UnusableError(Exception):
-    """A program cannot run functions; the message says why."""
+    """A program that was tried as an interpreter cannot run functions; the message says why."""
 
 
 def find_interpreter(

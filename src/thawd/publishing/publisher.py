@@ -5,8 +5,8 @@ it remembers the version. Recording and reporting a publication is left to the c
 
 Guarantees:
 - `Publisher.publish` does not raise: an error during one publication is in its outcome, and affects nothing else;
-- a version has one publication at a time: a second request with the same source waits for the outcome of the first,
-  and a newer source is published after it;
+- a version has one publication at a time: a second request with the same source (the object that declares the function)
+  gets the outcome of the first, and a request with another source is carried out after it;
 - the previous version serves until the new one is ready. It continues to serve if the new one cannot be published,
   and with `Candidate.keeps_old` also if the init phase of the new one fails;
 - a version is published only once. It is published again if its init phase was killed from outside, and with

@@ -1,6 +1,7 @@
 """Reads requirements files: which text decides a virtual environment's content, and what only pip can install.
 
-This module installs nothing. pip and uv read the same files but differ on a few kinds of lines: they are known here.
+This module installs nothing. pip and uv read the same files but treat a few kinds of lines differently. This module
+recognises them: files with such lines are installed by pip.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ class _Line(NamedTuple):
 
 
 def contents(file: Path) -> Iterator[str]:
-    """Yield everything that decides what is installed: the file's text, the texts of files that it names, and archives.
+    """Yield everything that decides what is installed, as texts.
 
-    A local archive may have gigabytes, so only its path, size and modification time are yielded. Nothing is yielded for
-    the content of a local folder.
+    These are the text of the file, the texts of the requirements files that it names, and for each local archive its
+    path, size and modification time, because an archive may have gigabytes. Nothing is yielded for the content of a
+    local folder.
 
     Raises:
         EnvironmentBuildError: `file` cannot be read.

@@ -1,9 +1,9 @@
 """uv, the faster installer: finds it, and translates pip's settings for it.
 
 thawd's users configure pip, with ``PIP_*`` variables or ``pip.conf``. Their settings must apply whichever program
-installs. Settings that uv has, too, are translated; if there is any other setting, pip installs. Nothing secret is put
-on a command line, which all users of a machine can read: URLs may contain passwords, so they are passed in environment
-variables.
+installs. Settings that uv has, too, are translated, and settings that do not change what is installed are ignored; if
+there is any other setting, pip installs. Nothing secret is put on a command line, which all users of a machine can
+read: URLs may contain passwords, so they are passed in environment variables.
 
 Source: https://pip.pypa.io/en/stable/topics/configuration/, https://docs.astral.sh/uv/reference/environment/.
 """
@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _OF_THE_MACHINE = Path("/etc/pip.conf")
-# The second section has precedence over the first, whichever files they are in.
+# The sections of pip.conf that apply to an installation. The second has precedence over the first, whichever files they
+# are in.
 _SECTIONS = ("global", "install")
 _TRUE = ("y", "yes", "t", "true", "on", "1")
 # PIP_* variables that are not options for an installation. `_files` reads the file that PIP_CONFIG_FILE names.

@@ -1,8 +1,9 @@
-"""Virtual environments made from requirements files, cached by the files' contents.
+"""Makes virtual environments from requirements files, and keeps each for the next use.
 
-A virtual environment is made once for each combination of requirements, interpreter and platform. The first process
-that needs it makes it, and others wait. Its marker file is written last: a virtual environment without a marker is
-incomplete and is removed. It is made in its final folder, because virtual environments cannot be moved.
+A virtual environment is made once for each combination of requirements (the files' contents), interpreter and platform.
+The first process that needs it makes it, and others wait. Its marker file is written last: a virtual environment
+without a marker is incomplete and is removed. It is made in its final folder, because virtual environments cannot be
+moved.
 
 uv installs if it can, with the settings that the user has made for pip (`thawd.publishing.uv`). If uv lacks a setting
 or fails, pip installs, and a failure is reported with pip's message.
@@ -67,7 +68,7 @@ class Installation:
     Args:
         requirements: the requirements file, an absolute path.
         python: the interpreter.
-        label: the interpreter's name and version, for messages.
+        label: the interpreter's version and path, for messages; another label leads to another virtual environment.
         root: folder of all virtual environments.
         on_line: called with each line of progress.
         installers: the programs that install.
@@ -261,7 +262,7 @@ class Installation:
         )
 
     async def _discard(self) -> None:
-        """Remove the virtual environment. Moving it aside first frees its folder at once, even if removing fails."""
+        """Remove the virtual environment. Moving it aside first makes its path free at once, even if removing fails."""
         if self._folder.exists():
             aside = tempfile.mkdtemp(prefix=f"{_DISCARDED}{self._fingerprint}-", dir=self._root)
             self._folder.rename(Path(aside) / "environment")

@@ -36,18 +36,21 @@ _BACKOFF_FIRST_S = 1.0
 LONGEST_WAIT_S = 300.0
 # The longest wait after a failed write to the state file: shorter, so that thawd soon notices free disk space.
 _STORE_RETRY_S = 30.0
-# Events of one function that run at the same time, per CPU. Two keep every core busy while others are acknowledged.
+# Most events of one function that run at the same time, for each CPU. With two, every core has work while events that
+# have just ended are being acknowledged.
 PER_CPU = 2
+# Most events of one function that were started and are not acknowledged yet.
 _ACKNOWLEDGING = 256
 _RECHECK_S = 30.0
-# If the server has died this many times while an event ran, the event runs alone from then on.
+# If the server has died this many times while an event ran, the event is suspected to be the cause. From then on it
+# waits until no other suspected event runs. Events without suspicion may run at the same time.
 _SUSPECT = 3
 # If the server has died this many times while an event ran, the event is not run again.
 _POISON = 10
 
 
 class _NotNowError(Exception):
-    """The function cannot take more work now."""
+    """The event goes back into its lane: the function takes no work now, or the server is stopping."""
 
 
 class AsyncInvoker:
@@ -57,7 +60,7 @@ class AsyncInvoker:
         queue: stores the events.
         dispatcher: runs the functions.
         destinations: makes the records of outcomes.
-        outcomes: delivers outcomes and ends their events.
+        outcomes: delivers the outcomes of events that have run, and then ends the events.
         retry_wait_s: wait before the first retry of a function error, seconds; the second is twice as long.
         report: takes a line for the operator.
 
@@ -179,7 +182,7 @@ class AsyncInvoker:
             try:
                 await asyncio.Event().wait()
             finally:
-                self.stopping = True  # when an event ends now, do not start the next one
+                self.stopping = True  # so that the next event is not started when one ends
 
     def stop(self) -> None:
         """Start no more events. Running events continue. If one fails from now on, the attempt does not count."""
@@ -427,7 +430,7 @@ class AsyncInvoker:
             self._put_back(lane, event)
 
     def _put_back(self, lane: Lane, event: Event, *, longest_s: float | None = None) -> None:
-        """Put an event back at the head of its lane and pause the lane: the function or the store takes no work now."""
+        """Put an event back at the head of its lane and pause the lane: the function or the state file is not ready."""
         if lane.gone:
             self._queue.give_back(event)
             return
@@ -466,5 +469,5 @@ def _invocation(event: Event, *, wait_s: float) -> Invocation:
         trace_id=event.trace_id,
         asynchronous=True,
         qualifier=event.qualifier,
-        alone=event.attempts > 0 or event.interruptions > 0,  # it may be what made its batch fail
+        alone=event.attempts > 0 or event.interruptions > 0,  # not in a batch again: it may be what made its batch fail
     )

@@ -36,7 +36,7 @@ class Lane:
         backoff: computes how long the lane is paused. While its wait is not 0, only one event at a time is run, to
             find out whether the function or the store takes work again.
         reports: takes lines about the lane's failures to read or write the state file.
-        ahead: events that are leased and not started.
+        ahead: events that are leased from the state file and not started.
         running: events that wait for an environment or have one.
         open: events that are started and not acknowledged yet.
         awake: set when there may be something to do.

@@ -27,7 +27,8 @@ _BACKOFF_FIRST_S = 1.0
 _BACKOFF_LAST_S = 300.0
 _RECHECK_S = 30.0
 _SHORTEST_WAIT_S = 0.01
-# Most stored outcomes that are delivered at the same time. First deliveries are limited by the events that run.
+# Most stored outcomes that are delivered at the same time. The first delivery of an answer is made right after the run
+# and does not count here: the number of running events limits such deliveries.
 _AT_ONCE = 16
 # How long a destination may be unavailable before its outcomes are dead-lettered. Lambda documents no figure for
 # destinations, so this is the longest that Lambda keeps an event.
@@ -51,12 +52,13 @@ class DeadLetterCause(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     """The deliveries to make for an event, and how the event ends afterwards: done, or as a dead letter.
 
-    State files contain this struct as JSON, so its field names, including ``burial``, must not change.
+    State files contain this struct as JSON, so its field names there must not change (`cause` is called ``burial``).
 
     Attributes:
         delivery: the first delivery.
         cause: why the event is to become a dead letter; None: it is done.
-        rest: deliveries after the first. Those to functions come last, because they are stored when the event ends.
+        rest: deliveries after the first. Those to functions come last, because they are queued in the transaction that
+            ends the event.
         if_failed: deliveries to make instead if `cause` is None and the first delivery cannot be made.
         again: the outcome that a redrive of the dead letter delivers; None: a redrive runs the event again.
     """
@@ -132,8 +134,8 @@ class Outcomes:
     ) -> None:
         """Deliver the outcome of a leased event and end the event, or store the outcome for `run` to deliver.
 
-        A failure is always stored first. If it were delivered before it is stored, a crash in between would run the
-        event again, and it might succeed although its failure was delivered.
+        The outcome of an event that failed is always stored first. If it were delivered before it is stored, a crash in
+        between would run the event again, and it might succeed although its failure was delivered.
 
         Args:
             event_id: the event's id in the state file.
@@ -214,7 +216,7 @@ class Outcomes:
     async def _back_off(self, error: StoreError) -> None:
         """Report and wait, because the state file is unusable.
 
-        Until it is usable again, no delivery can be recorded and each would be repeated, so only few are made.
+        Until it is usable again, no delivery can be recorded and each would be repeated, so only one is made at a time.
         """
         self._reports.say(f"thawd: outcomes of asynchronous events cannot be delivered yet: {error}", topic=_STORE)
         await asyncio.sleep(self._store_backoff.failed(time.monotonic()))

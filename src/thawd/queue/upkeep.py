@@ -1,4 +1,4 @@
-"""Maintains the queue while the server runs: deletes old dead letters, returns disk space, measures rates.
+"""Maintains the queue while the server runs: deletes old dead letters, returns disk space, counts events per second.
 
 It also dead-letters old events of functions that no longer exist. It never leases or runs an event:
 `thawd.queue.invoker` does.

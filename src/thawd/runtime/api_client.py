@@ -1,7 +1,7 @@
 """The invoke phase as a client of the Runtime API, for functions whose environment also runs extensions.
 
-It is used when the code has both a wrapper script, which executes this program, and extensions. Frames connect the
-platform with a single process; here several processes communicate with it, so the Runtime API is used instead.
+It is used when the code has both extensions and a wrapper script, which executes this program. Otherwise frames connect
+the platform with this process alone; here extensions communicate with it too, so the Runtime API is used instead.
 
 Source: AWS Lambda developer guide, "Using the Lambda runtime API for custom runtimes".
 """

@@ -1,8 +1,8 @@
 """Prevents botocore from reaching the real AWS under ``thawd up --aws``, with an import hook.
 
-botocore before 1.31.0 does not support ``AWS_ENDPOINT_URL``, so the hook passes the endpoint to botocore's sessions.
-With any version, a request that would still go to AWS is refused before it is sent. That happens when the client was
-created with another endpoint, or ignores the variable.
+botocore before 1.31.0 does not support ``AWS_ENDPOINT_URL``, so the import hook makes botocore's sessions use the
+endpoint in that variable. With any version, a request that would still go to AWS is refused before it is sent. It would
+go there if the client was created with an endpoint of its own, or ignores the variable.
 
 This module uses only the standard library of Python 3.9 and later, and imports nothing from thawd, because
 `site/sitecustomize.py` loads it in programs that are not thawd's.
@@ -19,7 +19,8 @@ SWITCH = "THAWD_AWS"
 """The environment variable that is ``local`` when thawd emulates AWS."""
 _KNOWS_ENDPOINTS = (1, 31, 0)
 _AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".aws.dev")
-# Number of arguments of `create_client` before the endpoint: session, service, region, API version, use_ssl, verify.
+# Number of positional arguments of `create_client` before the endpoint: session, service, region, API version, use_ssl,
+# verify.
 _BEFORE_ENDPOINT = 6
 
 

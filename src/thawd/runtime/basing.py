@@ -1,9 +1,10 @@
 """The process of a base: the interpreter with thawd's runtime, before anything of a function has been loaded.
 
-A base is frozen once. To publish a version, it is thawed, takes the version's environment variables, and goes on as a
-process that will be frozen: it loads the handler, and its image stores only what differs from the base. A process of
-mode ``bare`` starts without a base, only to report its state before init. The platform compares both reports, because
-code that runs when an interpreter starts may depend on environment variables, which the base did not have.
+The process is frozen once. To publish a version, it is thawed, takes the version's environment variables, and goes on
+as a process that will be frozen: it loads the handler, and its image stores only what differs from the base. A process
+of mode ``bare`` starts without a base, only to report its state before init. The platform compares its report with that
+of the thawed process, because code that runs when an interpreter starts may depend on environment variables, which the
+base did not have.
 """
 
 import os
@@ -31,7 +32,8 @@ def run(channel: Channel, *, started_s: float) -> List[Stamp]:
     Returns:
         The stamps of the files that the base was loaded from.
     """
-    # Not os.environ: the interpreter itself may have set LC_CTYPE, which then remains.
+    # Not os.environ, to which the interpreter itself may have added LC_CTYPE: a copy removes what is in `original` and
+    # not among the variables that it gets, and must keep LC_CTYPE.
     started_with = uniqueness.started_with()
     original = {os.fsdecode(name): os.fsdecode(value) for name, value in started_with.items()}
     filters = process.seccomp_filters()
@@ -69,7 +71,7 @@ def run(channel: Channel, *, started_s: float) -> List[Stamp]:
 
 
 def _rehearse() -> None:
-    """Do once what every copy does before init, so that its memory differs less from the base afterwards."""
+    """Do once what each copy does before init, so that a copy's memory differs less from the base's afterwards."""
     openings = Openings("/")
     openings.watch()
     openings.stop()
@@ -84,7 +86,7 @@ def report(channel: Channel) -> NoReturn:
 
 
 def state() -> Dict[str, Any]:
-    """What init may depend on and what differs if the interpreter started otherwise: JSON values."""
+    """The state of the interpreter that init may depend on, as JSON values: compared with and without a base."""
     variables = {name: value for name, value in os.environ.items() if name not in frames.PER_ENVIRONMENT}
     return {
         "modules": {name: str(file_of(module)) for name, module in list(sys.modules.items())},

@@ -1,5 +1,7 @@
 """Runs batches: calls a handler that takes a list of events, and makes an answer for each item of the batch.
 
+A batch consists of several invocations of one version that the platform has joined; each is an item.
+
 An item can fail alone: its payload is not JSON, the handler returns an exception for it, or its answer cannot be sent.
 Its failure is reported with its own request id. A failure that cannot be attributed to one item fails all of them.
 """
@@ -90,7 +92,7 @@ class BatchHandler:
     def _run(
         self, events: List[Any], items: List[LambdaContext], deadline_s: float, trace_ids: List[Optional[str]]
     ) -> List[Answer]:
-        """Call the handler with the items that have a valid event."""
+        """Call the handler with the items that have a valid event; returns the answers in the order of `items`."""
         context = BatchContext(list(items), deadline_s)
         request_ids = [item.aws_request_id for item in items]
         logs.set_request_id(context.aws_request_id)

@@ -1,8 +1,8 @@
 """Program: ``python bootstrap.py MODE CONTROL SERVICES LIFELINE``. The last three arguments are open descriptors.
 
 MODE is ``environment`` (init, then serve invocations), ``template`` (init, then fork environments on request),
-``snapshot`` (init, then be frozen), ``base`` and ``bare`` (see `basing`) or ``lint``. ``python bootstrap.py api`` gets
-its invocations from the Runtime API.
+``snapshot`` (init, then be frozen), ``base`` and ``bare`` (no init; see `basing`) or ``lint`` (init, then report what a
+snapshot would break). ``python bootstrap.py api`` has no descriptors, and gets its invocations from the Runtime API.
 Lambda's own environment variables (``_HANDLER``, ``LAMBDA_TASK_ROOT``, …) describe the function.
 """
 

@@ -21,7 +21,7 @@ def _read_facts() -> Tuple[str, ...]:
 
 
 def forget_environment() -> None:
-    """Read the variables again at the next invocation, because this process becomes another environment."""
+    """Read the environment variables again at the next invocation: a copy of this process has others."""
     global _facts  # noqa: PLW0603
     _facts = ()
 

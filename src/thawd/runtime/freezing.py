@@ -51,7 +51,7 @@ def run(
     Args:
         channel: channel to the platform.
         started_s: when the process began, ``time.monotonic()`` seconds.
-        before_init: the state of a copy of a base before init, which is reported with READY; None: not such a copy.
+        before_init: if this process is a copy of a base, its state before init, to report with READY; None: it is not.
         base: stamps of the files that the base was loaded from.
 
     Returns:
@@ -95,18 +95,19 @@ def run(
             return _in_copy(channel, handler, frozen, outcome, library=request.head["library"])
     channel.send(frames.FROZEN, {**facts, **outcome_head, "answers_differ": primed.differ}, primed.answer)
     loop.serve(channel, handler, until=frames.GO_ON)
-    # Check again: since the last check, the platform may have sent the priming event, which may have opened files.
+    # Check again: the self-test of an image may have sent the priming event once more to this process, which is the
+    # original, and the handler may have opened files.
     refused = template.fork_refusal()
     if refused is not None:
         faults.write_log("thawd: not forked: %s\n" % refused)
         os._exit(0)
-    # The platform sends FORK only after this frame. `loop.serve` could not receive the descriptors that come with it.
+    # The platform sends FORK only after this frame: `loop.serve` could not receive the descriptors that come with FORK.
     channel.send(frames.STAGE, {"stage": "template"})
     return _fork_on_request(channel, handler, frozen)
 
 
 def _wrapper_refusal() -> Optional[str]:
-    """Why this process must not be frozen if a wrapper is still its parent: a copy would lack the parent."""
+    """Why this process must not be frozen: a wrapper is still its parent, which a copy would lack. None: it may be."""
     if _WRAPPER not in os.environ or os.getpid() == os.getsid(0):
         return None
     return (
@@ -179,7 +180,7 @@ def _in_copy(
     if role == "template":
         channel.send(frames.READY, {"pid": os.getpid(), **head})
         return _fork_on_request(channel, handler, frozen)
-    # A probe reports whether files have changed since the freeze; then the image must not be used again.
+    # A probe only reports whether files that init read have changed since the freeze: such an image is not used again.
     channel.send(frames.READY, {"pid": os.getpid(), **head, "changed": changed(frozen.stamps)})
     os._exit(0)
 
@@ -187,7 +188,7 @@ def _in_copy(
 def _fork_on_request(channel: Channel, handler: Handler, frozen: _Frozen) -> Tuple[Channel, Handler, Head]:
     """Serve as a template. Returns only in forked environments, which run the same restore steps as thawed ones."""
     forked = template.serve(channel, own_fds=[_SERVICES, _LIFELINE])
-    # The other threads do not exist in a fork, so none has an id.
+    # A fork has only the thread that called it: the ids of the others map to 0.
     begun_s = time.monotonic()
     _become(frozen, {**frozen.variables, **forked.environ}, thread_ids=lambda tid: 0)
     return forked.channel, handler, {"init_ms": forked.fork_ms, **_renewed(forked.channel, begun_s=begun_s)}

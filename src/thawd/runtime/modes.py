@@ -1,4 +1,7 @@
-"""The modes of a runtime process: an environment, a template that forks others, frozen, a base, or lint."""
+"""The modes in which a runtime process can run: what it does after its start, and in which order.
+
+`bootstrap` lists the modes.
+"""
 
 import os
 import time
@@ -11,7 +14,7 @@ from thawd.wire import frames
 
 
 def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
-    """Run the init phase; then serve as an environment, fork as a template, freeze or lint, according to `mode`."""
+    """Run this process in `mode`, one of those that `bootstrap` lists; the numbers are descriptors of the channels."""
     started_s = time.monotonic()
     if mode == "api":
         from thawd.runtime import api_client

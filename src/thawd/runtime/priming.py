@@ -1,7 +1,7 @@
 """Runs the priming event before the freeze, so that what a first invocation loads and compiles is in the snapshot.
 
-The event is run twice. If both answers are equal, the answer of a thawed copy must be the same. If they differ, for
-example by a counter or a time, a copy only has to succeed.
+The event is run twice. If the two answers are equal, the self-test of the image compares them with a thawed copy's
+answer. If they differ, for example by a counter or a time, the copy only has to answer without an error.
 """
 
 import json

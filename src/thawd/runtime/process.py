@@ -15,7 +15,7 @@ _OPEN_FILES = 1024
 _NOT_RENEWED = 1
 # Descriptors that only this process may use. A child that user code forks must not keep them open.
 private_fds: List[int] = []
-# True while the template forks an environment, because that child must keep the descriptors.
+# True while the template forks an environment: this child must not close the descriptors in `private_fds`.
 forking_environment = False
 
 

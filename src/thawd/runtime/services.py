@@ -16,11 +16,11 @@ from thawd.wire import frames
 
 
 class ServiceError(Exception):
-    """The platform refused a call, or a call failed; the message says why."""
+    """A call to a table or bucket was refused or failed; the message says why."""
 
 
 class _Connection:
-    """The second channel to the platform. It carries one call at a time, each followed by its reply."""
+    """The channel for calls to the platform: one call at a time, each followed by its reply. It has no invocations."""
 
     def __init__(self) -> None:
         self._channel: Optional[Channel] = None

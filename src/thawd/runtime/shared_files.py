@@ -12,7 +12,7 @@ FOLDER = "/dev/shm"
 MAX_BYTES = 64 << 20
 """Largest total size of the files that are kept for copies."""
 
-# The file system's name in native/disk.c.
+# The name under which native/disk.c mounts an environment's own /dev/shm.
 _SOURCE = "thawd-shm"
 _kept: Dict[str, Tuple[int, bytes]] = {}
 

@@ -1,8 +1,8 @@
-"""A spare: a thawed copy that waits until the platform needs another environment, and then becomes it.
+"""A spare: a thawed copy that waits until the platform needs another environment, and then becomes that environment.
 
-In a start, most of the time passes while Python wakes up in the copy. A spare has done that. But it has not yet renewed
-the state that must differ between copies. So while it waits, nothing of the function may run: no other Python thread,
-and no signal handler.
+Most of a start's time passes while Python wakes up in the copy. In a spare that has happened. But a spare has not yet
+renewed the state that must differ between copies, for example random numbers. So while it waits, nothing of the
+function may run: no other Python thread, and no signal handler.
 """
 
 import os
@@ -19,7 +19,7 @@ def park(channel: Channel) -> "set[int]":
     Returns:
         The signals that were blocked before. All signals are blocked until `resume`.
     """
-    refused = "Python threads of the function would run in it" if len(sys._current_frames()) > 1 else None
+    refused = "Python threads of the function would run while it waits" if len(sys._current_frames()) > 1 else None
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     channel.send(frames.STAGE, {"stage": frames.PARKED, "refused": refused})
     frame = None if refused else channel.receive()
@@ -29,5 +29,5 @@ def park(channel: Channel) -> "set[int]":
 
 
 def resume(blocked: "set[int]") -> None:
-    """Block only these signals again."""
+    """Block only the signals `blocked` again, which `park` returned."""
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)

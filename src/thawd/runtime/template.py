@@ -2,8 +2,8 @@
 
 A fork copies only one thread. With a library that keeps native threads and does not handle forks (the pools of ONNX
 Runtime and OpenMP), the copy would wait for threads that do not exist. The template therefore tries a fork first and
-then looks at its own threads. A thread that still runs was not stopped by its library for the fork and is dangerous, so
-forking is refused and the refusal names the threads.
+then looks at its own native threads. A thread that still runs was not stopped by its library for the fork. Forks would
+lack it and could hang, so forking is refused, and the refusal names the threads.
 
 A process thawed from a snapshot can be a template too: in a burst of starts, environments fork from one thawed copy.
 """

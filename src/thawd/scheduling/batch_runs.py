@@ -1,4 +1,4 @@
-"""Requests that run together, as one batch, in one environment.
+"""Requests that run together, as one batch, in one environment; each request is an item of the batch.
 
 A batch runs in a task of its own, not in a caller's: if a caller goes away, the other items run on. If all callers have
 gone away, the environment is killed, as it is for a single request whose caller went away.
@@ -79,7 +79,7 @@ class BatchRun:
             raise
 
     def leave(self, invocation: Invocation) -> None:
-        """The item's caller has gone away. If it was the last one, end the environment."""
+        """Drop an item whose caller has gone away. If the batch runs and no caller is left, end the environment."""
         for each, answer in self._items:
             if each is invocation:
                 answer.cancel()

@@ -6,15 +6,16 @@ already exists. A handler that sleeps, for example because it waits for the netw
 
 Loads are in millicores; 1000 is one core. The load of a version is measured: processor time of its process, divided by
 the time in which the process ran or slept. The time in which it waited for a core is left out, because it depends on
-the other processes. While requests wait, the load of everything that runs is measured again every `_LOOK_S` seconds.
+the other processes. While requests wait, the load of everything that runs is measured again every `_LOOK_S` seconds,
+or less often where that would take more than a twentieth of the time.
 
 Guarantees:
-- a request begins immediately if the cores carry it and no other request waits;
+- a request begins immediately if the cores carry it (at least half of its load is free) and no other request waits;
 - otherwise versions take turns by the processor time that they have used, synchronous requests first. The requests of
   one version begin in order;
-- if no invocation of a version runs, its first request waits at most `PATIENCE_S` seconds for the other versions,
-  however long their invocations take;
-- a version that was never measured counts as one core for each invocation.
+- if a version has no invocation that runs and no environment that starts, its first request waits for the other
+  versions about `PATIENCE_S` seconds at most, however long their invocations take;
+- until a version is measured for the first time, each of its invocations counts as one core.
 
 With ``server.admission = "all"``, and on systems that do not report the processor time of other processes, every
 request begins immediately.
@@ -45,7 +46,7 @@ _MEASURED_FIRST = 8
 _MEASURED_ONE_IN = 8
 _WEIGHT = 0.2
 _UNKNOWN_NS = 1e6
-# Part of each lease in which not the environment works but the platform: it sends the request and reads the answer.
+# Part of each invocation in which the platform works, not the environment: it sends the request and reads the answer.
 _HANDING_OVER_NS = 300_000
 _CAPACITY_S = 5.0
 # Shortest time between two readings from which a load is computed, without waits for a core.
@@ -53,7 +54,7 @@ _SHORTEST_NS = 4_000_000
 
 
 class Candidate(Protocol):
-    """A pool, as the cores see it."""
+    """A version with requests that wait: its pool, as far as `Cores` needs to know it."""
 
     version: Version
 
@@ -74,8 +75,8 @@ class Share:
         load: measured load of one invocation, millicores; None until an invocation was measured.
         guess: load of an invocation that still runs, millicores. Used while `load` is None.
         running: number of invocations that run and of environments that start.
-        turn: virtual time, nanoseconds: grows by the expected processor time of each invocation that begins. The
-            version with the lowest turn is next.
+        turn: decides whose turn it is: among the versions in line, the one with the lowest value is next. It grows by
+            the expected processor time of each invocation that begins, nanoseconds.
     """
 
     __slots__ = ("_open_ns", "_ran_ns", "_seen", "guess", "load", "running", "turn")
@@ -127,8 +128,8 @@ class _Charge:
     Attributes:
         environment: the environment; None while the start has no process yet.
         runs: true for an invocation, false for a start.
-        before: usage when the invocation began; None: this invocation is not measured.
-        seen: usage at the last look.
+        before: processor time that the process had used when the invocation began; None: it is not measured.
+        seen: the same at the last measurement while requests waited.
     """
 
     __slots__ = ("before", "environment", "load", "runs", "seen", "share")

@@ -58,7 +58,7 @@ class FunctionEntry:
         latest: the version ``$LATEST``.
         published: the other versions, by number.
         aliases: by alias, the versions that its invocations go to, and their shares, which add up to 1.
-        asynchronous: by qualifier, the function's fields that have different values for asynchronous invocations.
+        asynchronous: by qualifier, those fields of the function that asynchronous invocations of it have set otherwise.
         in_flight: number of invocations that wait or run.
         metrics: metrics of all versions together.
     """

@@ -17,13 +17,13 @@ _TIMER_EARLY_S = 0.001
 
 
 class Idle(Protocol):
-    """A pool, as its timer sees it."""
+    """A pool, as far as its timer needs to know it."""
 
     def idle_longest_first(self) -> list[Environment]:
         """The idle environments that may be ended, in the order in which they became idle."""
 
     def prewarm(self) -> None:
-        """Start an environment ahead, if the pool has none."""
+        """Start an environment for the request that is expected, if the pool has none."""
 
 
 class IdleTimer:
@@ -31,7 +31,7 @@ class IdleTimer:
 
     Args:
         pool: the pool.
-        keeper: the times.
+        keeper: says until when an idle environment is kept, and when one is prewarmed.
         end: ends an idle environment.
     """
 

@@ -194,7 +194,7 @@ class Keeper:
 
         Args:
             idle_since_s: when the environment was last used, or started.
-            chosen: whether the next request would get this environment.
+            chosen: whether the next request would get this environment; the policy's keep-alive window is for that one.
         """
         since_s, windows = self._idle_since_s, self._windows
         if since_s is None:

@@ -1,4 +1,4 @@
-"""What a pool hands out and reports: leases, throttled requests, failed starts."""
+"""What a pool gives the dispatcher: leases of environments, and the errors of requests that get none."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Lease:
 
 
 def kill_after(environment: Environment, turns: int) -> None:
-    """Kill the environment after this many loop turns; 0: now."""
+    """Kill the environment after `turns` turns of the event loop, so that other work is done before; 0: now."""
     if turns:
         asyncio.get_running_loop().call_soon(kill_after, environment, turns - 1)
     else:

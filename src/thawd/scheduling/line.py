@@ -1,7 +1,8 @@
 """The requests of one version that wait for an environment. If its handler takes lists, requests are joined here.
 
 Joining delays no request that could begin: an environment that is available takes all requests that wait, up to the
-size of a batch. Only the start of a further environment may be delayed (`Line.environments_wanted`).
+size of a batch. Only the start of a further environment may be delayed, by the window (``window_ms`` of the option
+``batch``): while other environments run or start, a batch that is not full waits so long for more requests.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class Line:
 
     Args:
         batch: how requests are joined; None: each request is run alone.
-        on_more_wanted: called when the requests in line may need one more environment: the last batch, which is not
-            full, has waited for its window, or a batch could not take all requests that `size` allows.
+        on_more_wanted: called when the requests in line may need one more environment: the window of a batch that is
+            not full has ended, or a batch began with fewer requests than its size, because their payloads are too large
+            together or one of them must run alone.
     """
 
     def __init__(self, batch: Batch | None, *, on_more_wanted: Callable[[], None]) -> None:
@@ -126,7 +128,7 @@ class Line:
         if len(self) % self._size == 0:  # `invocation` is the first of a new batch
             self._window_ends_s = time.monotonic() + self._window_s
         if invocation.queue_deadline <= self._window_ends_s + _TIMER_EARLY_S:
-            self._window_ends_s = 0.0  # it must not wait that long
+            self._window_ends_s = 0.0  # the request's deadline comes first: do not wait for the window
         self._set_timer()
 
     def _set_timer(self) -> None:

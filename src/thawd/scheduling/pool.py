@@ -40,7 +40,7 @@ _BACKOFF_FIRST_S = 1.0
 _BACKOFF_LAST_S = 60.0
 _EXPIRY_RECHECK_S = 0.5
 _UNUSED_DEATHS = 3
-# Loop turns between reserving room and spawning the process.
+# Turns of the event loop between reserving room for an environment and spawning its process.
 _TURNS_TO_SPAWN = 2
 
 

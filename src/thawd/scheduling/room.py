@@ -34,7 +34,7 @@ _RETRY_S = 0.05
 
 
 class Tenant(Protocol):
-    """A pool, from the view of `Room`."""
+    """A pool, as far as `Room` needs to know it."""
 
     version: Version
 
@@ -89,7 +89,7 @@ class Room:
         spares: most spares at the same time.
 
     Attributes:
-        cores: lets requests in.
+        cores: decides when requests may begin.
         max_environments: most environments at a time.
         memory_mb: limit for the sum of the memory limits of all environments, MiB.
         storage: checks the temporary folders of busy environments; None: they are not checked.
@@ -318,7 +318,8 @@ class Room:
     def _fits_count(self, tenant: Tenant) -> bool:
         reserved = self._reserved(tenant)
         if reserved is not None:
-            # Counted by tenant, not by function: while a new version replaces the old one, each may use the full share.
+            # Counted by tenant, not by function: while a new version replaces the old one, each may have as many
+            # environments as the function's reserved concurrency.
             return self._count.get(tenant, 0) < reserved
         return self._shared_count() < self._shared_total()
 

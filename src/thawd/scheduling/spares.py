@@ -1,9 +1,9 @@
-"""Spares: processes of sleeping versions that are thawed already, so that the next environment needs less than a start.
+"""Spares: thawed copies that wait, so that a version's next environment is ready sooner than after a whole thaw.
 
-A version that was invoked lately has one spare, while the machine has room that nobody else wants. A spare counts as an
-environment of its version: it takes one place and the version's memory limit. It is the first to be ended when anybody
-needs room. All spares together are at most `limit`; beyond that, the version that was invoked longest ago loses its
-spare.
+When the last invocation of a version has ended, the version gets one spare, if the machine has room that nobody waits
+for. A spare counts as an environment of its version: it takes one place and the version's memory limit. It is the first
+to be ended when anybody needs room. There are at most `limit` spares in all (``server.spares``); when one more is
+wanted, the version that was invoked longest ago loses its spare.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from thawd.environments.environment import Environment
 from thawd.environments.version import Version
 from thawd.errors import ServiceException
 
-# Time after which a version that could not have a spare is tried again.
+# How long after a spare of a version could not be started another one may be tried.
 _AGAIN_S = 60.0
 
 
 class Owner(Protocol):
-    """A pool, as its spare sees it."""
+    """A pool, as far as its spare needs to know it."""
 
     version: Version
     retired: bool
@@ -31,10 +31,10 @@ class Owner(Protocol):
         """Reserve room for a spare, without ending anything for it."""
 
     def release_spare(self) -> None:
-        """Release the room of a spare that does not exist."""
+        """Release the room that was reserved for a spare which could not be started."""
 
     def spare_ended(self, spare: Environment) -> None:
-        """A spare's process has ended, killed by `end_spare` or not."""
+        """Called when the process of a spare has ended, whether `end_spare` killed it or not."""
 
     def end_spare(self, spare: Environment) -> None:
         """End a spare and release its room."""
@@ -104,7 +104,7 @@ class Spares:
     async def _make(self, owner: Owner) -> None:
         spare: Environment | None = None
         try:
-            # Let whatever waits for this moment's answer go first.
+            # The invocation that has just ended still has to be answered: let that go first.
             await asyncio.sleep(0)
             spare = await self._park(owner.version)
         except (OSError, ServiceException):

@@ -1,4 +1,4 @@
-"""The functions' part of ``/_thawd/status``: state, kind of start, environments and counts of each function."""
+"""What ``/_thawd/status`` says about each function: its state, kind of start, environments and counts."""
 
 from __future__ import annotations
 

@@ -39,6 +39,7 @@ from thawd.stores.backup import RESCUED, rescue, rescued
 from thawd.system import threads
 from thawd.telemetry.console import complain, say
 
+_FEW = 10
 _KILL_WAIT_S = 10.0
 _GUARD_S = 1.0
 # How long a stop waits until the outcomes of asynchronous events are stored: `_SETTLE_S` after the invocations have
@@ -192,11 +193,13 @@ class Server:
             ready.write(platform.url)
 
     def _say_what_waits(self) -> None:
+        """Report how many functions are not yet published, unless they are so few that this takes a moment."""
         count = self._platform.execution.dispatcher.pending()
-        say(
-            f"  {count} functions are not yet published; a request for one of them has it published before the others. "
-            "Event sources start after all functions"
-        )
+        if count > _FEW:
+            say(
+                f"  {count} functions are not yet published. A request for one of them has it published before the "
+                "others. Event sources start after all functions"
+            )
 
     async def _drain(self) -> None:
         """Wait, within time limits, until invocations have ended, outcomes are stored and handled messages deleted."""

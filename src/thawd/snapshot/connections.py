@@ -1,5 +1,6 @@
 """Describes the sockets of an initialised process: their addresses, the code that opened them, their state in a copy.
 
+A copy is a process that is thawed from the frozen one.
 During init, `Openings` wraps ``socket.socket.bind``, ``listen`` and ``connect`` and records each call. Nothing else
 shows whether the program or the kernel chose a port, and which line of code opened a connection. Sockets that native
 code opens (libpq, gRPC, uvloop) are not recorded; they are described by their addresses alone.
@@ -101,7 +102,7 @@ class Openings:
         return [number for number, opening in self._noted.items() if opening.any_port and self._is_open(number)]
 
     def sockets(self, own: Iterable[int] = ()) -> list[Socket]:
-        """The sockets of this process except those in `own`, sorted by number; [] if /proc cannot be read."""
+        """The sockets of this process except the descriptors in `own`, by number; [] if /proc cannot be read."""
         return [self.socket(number) for number in _sockets() if number not in set(own)]
 
     def socket(self, number: int) -> Socket:
@@ -226,7 +227,7 @@ def _state(number: int) -> tuple[str, str]:
 def _has_ended(number: int) -> bool:
     """Whether an unconnected socket was connected earlier.
 
-    Both kinds report a hangup, but only a socket whose connection has ended is readable.
+    A socket that was never connected reports a hangup, too, but only one whose connection has ended is readable.
     """
     import select
 

@@ -1,4 +1,4 @@
-"""The Python interface of the snapshot engine: freezes the process that calls it.
+"""The Python interface of the snapshot engine: freezes the process that calls it, which writes its state to an image.
 
 This module runs in the function's own process and interpreter. It calls the freeze library (``libthawd_freeze.so``)
 through ctypes while holding the GIL, and reports the results; native/freeze.h describes that interface. Other modules
@@ -22,6 +22,7 @@ LIBRARY_NAME = "libthawd_freeze.so"
 PROGRAM_NAME = "thawd-thaw"
 LIBRARY_VARIABLE = "THAWD_FREEZE_LIBRARY"
 
+# Results and flags of the freeze library's functions, as in native/freeze.h.
 _FROZEN, _THAWED, _REFUSED = 0, 1, -1
 _COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY, _REFUSE_CONNECTED, _MUTE_LISTENERS = 1, 2, 4, 8, 16
 
@@ -51,12 +52,12 @@ class FreezeOutcome(NamedTuple):
 
     Attributes:
         restored: whether this process is a thawed copy.
-        arguments: in a copy, the arguments after the image's path on thaw's command line.
-        environment: in a copy, the environment variables thaw was started with.
-        restore_ms: in a copy, time from the entry of thaw to the return of freeze, milliseconds.
+        arguments: in a copy, the arguments after the image's path on thawd-thaw's command line.
+        environment: in a copy, the environment variables that thawd-thaw was started with.
+        restore_ms: in a copy, time from the start of thawd-thaw's own code to the return of freeze, milliseconds.
         image_bytes: size of the image, holes included.
         data_bytes: size of the page data in the image.
-        operations: number of mappings that thaw makes.
+        operations: number of steps, such as mappings, in which thawd-thaw builds the memory of a copy.
         threads: number of threads in the image.
         descriptors: number of descriptors in the image.
         ended: how many of these descriptors are connections, which have ended in a copy.
@@ -281,9 +282,9 @@ def freeze(
         library: path of the freeze library; None: the result of `library_path`.
         copy: whether a thaw copies page data instead of mapping it. Needed for code that makes the system call
             ``madvise`` directly instead of calling libc.
-        pagemap_scan: whether to use PAGEMAP_SCAN if the kernel has it.
-        procmap_query: whether to use PROCMAP_QUERY if the kernel has it.
-        fail_at: name of a fault point, for tests.
+        pagemap_scan: whether to find changed pages with the kernel's PAGEMAP_SCAN, if it has that (Linux 6.7).
+        procmap_query: whether to read mappings with the kernel's PROCMAP_QUERY, if it has that (Linux 6.11).
+        fail_at: for tests, name of the step at which the freeze is to fail; None: at none.
         disk: a folder of which each copy gets its own version, without symbolic links in its path. Files in it may be
             mapped shared and writable (docs/explanation/disk-snapshots.md).
         connections: ``drop``: in a copy all connections have ended, as if they had been lost; ``refuse``: a process
@@ -305,7 +306,7 @@ def freeze(
         )
     loaded = _load(library or library_path())
     for stream in (sys.stdout, sys.stderr):
-        # Otherwise every copy would print the contents of the buffer again.
+        # Flushed, because otherwise every copy would print the contents of the stream's buffer again.
         if stream is not None and not stream.closed:
             stream.flush()
     gc.collect()

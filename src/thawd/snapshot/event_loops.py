@@ -1,4 +1,4 @@
-"""Pauses asyncio loops of other threads during a freeze, and repairs them in a copy.
+"""Pauses asyncio loops of other threads while the process is frozen, and repairs them in each thawed copy.
 
 asyncio records the process id with each running loop, so that a forked child does not mistake its parent's loop for its
 own. A copy has another process id, so `asyncio.get_running_loop` would fail in the loop's callbacks. Loops are

@@ -1,5 +1,6 @@
 """SnapStart's runtime hooks: runs the functions registered with ``snapshot_restore_py``, as on Lambda.
 
+A hook is a function of the user; it runs before the freeze (before-snapshot hook) or in each copy (after-restore hook).
 This module decides the order, the time limit and the errors of the hooks. It also provides ``snapshot_restore_py`` to a
 function whose packages do not include it. It stores no hooks: the registry is in the module ``snapshot_restore_py``,
 either thawd's or the installed one. `run_before` runs at the end of init, before the freeze. `run_after` runs in each
@@ -25,7 +26,7 @@ AFTER_ERROR = "Runtime.AfterRestoreError"
 BEFORE_EXIT_STATUS = 64
 AFTER_EXIT_STATUS = 65
 # Time limit for all after-restore hooks together; exceeding it is Lambda's SnapStartTimeoutException.
-# Source: the developer guide, as above.
+# Source: AWS Lambda developer guide, "Lambda SnapStart runtime hooks for Python".
 AFTER_LIMIT_S = 10.0
 
 _FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "runtime", MODULE + ".py")

@@ -47,6 +47,7 @@ def freeze(
         SnapshotRefused: this process has state that no copy could have; the message names it and the way out.
         SnapshotFailed: the operating system reported an error: a full disk, a missing folder.
         HookError: a hook raised, or in a copy the hooks took longer than 10 s.
+        RenewalError: in a copy, a library could not be made to return fresh random numbers.
     """
     hooks.run_before()
     original = uniqueness.started_with()
@@ -75,6 +76,6 @@ def _register(name: str, function: _Hook, args: Any, kwargs: Any) -> _Hook:
     hooks.install()
     import importlib
 
-    # This is the registry of Lambda functions: hooks that libraries have registered there run, too.
+    # The module `snapshot_restore_py` is the registry on Lambda, too, so hooks that libraries register there also run.
     getattr(importlib.import_module(hooks.MODULE), name)(function, *args, **kwargs)
     return function

@@ -219,10 +219,10 @@ def _renew_names(sequence: Any) -> None:
 def _multiprocessing(process: Any) -> None:
     current = process._current_process
     key = current._config.get("authkey")
-    # A key of another length was set by the function, to be shared with other processes.
+    # An authkey of another length was set by the function, to be shared with other processes, and is kept.
     if key is not None and len(key) == _AUTHKEY_BYTES:
         current.authkey = os.urandom(_AUTHKEY_BYTES)
-    # The folder for sockets and shared files: each copy makes its own when it needs one.
+    # `tempdir` is multiprocessing's folder for sockets and shared files: each copy makes its own when it needs one.
     current._config.pop("tempdir", None)
 
 
@@ -234,7 +234,7 @@ def _children(process: Any, old_pid: int) -> None:
 
 
 def _threads(threading: Any, old_pid: int, thread_ids: Callable[[int], int]) -> None:
-    """Correct ``Thread.native_id``; None where the new id is unknown."""
+    """Set each thread's ``Thread.native_id`` to its id in this copy; None where that id is unknown."""
     own = threading.get_ident()
     for ident, thread in list(threading._active.items()):
         if ident == own:

@@ -33,12 +33,13 @@ def copy_database(
 ) -> None:
     """Copy a SQLite file as it is at this moment, with everything that is committed; blocks.
 
-    Other processes can write to the file in the meantime. The copy is a single durable file, and has been read through.
+    Other processes can write to the file in the meantime. The copy is a single durable file without a write-ahead log,
+    and all its pages have been read to check them.
 
     Args:
         source: the file; it may be in use.
         target: path of the copy; no file may exist there.
-        application_id: the mark that the file must have.
+        application_id: number in the header of a SQLite file that marks its kind; the file must have this one.
         newest_version: newest schema version that this thawd knows.
         progress: called while the copy is made.
 
@@ -119,6 +120,8 @@ def require_sound(connection: sqlite3.Connection, path: Path) -> None:
 
 def adopt_objects(path: Path, bucket: str, files: Iterable[tuple[bytes, os.stat_result]]) -> None:
     """Record the copied files of a bucket's objects in a state file, so that they do not count as new objects.
+
+    A copy has another inode number and change time than the original, and buckets compare both with their records.
 
     Args:
         path: a state file that no process uses.

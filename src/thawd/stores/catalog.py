@@ -1,6 +1,7 @@
-"""Durable documents of the control plane: functions, versions, aliases, layers and their settings.
+"""Durable documents of the control plane: what was created through the Lambda API, such as functions and layers.
 
-All documents are small. They are read once, when the server starts; after that they are only written.
+A document is JSON. All documents are small. They are read once, when the server starts; after that they are only
+written.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ class Key(NamedTuple):
 
     Attributes:
         kind: kind of the resource, for example ``function`` or ``layer``.
-        name: name of the resource.
-        qualifier: its version, or empty.
+        name: name of the resource; the UUID of an event source mapping.
+        qualifier: number of a function's version; empty for other resources.
     """
 
     kind: str

@@ -33,10 +33,12 @@ MAX_UNZIPPED_BYTES = 262_144_000
 _CANNOT_UNZIP = "Could not unzip uploaded file. Please check your file, then try to upload again."
 _CHUNK_BYTES = 1 << 20
 _UNFINISHED = ".new-"
+# Most links that one link may lead through, as in the kernel (path_resolution(7)).
 _DEEPEST_LINKS = 40
 _LONGEST_NAME, _LONGEST_PATH = 255, 2048
 # How long to keep a package that no function or layer uses yet, seconds.
 _RECENT_S = 600.0
+# From this number of files on, syncing the whole machine's disks is faster than syncing each file.
 _MANY_FILES = 256
 _UNREADABLE = (
     zipfile.BadZipFile,
@@ -138,7 +140,7 @@ class CodeStore:
         return set(self._recent)
 
     async def remove_except(self, keep: Callable[[], set[str]]) -> None:
-        """Remove the zip files of packages that are not in the result of `keep`, which is called for each zip file.
+        """Remove zip files, except those of the packages that `keep` names; `keep` is called again for each zip file.
 
         Raises:
             StoreError: the folder cannot be read or written (500).
@@ -197,8 +199,8 @@ def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
     """Files and links of a zip file, each with its path in the package.
 
     Raises:
-        InvalidParameterValueException: a name leads outside the folder or is too long, a file is encrypted, or another
-            file is named as its folder (400).
+        InvalidParameterValueException: a name leads outside the folder or is too long, a file is encrypted, or a file
+            lies in a folder whose name another file of the zip file has (400).
     """
     files: set[str] = set()
     for info in archive.infolist():

@@ -1,4 +1,4 @@
-"""One SQLite file with one writer thread, which commits all waiting operations in one transaction.
+"""An open SQLite file, with one thread that writes and one that reads. The writer commits waiting operations together.
 
 Guarantees:
 - When `Database.write` returns, its changes are on the disk (write-ahead log, synchronous=FULL: one fsync for the whole
@@ -35,6 +35,7 @@ APPLICATION_ID = 0x74687764
 """Marks thawd's own state file: "thwd" in ASCII."""
 MAX_GROUP = 1000
 """Most operations in one transaction."""
+# If more than _PAGES_BACK pages of a file, and more than this share of its pages, are free, _PAGES_BACK are given back.
 _PAGES_BACK = 4096
 _FREE_SHARE = 0.5
 
@@ -67,7 +68,7 @@ class Database:
 
     Attributes:
         path: the file.
-        gauged: the number that `gauge` read in the last committed transaction; 0 before the first.
+        gauged: the number that the argument `gauge` read in the last committed transaction; 0 before the first.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class Database:
             raise
         try:
             self._whereabouts = Whereabouts(path)
-            self._misplaced = False  # the result of the last check
+            self._misplaced = False  # whether the check after the last commit found that the file was moved or removed
             self._write = _Lane(f"{path.name}: writer", connection, self._run_writes, self._part_from_log)
         except (OSError, NoThreadError) as error:
             reader.close()
@@ -168,7 +169,8 @@ class Database:
 
     def close(self) -> None:
         """Finish what is queued, end the threads, close the file. Blocks; a second call does nothing."""
-        # Close the writer last, because SQLite copies the log into the file when the last connection closes.
+        # Close the writer last: SQLite copies the log into the file when the last connection closes, and the reader's
+        # connection may not write.
         self._read.close()
         self._write.close()
         self._whereabouts.close()
@@ -194,7 +196,7 @@ class Database:
                 self._whereabouts.require()
             outcomes = self._commit(connection, jobs)
             self._misplaced = True
-            self._whereabouts.require()  # before any caller gets its result
+            self._whereabouts.require()  # checked before any caller gets its result
             self._misplaced = False
         except StoreError as error:
             outcomes = [_Outcome(job, error=StoreError(error.message)) for job in jobs]
@@ -213,7 +215,7 @@ class Database:
             if len(jobs) > 1 or outcomes[0].error is None:
                 gauged = self._read_gauge(connection)
                 connection.execute("COMMIT")
-                self.gauged = gauged  # before any caller gets its result
+                self.gauged = gauged  # set before any caller gets its result
         except BaseException as error:
             # A full disk may undo the whole transaction, not only the operation that failed. Source:
             # sqlite.org/lang_transaction.html, "Response To Errors Within A Transaction".
@@ -231,7 +233,9 @@ class Database:
             return 0
         try:
             return self._gauge(connection)
-        except sqlite3.Error:  # for example a damaged page that no operation needed; none may fail because of it
+        except (
+            sqlite3.Error
+        ):  # for example a damaged page that no operation has read: no operation may fail because of it
             return self.gauged
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
@@ -257,7 +261,7 @@ class Database:
         try:
             outcome = _Outcome(job, job.work(connection))
         except BaseException as error:
-            # The caller gets any exception that an operation raises; the thread must continue.
+            # Any exception of an operation goes to that operation's caller; the writer thread must continue.
             if not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO work")
@@ -337,7 +341,7 @@ class _Lane:
         threads.start(self._thread)
 
     def submit(self, job: _Job) -> bool:
-        """Queue `job`; False when the lane is closed."""
+        """Queue `job`; False when `close` was called."""
         with self._lock:
             if self._closed:
                 return False
@@ -362,7 +366,7 @@ class _Lane:
         self._connection.close()
 
     def _take(self) -> tuple[list[_Job], bool]:
-        """Wait for a job, then take all waiting jobs; returns them, and whether the lane is closed."""
+        """Wait for a job, then take all waiting jobs; returns them, and whether `close` was called."""
         jobs: list[_Job] = []
         job = self._queue.get()
         while job is not None:

@@ -27,8 +27,10 @@ from thawd.stores.trees import Manifest, Tree, VanishedError, storing
 
 _ATTEMPTS = 3
 _PAUSE_S = 0.2
+# Beginnings of the names of folders that are being filled and of folders that are being removed.
 _UNFINISHED = ".new-"
 _DISCARDED = ".old-"
+# An unfinished folder older than this belongs to a process that has died.
 _ABANDONED_AFTER_S = 3600.0
 
 
@@ -160,7 +162,7 @@ class PackageStore:
         try:
             copy.rename(self._root / digest)
         except OSError as error:
-            # Another process has published the same content in the meantime; its package is used.
+            # If the folder exists, another process has published the same content in the meantime; its package is used.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         self._trusted.add(digest)

@@ -1,7 +1,7 @@
-"""The schema of thawd's own state file, ``thawd.db``: the event queue and the catalog of objects, in one file.
+"""The schema of thawd's own state file, ``thawd.db``: events, buckets' objects, the control plane's catalog, schedules.
 
-They share a file so that an object and the events that it causes can be stored in one transaction. Only append
-migrations; never change one that has been released.
+They share a file so that, for example, an object and the events that it causes can be stored in one transaction. Only
+append migrations; never change one that has been released.
 """
 
 from __future__ import annotations

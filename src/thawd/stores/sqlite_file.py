@@ -21,6 +21,7 @@ from thawd.system import folders
 _MAGIC = b"SQLite format 3\x00"
 # With less free space than this, an I/O error means a full disk: the shared-memory index grows in steps of 32 KiB.
 _FULL_BELOW_BYTES = 64 * 1024
+# The write-ahead log is cut to this size when SQLite has copied its content into the file.
 _WAL_KEPT_BYTES = 64 * 1024 * 1024
 
 
@@ -209,7 +210,8 @@ def _require_header(path: Path) -> None:
 
 
 def _require_ours(connection: sqlite3.Connection, path: Path, *, application_id: int, newest: int) -> None:
-    # One statement reads all three at the same moment, because another process may be creating the file.
+    # One statement reads the mark, the version and the number of tables at the same moment, because another process may
+    # be creating the file.
     query = (
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
         "FROM pragma_application_id, pragma_user_version"
@@ -245,7 +247,7 @@ def _require_log(connection: sqlite3.Connection, path: Path) -> None:
 
 def _migrate(connection: sqlite3.Connection, path: Path, *, migrations: Sequence[str], application_id: int) -> None:
     # The write lock is taken even if there is no migration to run, so that a file that cannot be written is noticed now
-    # and not at the first event. The version is read under the lock, because another process may have been faster.
+    # and not at the first write. The version is read under the lock, because another process may just have migrated it.
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]

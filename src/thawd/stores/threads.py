@@ -2,7 +2,7 @@
 
 An operation continues when its caller is cancelled. A client that waits for an answer cannot be interrupted. When the
 server stops, it waits a short time for running operations and then abandons the rest. Python would wait for their
-threads before it exits, so the code that ends the process calls `are_left`.
+threads before it exits, so if `are_left` is True, ``thawd up`` ends the process with ``os._exit``.
 """
 
 from __future__ import annotations

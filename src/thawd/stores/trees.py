@@ -138,7 +138,7 @@ class Tree:
         path = Path(child.path)
         if child.name.endswith(".pyc") or path in self._excluded:
             return True
-        # This includes links that begin with a dot: some editors mark an open file with a link to nothing.
+        # Links that begin with a dot are left out, too: some editors mark an open file with a link to nothing.
         if child.name.startswith(".") and not child.is_file(follow_symlinks=False):
             return True
         # A link to a folder is left out if the folder itself would be, so that a linked virtual environment causes no

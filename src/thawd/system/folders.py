@@ -1,7 +1,8 @@
 """Writes files and folders durably, including their names: syncing a file does not sync its name in its folder.
 
-A power cut may leave a file that was being written, under its temporary name. A process locks such a file (flock(2))
-until it has renamed it, so an unlocked one belongs to no running process, and may be removed.
+A file is written under a temporary name and then renamed. A power cut or a killed process may leave it under that name.
+A process locks the file (flock(2)) until it has renamed it, so an unlocked one belongs to no running process, and may
+be removed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Retries: how long to wait after a failure, waits with a time limit, and reporting a lasting problem only once.
 
-This module starts no task or thread and reads no clock: functions that depend on the time take it as a parameter. It is
-in ``time.monotonic()`` seconds unless documented otherwise, so that changing the system clock affects no wait.
+This module starts no task or thread and reads no clock: functions that depend on the time take it as a parameter, in
+``time.monotonic()`` seconds unless documented otherwise, so that changing the system clock affects no wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from thawd.system.flag import Flag
 
 # More doublings would overflow a float. Every limit is reached long before.
 _MOST_DOUBLINGS = 64
-# The event loop's timers count whole milliseconds and may fire that much early.
+# The event loop's timers count whole milliseconds, and may fire too early by up to this time.
 _TIMER_S = 0.002
 
 
@@ -74,7 +74,8 @@ def time_left_s(due: float | None, now: float, *, shortest_s: float = 0.0, longe
     Args:
         due: when there is something to do; None: the time is unknown, and `longest_s` is returned.
         now: the current time of the same clock.
-        shortest_s: shortest sleep. With a timer that fires early, a shorter one would be repeated without pause.
+        shortest_s: shortest sleep. A timer may fire a little early; without a shortest sleep, the caller would then
+            sleep for almost no time again and again.
         longest_s: longest sleep, because the clock may be changed and a wake-up may be lost.
     """
     return longest_s if due is None else min(longest_s, max(shortest_s, due - now))

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from thawd.errors import NoThreadError, ScarcityError
 
-# malloc.h
+# Source: glibc's malloc.h.
 _M_ARENA_MAX = -8
 _REFUSED = "can't start new thread"
 # dlopen(3)'s message if there is not enough address space for an extension module.

@@ -1,7 +1,8 @@
 """All metrics of the platform, with their names, units and help texts.
 
 The same counters of each function are shown in ``/metrics`` (Prometheus) and in ``/_thawd/status``. Environments export
-no metrics: they send their measurements to the platform in result frames.
+no metrics: they send their measurements to the platform together with each answer. A record is the JSON document about
+an asynchronous invocation, with event and answer or error, that its destination gets.
 """
 
 from __future__ import annotations
@@ -79,9 +80,9 @@ class Fallback(enum.StrEnum):
     THAW_FAILED = "thaw_failed"
     """This thaw failed, or the snapshot is no longer used because too many thaws failed."""
     FORK_REFUSED = "fork_refused"
-    """A copy of the initialised process would lack threads."""
+    """A fork of the initialised process would lack its threads, so the environment was not forked."""
     TEMPLATE_LOST = "template_lost"
-    """The template ended or hung."""
+    """The template, the process from which environments are forked, ended or hung."""
 
 
 class DeliveryOutcome(enum.StrEnum):
@@ -109,7 +110,8 @@ class FunctionMetrics:
         init_failures: starts that ended in an init error.
         destination_failures: failed attempts to deliver a record to a destination.
         dead_letter_errors: failed attempts to send a payload to the function's dead-letter queue.
-        recursive_invocations_dropped: invocations dropped because they would have continued a loop.
+        recursive_invocations_dropped: invocations dropped because they would have continued a loop: a chain of
+            invocations that invokes the same function again and again.
         fallbacks: starts that were slower than possible, by reason.
         deliveries: attempts to deliver a record or a dead letter, by kind of destination and outcome.
     """
@@ -174,13 +176,18 @@ COUNTERS: Mapping[str, str] = {
     "batched": "Invocations that ran in a batch with at least one other.",
     "throttles": "Requests refused because of a concurrency limit or a full queue.",
     "init_failures": "Starts of an execution environment that ended in an init error.",
-    "destination_failures": "Failed attempts to deliver a record to a destination; AWS's DestinationDeliveryFailures.",
-    "dead_letter_errors": "Failed attempts to send a payload to a dead-letter queue; AWS's DeadLetterErrors.",
-    "recursive_invocations_dropped": "Invocations dropped because they would have continued a loop; AWS's "
-    "RecursiveInvocationsDropped.",
+    "destination_failures": "Failed attempts to deliver the outcome of an asynchronous invocation to its destination; "
+    "AWS's DestinationDeliveryFailures.",
+    "dead_letter_errors": "Failed attempts to send a dead letter's payload to the function's dead-letter queue or "
+    "topic; AWS's DeadLetterErrors.",
+    "recursive_invocations_dropped": "Invocations dropped because they would have continued a loop, a chain of "
+    "invocations that invokes the same function again and again; AWS's RecursiveInvocationsDropped.",
 }
-DELIVERIES = "Attempts to deliver a record or a dead letter, by kind of destination and outcome."
-FALLBACKS = "Starts that were slower than possible, by reason."
+DELIVERIES = (
+    "Attempts to deliver the outcome of an asynchronous invocation, or a dead letter's payload, by kind of destination "
+    "and result."
+)
+FALLBACKS = "Starts of an execution environment that were slower than possible, by reason."
 DISTRIBUTIONS: Mapping[str, str] = {
     "starts": "Time from spawning an execution environment until it is ready, by start kind, in seconds.",
     "invocations": "Time from the request for an execution environment to the answer, by start kind, in seconds.",
@@ -188,18 +195,18 @@ DISTRIBUTIONS: Mapping[str, str] = {
 # These metrics have the labels `source` and `function`; `SourceSubsystem.measure` sets them.
 SOURCE_COUNTERS: Mapping[str, str] = {
     "source_events": "Messages received from a queue, runs of a schedule, or events of a remote bucket.",
-    "source_filtered": "Messages that matched no filter pattern and were deleted.",
-    "source_failed": "Messages whose handling failed.",
+    "source_filtered": "Messages of a queue that matched no filter pattern and were deleted.",
+    "source_failed": "Messages of a queue whose handling failed.",
 }
 SOURCE_GAUGES: Mapping[str, str] = {
     "source_enabled": "1 while the source is enabled, 0 while it is paused.",
-    "source_waiting": "Approximate number of messages that wait in the queue.",
+    "source_waiting": "For a queue, the approximate number of messages that wait in it.",
     "source_age_seconds": (
         "For a queue, the age of the oldest message in the last reception; for a remote bucket, the age of the last "
         "listing; for a schedule, the delay of the last run; in seconds."
     ),
 }
-# Metrics of asynchronous events, which `EventSubsystem.measure` sets. Counted since the state file was created.
+# Metrics of asynchronous events, which `EventSubsystem.measure` sets. The counters count since the state file was made.
 EVENT_COUNTERS: Mapping[str, str] = {
     "events_accepted": "Asynchronous events stored.",
     "events_done": "Asynchronous events completed.",

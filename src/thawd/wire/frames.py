@@ -2,16 +2,18 @@
 
 A frame consists of a 9-byte header (``<IIB``: length of the head, length of the body, kind), the head (a small JSON
 document: ids, deadline, measurements) and the body (the event or the answer, opaque bytes). Each side accepts lengths
-only up to `MAX_HEAD_BYTES` and `MAX_BODY_BYTES`. User code can write to the descriptor, so a broken frame must end only
-the environment, never the platform.
+only up to `MAX_HEAD_BYTES` and `MAX_BODY_BYTES`. The function's code can write to the runtime's end of the socketpair,
+so a broken frame must end only the environment, never the platform.
 
 The protocol: the platform sends INVOKE or FORK. The runtime sends READY once (or INIT_ERROR), then a RESULT for each
 INVOKE. A template sends FORKED for each FORK, and EXITED when a child has ended.
 
 Freezing: the platform sends FREEZE after READY. The process reports its progress with STAGE frames and answers FROZEN.
-Then it answers INVOKE frames until GO_ON makes it a template, which it reports with a last STAGE.
+Then it answers INVOKE frames, because the platform may send the priming event again, to compare the answer with that of
+a copy. GO_ON makes the process a template, which it reports with a last STAGE.
 
-Spares: a thawed copy with the role ``spare`` reports the stage `PARKED`, waits for GO_ON, and then continues to READY.
+Spares: a spare is a copy that is thawed before it is needed. It reports the stage `PARKED`, waits for GO_ON, and then
+continues to READY.
 
 Batches: if the handler takes lists, the platform may send several INVOKE frames together. Each says in ``item`` which
 item it is, counted from 0, and in ``of`` how many there are. The runtime sends a RESULT for each, in the same order.
@@ -19,7 +21,8 @@ item it is, counted from 0, and in ``of`` how many there are. The runtime sends 
 Streaming: if INVOKE asks for the answer in parts, the runtime sends a PART for each part before the RESULT, and the
 RESULT's body is empty.
 
-On the second socketpair, the runtime sends CALL and the platform answers with REPLY.
+A second socketpair is for the platform's tables and buckets: the runtime sends CALL, and the platform answers with
+REPLY.
 """
 
 import json
@@ -27,13 +30,18 @@ import struct
 from typing import Any, NamedTuple, Optional
 
 DESCRIPTORS = (3, 4, 5)
-"""Numbers of the control, services and lifeline file descriptors in a frozen process, and so in all its copies."""
+"""Numbers of the platform's file descriptors in a frozen process, and so in all its copies.
+
+They are: the socketpair for invocations; the socketpair for tables and buckets; the lifeline, a pipe that tells the
+process that the platform has ended.
+"""
 
 PRIMING_FAILED = "the priming event failed"
-"""First words of the reason why a process was not frozen, if its priming event failed. Republishing tries again."""
+"""First words of the reason why a process was not frozen, if its priming event failed. The platform tries to freeze the
+version again when it is republished."""
 
 PARKED = "parked"
-"""The stage of a spare: it waits for GO_ON, and then becomes an environment."""
+"""The stage that a spare (see above) reports: it waits for GO_ON, and then becomes an environment."""
 
 PER_ENVIRONMENT = ("AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_INITIALIZATION_TYPE", "THAWD_ENVIRONMENT", "TMPDIR")
 """The environment variables that have a different value in each process of a version."""

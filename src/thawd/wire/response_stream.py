@@ -1,8 +1,8 @@
 """A bounded queue of the parts of one streamed answer, between an execution environment and a client.
 
-The environment's channel puts parts and the client takes them, in order. If more than `HIGH_BYTES` wait, the channel is
-not read until the client has caught up, so the handler's next write blocks. Everything runs in one event loop, without
-locks.
+The platform puts the parts that it reads from the environment's socket, and the client takes them, in order. If more
+than `HIGH_BYTES` wait, the socket is not read until the client has caught up, so the handler's next write blocks.
+Everything runs in one event loop, without locks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CONTENT_TYPE = r"^[ -~]{1,256}$"
 
 
 class PausableSource(Protocol):
-    """The source of an answer's parts."""
+    """Where the parts of an answer come from: a connection that can stop reading."""
 
     def pause(self) -> None:
         """Put no more parts until `resume`."""
@@ -60,7 +60,7 @@ class ResponseStream:
     def put(self, content_type: str, data: bytes) -> bool:
         """Add a part. Return whether it was added: False if the answer would exceed its size limit.
 
-        After that, every part is refused, even a smaller one: the answer would have a gap.
+        After one refused part, every further part is refused, even a smaller one: the answer would have a gap.
 
         Raises:
             ValueError: the content type is not valid.

@@ -161,7 +161,7 @@ class RuntimeApi:
     # Methods that connections call.
 
     def begin(self, request: Request) -> None:
-        """See `Handler`. If the caller wants a stream, each part of the response is passed on when it arrives."""
+        """See `http.Handler`. If the caller wants a stream, each part of the response is passed on when it arrives."""
         current = self._current
         if request.method != "POST" or b"origin" in request.headers:
             return
@@ -303,7 +303,7 @@ class RuntimeApi:
             message = f"Exceeded maximum allowed payload size ({limit_bytes} bytes)."
             refuse(request, 413, "RequestEntityTooLarge", message)
             return
-        # Source: the page named above: trailers of a streamed response report that it failed in the middle.
+        # Source: the page that the module names: trailers of a streamed response report that it failed in the middle.
         error_type = request.header(b"lambda-runtime-function-error-type") if mode == "streaming" else ""
         if error_type:
             self._answered(broken_off(request, error_type), failed=True)
@@ -344,7 +344,8 @@ class RuntimeApi:
         if not self._snap_start or self._state is not ProgramState.STARTED:
             self._refuse_transition(request, ProgramState.RESTORING)
             return
-        # No freeze happens between the before-snapshot and after-restore hooks: the same environment runs both.
+        # The program asks after its before-snapshot hooks; the answer lets it run the after-restore hooks. thawd does
+        # not freeze programs, so the same environment runs both, with nothing in between.
         self._state = ProgramState.RESTORING
         request.answer(200)
 

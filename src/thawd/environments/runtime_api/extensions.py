@@ -111,7 +111,7 @@ class ExtensionsApi:
         return all(extension.is_waiting for extension in self._all.values())
 
     def all_registered(self) -> bool:
-        """Whether every external extension has registered."""
+        """Whether every external extension has registered; internal ones are known only once they register."""
         return all(extension.state is not ExtensionState.STARTED for extension in self._all.values())
 
     def close_registration(self) -> None:

@@ -205,7 +205,7 @@ class HttpConnection(asyncio.Protocol):
         self._in_head = True
         keep_alive = self._parser.should_keep_alive()
         if self._current is not None:
-            # A pipelined request: read nothing more until the requests before it are answered.
+            # The client sent this request without waiting for earlier answers: read no more until those are sent.
             self._waiting.append((request, keep_alive))
             self.pause()
             return

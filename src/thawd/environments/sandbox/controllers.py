@@ -1,4 +1,6 @@
-"""Controllers of cgroup version 1 other than memory. Each has its own hierarchy, with a group for each environment.
+"""Limits a second resource (CPU time, processes) with a controller of cgroup version 1, in addition to memory.
+
+In version 1 each controller has its own hierarchy of groups, so an environment gets one more group for each controller.
 
 Source: Linux Documentation/admin-guide/cgroup-v1/cgroups.rst.
 """

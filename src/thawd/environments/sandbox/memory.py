@@ -18,8 +18,8 @@ from thawd.system import threads
 
 _CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20
-# Rounds of a move into a group. Processes that are forked during one round are moved in the next; children of processes
-# in the group start there.
+# A process and its descendants are moved into a cgroup in at most this many rounds: processes that are forked during
+# one round are moved in the next. Children of processes that are in the group already start there.
 _MOVES = 4
 MAX_PROCESSES = 1024
 """Most processes and threads of an environment. Source: Lambda quotas, "Execution processes/threads"."""
@@ -102,7 +102,7 @@ class Cgroup(MemoryLimiter):
         self._thread.shutdown()
 
     def make(self, group: Path, limit_bytes: int) -> None:
-        """Create a group with a limit.
+        """Create the cgroup `group` with a memory limit, and with the further `settings` that this machine allows.
 
         Raises:
             OSError: the group cannot be created or limited.
@@ -117,7 +117,7 @@ class Cgroup(MemoryLimiter):
             try:
                 (group / name).write_text(text(limit_bytes // MIB))
             except OSError:
-                continue  # that controller is not delegated to us
+                continue  # this server may not use the controller that the file belongs to
 
     def _enter(self, group: Path, pid: int, limit_bytes: int) -> None:
         try:
@@ -245,7 +245,7 @@ def _delegate(group: Path) -> None:
     sub-group. It does so only if it is the only process in the group; it never moves other processes.
 
     Raises:
-        OSError: the group is not delegated to us.
+        OSError: this server may not change the group.
 
     Source: Linux Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint".
     """

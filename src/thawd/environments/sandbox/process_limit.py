@@ -1,4 +1,4 @@
-"""Limits the processes and threads of an environment to 1,024, as on Lambda, so that it cannot use up the machine's.
+"""Limits an environment to 1,024 processes and threads, as on Lambda, so that others on the machine can start some.
 
 Where thawd can write to a cgroup with the pids controller (version 2 or 1), the kernel enforces the limit: starting one
 more fails with EAGAIN. Elsewhere thawd counts them while an invocation runs, and kills an environment that has more. In
@@ -22,7 +22,7 @@ Orphans = Callable[[], list[int]]
 
 
 class CountingLimiter(MemoryLimiter):
-    """Limits memory with another limiter, and counts processes.
+    """Limits memory with another limiter, and the number of processes by counting them.
 
     Attributes:
         orphans: returns the orphans that may belong to an environment; set after construction.

@@ -1,4 +1,4 @@
-"""Drops the capabilities of functions' processes, unless the operator wants functions to keep them.
+"""Drops the capabilities of functions' processes, unless ``server.capabilities = true`` lets functions keep them.
 
 A server that runs as root, or has capabilities, would pass them on to each process that it starts. So thawd-thaw drops
 them in environments, and in forks after their folders are mounted. If the server runs as root, a template keeps the

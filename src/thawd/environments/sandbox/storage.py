@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 class StorageWatch:
-    """Reads the folder sizes of environments that have run since the last look."""
+    """Reads the size of each temporary folder whose environment has run an invocation since the last reading."""
 
     def __init__(self, disks: Disks) -> None:
         self._disks = disks

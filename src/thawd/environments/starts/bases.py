@@ -88,7 +88,7 @@ class Base:
     Attributes:
         key: digest of everything that determines its contents.
         thawable: its image, and the program that thaws it.
-        lease: keeps the image in the store.
+        lease: the lease of the image; until it is released, the store does not remove the image.
     """
 
     key: str
@@ -185,14 +185,15 @@ class Bases:
 
     def _made(self, key: str, task: asyncio.Task[Base]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        # A refusal is kept, because the next attempt would end in the same way.
+        # Keep a task that ended with a refusal, because the next attempt would end in the same way. After any other
+        # error, forget the task, so that the next version that needs the base tries again.
         if error is not None and type(error) is not NoBaseError and self._tasks.get(key) is task:
             del self._tasks[key]
 
     def _forget(self, base: Base) -> None:
         """Do not use a base again. Its image remains as long as other images refer to it."""
         sha256 = base.lease.snapshot.sha256
-        if sha256 not in self._stale:  # otherwise another version has done this, and the task may be that of a new base
+        if sha256 not in self._stale:  # otherwise another version did this, and the task may make the new base by now
             self._stale.add(sha256)
             self._tasks.pop(base.key, None)
             base.lease.release()
@@ -280,7 +281,7 @@ def key_of_base(version: Version, engine: Engine, *, confined: bool) -> str:
 
 
 def difference(without: dict[str, Any], over: dict[str, Any] | None) -> str | None:
-    """Where the state of an interpreter over a base differs from one without; None if it does not."""
+    """Where the state of an interpreter over a base differs from that of one without a base; None if it does not."""
     if over is None:
         return "the copy of its base did not report its state"
     for what in sorted(without.keys() | over.keys()):
@@ -294,5 +295,5 @@ def difference(without: dict[str, Any], over: dict[str, Any] | None) -> str | No
             if what == "variables":  # the names are hexadecimal, because names need not be text
                 names = [bytes.fromhex(name).decode(errors="replace") for name in names]
             detail = f" ({', '.join(names[:3])})"
-        return f"over its base, the interpreter starts with other {what}{detail} than without"
+        return f"over its base, the interpreter starts with other {what}{detail} than without it"
     return None

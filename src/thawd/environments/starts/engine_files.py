@@ -1,4 +1,7 @@
-"""The files of the native engine, and fingerprints of files, which are parts of the keys of images."""
+"""The files of the native engine, and fingerprints of files.
+
+Fingerprints are parts of an image's key, so an image is not used again after one of those files has changed.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ class Engine:
         return cls(Path(folder) / LIBRARY_NAME, Path(folder) / PROGRAM_NAME)
 
     def fingerprints(self) -> list[tuple[str, int, int, int] | None]:
-        """What identifies the files' contents. Blocks."""
+        """The fingerprints of both files: they change when a file is replaced. Blocks."""
         return [fingerprint(self.freezer), fingerprint(self.program)]
 
 

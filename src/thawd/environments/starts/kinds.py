@@ -37,19 +37,20 @@ SNAP_START = "snap-start"
 
 # A restore takes milliseconds, or seconds with the image on a slow disk. After this time it counts as failed.
 _THAW_S = 10.0
-# The copy itself interrupts after-restore hooks after 10 s; it cannot if they hang in native code.
+# The copy itself interrupts its after-restore hooks after 10 s. It cannot if they hang in native code, so the platform
+# ends the copy a second later.
 _AFTER_HOOKS_S = 11.0
 # Exit status of thawd-thaw when the image cannot be thawed on this machine, or a library in it has changed.
 _CANNOT_THAW = 120
 # Its exit status when a stage of the thaw failed.
 _STAGE_FAILED = 121
-# How long an interpreter may take to start.
+# How long an interpreter may take to start if no function is loaded (to make a base or to compare with one).
 _RUNTIME_S = 10.0
 _THAW_OUTPUT_BYTES = 4096
 
 
 class SpareRefusedError(Exception):
-    """A version can have no spare. The message says why."""
+    """A version can have no spare, that is, no thawed copy that waits until it is needed. The message says why."""
 
 
 class ThawFailedError(Exception):
@@ -74,8 +75,8 @@ class Thawable:
         program: thawd-thaw.
         image: the image.
         disk: the first content of a copy's temporary folder; None: the folder is empty.
-        restore_ms: the shortest restore so far, milliseconds. It covers mappings and threads, not the copy's own
-            repairs and hooks.
+        restore_ms: the shortest restore of this image so far, milliseconds. A restore maps the memory and makes the
+            threads; the copy's own repairs and hooks come after it.
     """
 
     program: Path
@@ -84,7 +85,11 @@ class Thawable:
     restore_ms: float = math.inf
 
     def command(self, role: str, start: Start) -> list[str]:
-        """Program and arguments for a copy; `role` is ``environment``, ``template`` or ``probe``."""
+        """Program and arguments for a copy. `role` says what it becomes.
+
+        The roles are ``environment``, ``spare``, ``template``, ``probe`` (see `Starter.thaw_template`), and ``base``
+        for a copy of a base.
+        """
         return [str(self.program), *start.options, str(self.image), role]
 
 
@@ -217,7 +222,7 @@ class Starter:
         """Start a spare: a copy of the frozen process that waits until `resume` makes it an environment.
 
         Raises:
-            SpareRefusedError: the function's process cannot wait without running the function.
+            SpareRefusedError: the function's process cannot wait, because threads of the function would run in it.
             ThawFailedError: the copy did not start.
             OSError: the machine could not start a process.
         """
@@ -236,7 +241,7 @@ class Starter:
             spare.dying = True
             child.kill()
             if isinstance(error, TimeoutError):
-                raise ThawFailedError(f"it did not wait within {_THAW_S:.0f} s") from error
+                raise ThawFailedError(f"the spare was not ready to wait within {_THAW_S:.0f} s") from error
             raise
         finally:
             start.stream.end_tail()
@@ -296,7 +301,7 @@ class Starter:
         return await self._template_ready(version, start, child, limit_s=_RUNTIME_S)
 
     async def over_base(self, version: Version, base: Thawable) -> Template:
-        """Start a process like `template` with `to_freeze`, as a copy of a base.
+        """Start a process that runs init and is to be frozen, as a copy of a base instead of as a new interpreter.
 
         Raises:
             InitError: init failed.
@@ -339,7 +344,9 @@ class Starter:
             raise ThawFailedError(error.message, cannot=True) from error
 
     async def thaw_template(self, version: Version, thawable: Thawable, *, role: str = "template") -> Template:
-        """Start a copy of the frozen process that forks environments. With the role ``probe`` it only reports READY.
+        """Start a copy of the frozen process, as a template: it forks environments.
+
+        With the role ``probe`` it only reports whether files that init read have changed since the freeze, and ends.
 
         Raises:
             ThawFailedError: the copy did not start.
@@ -379,7 +386,7 @@ class Starter:
             try:
                 await template.connect(self._services)
                 template.adopt(child)
-                # Memory is watched, without a cgroup: forks would start in the template's cgroup and count there.
+                # Memory is watched, not limited by a cgroup: forks would start in that cgroup and count there.
                 await init_ends(
                     template.ready,
                     child=child,
@@ -425,7 +432,7 @@ class Starter:
             environment.suspender = self._suspender
         environment.mark_ready(init_ms=(time.monotonic() - started_s) * 1000)
         if environment.kind != StartKind.COLD:
-            # Only now: while the kernel moves a process to a cgroup, no process or thread can start.
+            # Only now, when it is ready: while the kernel moves a process to a cgroup, no process or thread can start.
             self._limit(environment, child)
         return environment
 

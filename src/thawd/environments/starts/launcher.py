@@ -32,13 +32,14 @@ from thawd.telemetry.logs.groups import path_of_group
 from thawd.telemetry.logs.writer import FunctionLog, LogStream
 from thawd.wire import frames
 
-# Time from killing strays until the next look, which reaps them and finds processes that they had started.
+# Time from killing strays (processes that functions left behind) until the next search, which reaps the killed ones and
+# finds processes that they had started.
 _SWEEP_AGAIN_S = 1.0
 _LAST_SWEEPS = 50
 # How often to reap dead processes that functions left behind, while any process of a function is alive.
 _REAP_S = 5.0
-# How long after a process has ended to remove what it left behind. Waiting has two uses: what several processes left is
-# removed together, and a process that replaces the ended one, and for which a request waits, starts first.
+# How long after a process has ended to remove the processes and files that it left behind. Waiting has two uses: what
+# several processes left is removed together, and if a request waits for another process, that process starts first.
 _TIDY_S = 0.05
 _LAST_SWEEP_S = 0.01
 # How long to wait until thawd-thaw reports that it has executed a program: milliseconds, unless a disk hangs.
@@ -86,7 +87,7 @@ class Launcher:
 
     Attributes:
         children: the live processes of functions.
-        disks: temporary folders of processes; None: processes share the machine's.
+        disks: makes a temporary folder for each process; None: all processes share the machine's.
         program: thawd-thaw; None if it was not built.
         rights: options that drop capabilities of processes.
     """
@@ -192,7 +193,7 @@ class Launcher:
         self._alive.add(start.identifier)
 
     def forget(self, start: Start) -> None:
-        """Release what `start` still holds when its main process was not started and the environment is abandoned."""
+        """Undo `expect`, because the main process was not started: release what `start` still holds."""
         self._alive.discard(start.identifier)
         start.channels.close_process_ends()
         self._remove_folders([start.identifier])

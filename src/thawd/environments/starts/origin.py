@@ -1,4 +1,7 @@
-"""What the environments of a version are started from (an image, a template or nothing), and why nothing faster."""
+"""What the environments of a version are started from (an image, a template or nothing), and why they start no faster.
+
+An environment is thawed from an image, forked from a template, or else started cold; the first is the fastest.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ class Reason:
 
     Attributes:
         text: the reason for people to read, with what they can do.
-        kind: the counter for starts that are slower for this reason; None: not counted, because the user asked for it.
+        kind: the counter for starts that are slower for this reason; None: they are not counted, because
+            nothing has failed: the reason is the configuration, the machine, or what kind of function it is.
     """
 
     text: str
@@ -76,7 +80,7 @@ class Origin:
         retired: whether the version is retired: new environments are then started cold.
         superseded: whether it is retired because the version no longer exists, not because the server stops.
         calm_until_s: no template is started before this time, ``time.monotonic()`` seconds.
-        reported: the texts that were reported already.
+        reported: the obstacles that were reported to the operator already, as texts; each is reported once.
     """
 
     def __init__(self, version: Version, *, unfrozen: Reason | None = None) -> None:
@@ -166,7 +170,7 @@ class Origin:
         return "; ".join(obstacle.text for obstacle in obstacles) or None
 
     def describe(self) -> dict[str, Any]:
-        """The entry in ``/_thawd/status``; `ApplyOn` and `OptimizationStatus` are fields of Lambda's SnapStart."""
+        """What ``/_thawd/status`` says about the image; `ApplyOn` and `OptimizationStatus` are fields of SnapStart."""
         wanted = self.unfrozen is None or self.unfrozen.kind is not None
         return {
             "ApplyOn": "PublishedVersions" if wanted else "None",

@@ -52,7 +52,7 @@ class Frozen:
 
     Attributes:
         thawable: the image, and the program that thaws it.
-        lease: keeps the image in the store.
+        lease: the lease of the image; until it is released, the store does not remove the image.
         fork_refused: why a thawed copy must not be forked; None when it may be.
         init_ms: how long init took before the freeze, milliseconds.
         dropped: connections that are closed in each copy.
@@ -120,9 +120,9 @@ class Snapshots:
         self._launcher = launcher
 
     async def find(self, version: Version) -> Frozen | None:
-        """The stored image of an equal version. Starts no process, so the image is returned unchecked.
+        """The stored image with the version's key. Starts no process, so the image is returned unchecked.
 
-        An image without a record of what a process would report is checked here: an earlier release of thawd made it.
+        An image that an earlier release of thawd made has no record of what its process reported, and is checked here.
 
         Raises:
             OSError: the machine could not start a process.
@@ -183,7 +183,7 @@ class Snapshots:
             InitError: init or a snapshot hook failed.
             OSError: the machine could not start a process.
         """
-        # Compute the key before init. If a file changes during init, later keys differ and the image is not found.
+        # Compute the key before init: if a file changes during init, later keys differ and this image is never found.
         key = await asyncio.to_thread(self._key, version)
         refused = ""
         if self._bases is not None:
@@ -338,7 +338,7 @@ class Snapshots:
         await asyncio.to_thread(frozen.lease.release)
 
     async def supersede(self, frozen: Frozen) -> None:
-        """Remove the image of a version that no longer exists, unless an equal version uses it, here or elsewhere."""
+        """Remove the image of a version that no longer exists, unless a version here or in another server uses it."""
         await asyncio.to_thread(frozen.lease.release)
         with contextlib.suppress(ThawdError):
             await asyncio.to_thread(self._store.remove, frozen.lease.snapshot)
@@ -415,9 +415,10 @@ def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float
 
 
 def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: bool = False) -> str:
-    """A digest of everything that determines what a version's init sees. Reads files and blocks.
+    """The key of a version's image: a digest of what is known before init and decides what init does.
 
-    Equal keys mean that init sees the same. Other files that init reads are not in the key; the process records them.
+    It contains the files that the function's own variables name. Other files that init reads are not in the key: the
+    process records them, and a probe checks them before the image is used again. Reads files and blocks.
 
     Args:
         version: the version.

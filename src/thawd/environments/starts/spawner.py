@@ -171,7 +171,7 @@ class Spawner:
         Args:
             version: the version that it runs.
             provisioned: whether it is kept, however long it is idle.
-            spare: becomes the environment, if its process still lives.
+            spare: a thawed process of the version that waits; it becomes the environment if it still lives. None: none.
 
         Raises:
             InitError: the function's init or an after-restore hook failed.
@@ -324,7 +324,9 @@ class Spawner:
             origin.renewing = False
 
     async def _ensure_image(self, origin: Origin, *, checked: bool = True) -> None:
-        """Find or make the version's image, once. Afterwards `origin` contains the image or the reason for having none.
+        """Find or make the version's image, and set in `origin` the image or the reason for having none.
+
+        Simultaneous calls share one attempt.
 
         Args:
             origin: what the version's environments are started from.

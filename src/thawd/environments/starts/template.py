@@ -36,7 +36,7 @@ _FORK_S = 3.0
 _HOOKS_S = 130.0
 # Enough to write the image of a large function to a slow disk.
 _FREEZE_S = 600.0
-# Enough for the process to handle one frame.
+# How long the process may take to continue after a freeze that was refused: enough to handle one frame.
 _GO_ON_S = 3.0
 # The priming event is sent this often before the freeze, and the answers are compared.
 _PRIMINGS = 2
@@ -53,7 +53,7 @@ class FrozenHead(msgspec.Struct):
         fork_refused: why forks of the process would not work; None when they would.
         answers_differ: whether two answers to the priming event differ.
         init_ms: how long init took.
-        dropped: connections that are closed in copies.
+        dropped: descriptions of the network connections that init left open; each copy closes them.
         park_ms: time until all threads were stopped.
         scan_ms: time to find the pages to store.
         write_ms: time to write the image.

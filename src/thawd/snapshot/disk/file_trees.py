@@ -138,7 +138,7 @@ def _copy_one(path: Path, to: Path, status: os.stat_result) -> None:
     elif stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
         os.mknod(to, stat.S_IFMT(status.st_mode) | stat.S_IRWXU)
     else:
-        _check(path, status)  # raises
+        _check(path, status)  # the entry is a device, so this raises
 
 
 def _copy_file(path: Path, to: Path, status: os.stat_result) -> None:

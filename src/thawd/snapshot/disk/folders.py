@@ -1,10 +1,10 @@
 """The temporary folders of execution environments: makes them, stores them with snapshots, mounts and removes them.
 
 The path of a process's temporary folder is in its frozen memory, so each copy must find its own files at the path of
-the frozen process's folder. thawd-thaw therefore begins by entering a mount namespace. In that namespace the path is an
-overlay over the files that init left. Without overlays, the path is a folder to which these files were copied before,
-with shared blocks if the file system supports them. If neither works, this module raises an error with the reason, and
-the spawner decides to fork or to start cold.
+the frozen process's folder. thawd-thaw, the program that becomes the copy, therefore begins by entering a mount
+namespace. In that namespace the path is an overlay over the files that init left. Without overlays, the path is a
+folder to which these files were copied before, with shared blocks if the file system supports them. If neither works,
+this module raises an error with the reason; environments of the function are then forked or started cold.
 
 `Disks` manages one folder that holds all temporary folders; only one server uses it at a time. All methods block; those
 that may take long say so. Several threads may call them concurrently.
@@ -37,6 +37,7 @@ TMP = Path("/tmp")
 _RECORD = "disk.json"
 _FILES = "files"
 _LAYOUT = 1
+# Beginnings of the names of folders that are being removed, and of those with which mounts are tried.
 _DISCARDED = ".old-"
 _TRIED = ".try-"
 # Names are short, because processes listen on Unix sockets in their temporary folder and the path of a Unix socket has
@@ -51,8 +52,11 @@ class MountKind(enum.Enum):
     """How a copy's own folder is mounted at the path of the frozen process's folder."""
 
     OVERLAY = "overlay"
+    """An overlay over the stored files: a copy's folder holds only what the copy changes."""
     BIND = "bind"
+    """A bind mount of a folder into which the stored files were copied."""
     NONE = "none"
+    """This machine can do neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ class Disks:
             machine's ``/tmp``.
 
     Attributes:
-        program: the argument.
+        program: path of thawd-thaw, or None; see the argument.
         shared_tmp: why processes see the machine's ``/tmp``; None: each sees its own folder there.
 
     Raises:
@@ -305,7 +309,7 @@ class Disks:
     def remove(self, name: str) -> None:
         """Remove the folder of a process that has ended; does nothing when there is none. May take long.
 
-        A folder that running copies use as lower layer or mount point is removed after the last of them has ended.
+        If running copies use the folder as a mount point, it is removed after the last of them has ended.
         """
         own = self._own(name)
         discarded = []

@@ -1,1 +1,1 @@
-"""Reads images in pure Python: `reader.read` checks a file and returns an `Image`."""
+"""Reads images, the files with the state of frozen processes, in pure Python: `reader.read` returns an `Image`."""

@@ -1,7 +1,8 @@
-"""Describes an image in one JSON document: sizes, mappings, threads, descriptors, host.
+"""Describes an image (a file with a frozen process) in one JSON document: sizes, mappings, threads, descriptors, host.
 
-This module merges operations into mappings with their stored pages, and counts bytes. All facts come from the `Image`;
-nothing is read from the system. Standard library only, Python 3.9 and later.
+This module merges operations, the steps in which a thaw builds the memory of a copy, into mappings with their stored
+pages, and counts bytes. All facts come from the `Image`; nothing is read from the system. Standard library only, Python
+3.9 and later.
 
 Addresses are text, ``"0x7f0000000000"``, because JSON parsers lose bits of large numbers. Each stored byte is counted
 once: in one kind and, unless it is data in a pipe, in one entry of `largest`.
@@ -232,7 +233,7 @@ def _process(image: Image) -> Description:
         "capabilities_bounding": hex(process.bounding),
         "no_new_privileges": bool(process.no_privileges),
         "seccomp_filters": process.seccomp_filters,
-        # 0 is SIG_DFL, 1 is SIG_IGN.
+        # The handler 0 is SIG_DFL, 1 is SIG_IGN.
         "signals_handled": [number for number, act in enumerate(image.signals, 1) if act.handler > 1],
         "signals_ignored": [number for number, act in enumerate(image.signals, 1) if act.handler == 1],
     }

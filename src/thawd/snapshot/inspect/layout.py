@@ -1,4 +1,4 @@
-"""The layout of images: the structs, kinds and flags of ``native/image.h``, defined a second time in Python.
+"""The layout of images (files with frozen processes): ``native/image.h``'s structs, kinds and flags, defined in Python.
 
 This module contains only the layout and the checksum. It shares no code with the C code that writes images, so that a
 mistake in one of them becomes visible. ``tests/architecture/test_snapshot_format.py`` compares it with ``image.h`` and
@@ -17,6 +17,7 @@ LAYOUT = 3
 ARCHITECTURE_X86_64 = 62
 ARCHITECTURES = {ARCHITECTURE_X86_64: "x86-64", 183: "aarch64", 243: "riscv64"}  # <elf.h>, EM_*
 PAGE_BYTES = 4096
+# The zone: the addresses that thaw itself uses while it builds a copy's memory. No memory of an image may be there.
 ZONE_START = 0x3F0000000000
 ZONE_BYTES = 0x000100000000
 NO_INDEX = 0xFFFFFFFF
@@ -25,7 +26,7 @@ SOCKET_ADDRESS_BYTES = 112
 SOCKET_OPTION_BYTES = 16
 SIGNALS = 64
 
-# Names of the enumerators, in order, in lower case and without their prefix.
+# Names of the enumerators in image.h, in order, in lower case and without their prefix.
 SECTIONS = (
     "operations", "threads", "files", "objects", "descriptors", "epoll", "sockets", "options", "rings", "signals",
     "words", "vdso", "strings",
@@ -35,9 +36,11 @@ DESCRIPTOR_KINDS = (
     "provided", "file", "device", "object", "pipe_read", "pipe_write", "eventfd", "epoll", "socketpair", "copy",
     "socket", "timer", "signals", "inotify", "ring",
 )  # fmt: skip
+# What a copy gets for a socket: one whose connection has ended, a new one, one that listens on a port that the kernel
+# chooses, or one to which nothing can connect.
 SOCKET_REVIVALS = ("ended", "new", "listening", "mute")
 
-# Bits and their names.
+# The names of flags, by bit.
 IMAGE_FLAGS = {1: "copy"}
 OPERATION_FLAGS = {1: "noreserve", 2: "stack"}
 ADVICE = {

@@ -1,4 +1,4 @@
-"""Reads images in pure Python: for ``thawd snapshot inspect`` and ``verify``, and to check each new image.
+"""Reads images, the files with frozen processes: for ``thawd snapshot inspect`` and ``verify``, and to check new ones.
 
 `read` turns a file into an `Image`. It trusts no value in the file: an `Image` can be used without further checks, and
 a file that breaks a rule raises an `ImageError`. This module shares no code with ``native/``, which writes images, and

@@ -1,5 +1,6 @@
 """The contents of an image as typed records: kinds and flags by name, strings in place of their offsets.
 
+An image is the file that a freeze makes of a process; a copy is a process that is thawed from it.
 `thawd.snapshot.inspect.reader.read` returns these types. If any record cannot be read exactly, it raises an
 `ImageError` instead. Standard library only, Python 3.9 and later (so no slots).
 """
@@ -48,7 +49,7 @@ class ProcessFacts:
 
     Attributes:
         landing: address of the struct that tells a process whether it is a thawed copy.
-        parcel, parcel_bytes: area for new arguments and environment variables.
+        parcel, parcel_bytes: area into which thaw puts a copy's arguments and environment variables.
         frozen_unix_ns: wall clock at the freeze, nanoseconds since 1970.
         register_permissions: large registers (AMX) that the process requested, bits of XCR0; arch_prctl(2),
             ARCH_GET_XCOMP_PERM.
@@ -234,10 +235,10 @@ class Socket:
 
     Attributes:
         family, type, protocol: as socket(2) takes them.
-        revival: one of `layout.SOCKET_REVIVALS`.
+        revival: what a copy gets for the socket, one of `layout.SOCKET_REVIVALS`.
         backlog: as listen(2) takes it.
         first_option, option_count: range of the socket's options among all options of the image.
-        any_port: whether the kernel chooses the port or the abstract name.
+        any_port: whether the kernel chooses the port, or a Unix socket's abstract name, for each copy.
         local, peer: sockaddr; empty if not bound or connected. An ended connection keeps its peer's address.
     """
 
@@ -305,7 +306,7 @@ class Image:
         anonymous_offset: pages from here on belong to anonymous memory, pages before it to mapped files.
         tables_bytes: size of the tables.
         signals: the actions of signals 1 to 64.
-        words: addresses and values by which memory differs from an earlier image that is mapped there.
+        words: addresses and new values of the words by which memory differs from the base image that is mapped there.
         vdso: machine code of the vDSO.
     """
 

@@ -1,5 +1,6 @@
 """Checks the rules between the records of an image, for example that no record points outside the file.
 
+An image is the file that a freeze makes of a process. A thaw builds a process from it in steps, the operations.
 `docs/reference/snapshot-format.md` lists the same rules under "Rules". The functions only read their arguments.
 Standard library only, Python 3.9 and later.
 """
@@ -81,7 +82,7 @@ def _check_operation(image: Image, operation: Operation, where: str) -> None:
             f"{where}: its start or its end, {operation.end:#x}, is not an address that a process can use"
         )
     process = image.process
-    _check_apart(operation, _ZONE, f"{where}: overlaps the zone that thaw needs for itself")
+    _check_apart(operation, _ZONE, f"{where}: overlaps the address range (zone) that thaw needs for itself")
     for start, size in ((process.vdso_start, process.vdso_bytes), (process.vvar_start, process.vvar_bytes)):
         _check_apart(operation, (start, start + size), f"{where}: overlaps the vDSO")
     if operation.offset % layout.PAGE_BYTES or operation.offset + operation.length > _OFFSET_END:

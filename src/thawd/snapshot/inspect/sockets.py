@@ -1,4 +1,4 @@
-"""Describes an image's sockets in words: their addresses, and what each becomes in a copy.
+"""Describes in words the sockets of a frozen process, as its image has them: addresses, and what a copy gets for each.
 
 Standard library only, Python 3.9 and later.
 """

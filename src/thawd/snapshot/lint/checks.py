@@ -21,7 +21,7 @@ from thawd.snapshot.lint.rules import NOTE, Finding, finding
 
 RUNNING = "running"
 _SHORTEST_SECRET = 8
-_LONGEST_SECRET = 4096  # Lambda's limit for all variables together
+_LONGEST_SECRET = 4096  # Lambda's limit for all environment variables together
 _SECRET_NAME = re.compile(r"AWS_(?:ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)|.*_(?:TOKEN|SECRET|PASSWORD|KEY)")
 _SURE_KEY_NAME = re.compile(r".*(?:API|ACCESS|SECRET|PRIVATE)_KEY")
 _NAME_OF_A_FILE = re.compile(r".*\.\w{1,8}|.*\s.*", re.DOTALL)  # value of a variable such as `MODEL_KEY`
@@ -36,7 +36,8 @@ class Checks:
     """Checks one object after the other and collects the findings.
 
     Args:
-        sources: source text of the function's modules, in lower case: an identifier that it contains was not generated.
+        sources: source text of the function's modules, in lower case. A UUID that it contains is a constant and was not
+            generated while init ran.
         own_fds: descriptors of the runtime.
         openings: records of which code opened sockets.
 
@@ -107,7 +108,8 @@ class Checks:
         for name in names:
             if name in self._checks:
                 return self._checks[name]
-        # Sockets and the connections of database drivers written in C have a `fileno` that is implemented in C.
+        # Sockets and the connections of database drivers written in C have a `fileno` that is implemented in C, so it
+        # may be called: it runs no code of the user.
         if type(class_attribute(cls, "fileno")) is types.MethodDescriptorType and not names[0].startswith("_io."):
             return self._descriptor
         return None

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Any
 
+# Offsets of time zones from UTC: below 15 hours, in multiples of 15 minutes.
 _LONGEST_OFFSET_S = 15 * 3600
 _OFFSETS_DIFFER_BY_S = 900
 _SLACK_S = 0.05  # The kernel reports the start of a process in hundredths of a second.

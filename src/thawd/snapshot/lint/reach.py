@@ -1,5 +1,6 @@
 """Walks the objects reachable from a function's modules without running any of their code.
 
+``thawd snapshot lint`` searches these objects for state that would be wrong in copies of the process.
 This module also has the safe ways to examine an object: its type by ``type()``, its attributes by CPython's own
 descriptors, everything else by ``gc.get_referents``. It must not use ``getattr``, ``isinstance``, ``==``, ``len`` or
 iteration on a foreign object: ``__getattr__``, ``__class__``, properties and the like are the user's code and may do
@@ -27,7 +28,7 @@ _MODULE_DICT = vars(types.ModuleType)["__dict__"]
 # Atoms refer to no other objects. Each occurrence is checked, since a secret or a time may be in several places.
 _ATOMS = frozenset(map(id, [bool, bytes, complex, float, int, str, type(None)]))
 _CONTAINERS = {id(container): container for container in (dict, list, tuple, set, frozenset, deque)}
-# References of these are not followed: they are code rather than data, or belong to other code.
+# References of instances of these classes are not followed: they are code rather than data, or belong to other code.
 _CLOSED_CLASSES = (
     types.CodeType,
     types.FrameType,
@@ -56,8 +57,8 @@ class Reached(NamedTuple):
     Attributes:
         path: for example ``app.client.pool[0]``, beginning with the name of a module.
         value: the object.
-        near: whether the function's own code refers to it: from its modules, its classes, their instances, or small
-            containers in these.
+        near: whether the function's own code refers to it: from its modules, its classes, their instances, or
+            containers in these with at most 100 items. Times and UUIDs are reported only there.
     """
 
     path: str

@@ -1,1 +1,1 @@
-"""The platform's store of the images of frozen functions: `images` stores, leases and evicts them."""
+"""The platform's store of the images of frozen functions: `images` adds and finds them, and removes unused ones."""

@@ -2,8 +2,9 @@
 
 `thawd.snapshot.store.images` uses this module and decides which images to use and to remove. An image's parts (sidecar
 and disk snapshot) are added before the image and removed after it, so that an image in the folder always has all its
-parts. Processes that died may leave parts without an image, and drafts without a lock. The caller must hold the
-folder's lock for every method except `locked` and `sweep`.
+parts. A draft is a folder in which a process makes a new image; the process keeps it locked. Processes that died may
+leave parts without an image, and unlocked drafts. The caller must hold the lock of the folder of images for every
+method except `locked` and `sweep`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from thawd.snapshot.store.records import DISK, IMAGE, PARTS, SIDECAR, Sidecar, S
 from thawd.system import folders
 from thawd.system.boot import boot_id
 
+# Beginnings of the names of drafts, and of what `sweep` deletes.
 _DRAFT = ".new-"
 _DISCARDED = ".old-"
 _LOCK_WAIT_S = 10.0
@@ -182,7 +184,7 @@ class ImageFolder:
             StoreError: the image or a part cannot be removed (HTTP 500).
         """
         with using(snapshot.path):
-            for suffix in PARTS:  # the image first
+            for suffix in PARTS:  # the image first, so that it is never there without its parts
                 part = snapshot.path.with_suffix(suffix)
                 if part.is_dir() and not part.is_symlink():
                     self._discard(part)

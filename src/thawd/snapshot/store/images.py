@@ -1,9 +1,10 @@
 """The platform's images of frozen functions: stored by content, trusted by owner and mode, evicted by last use.
 
-Each image is a file that never changes, named by its SHA-256. A sidecar beside it describes its origin. An image is
-used again for versions with the same key, also after a restart of the server. This module neither makes nor thaws
-images: the spawner asks for an image by key, and holds a lease on it as long as a version may be thawed from it. The
-commands `thawd snapshot` use this module, too.
+Each image is a file that never changes, named by its SHA-256. A sidecar, a JSON file beside it, describes its origin.
+The origin contains a key, a digest of everything that the frozen process was made from. An image is used again for
+versions with the same key, also after a restart of the server. This module neither makes nor thaws images. The platform
+asks it for an image by key, and holds a lease on the image as long as a version may be thawed from it. The commands
+`thawd snapshot` use this module, too.
 
 Several threads and processes may use one folder concurrently. Changing the folder, or taking an image into use,
 requires the folder's lock. A lease is a shared lock on the image file: no process can remove the image meanwhile, and
@@ -191,7 +192,7 @@ class SnapshotStore:
         return snapshot
 
     def find(self, key: str) -> Snapshot | None:
-        """The newest usable snapshot with this key; None when there is none.
+        """The newest usable snapshot whose `ImageOrigin.key` is `key`; None when there is none.
 
         Raises:
             StoreError: the folder cannot be read (HTTP 500).
@@ -314,7 +315,7 @@ class SnapshotStore:
             if not now.path.is_file() or now.path.is_symlink():
                 return tuple(problems)
             with using(now.path):
-                # The lock keeps the image from being removed. If it cannot be had, the image can still be read.
+                # The lock keeps the image from being removed. Without the lock the image can still be read.
                 held = try_lock(now.path, shared=True)
         try:
             with using(now.path), open_as_is(now.path) as fd:
@@ -384,7 +385,7 @@ class SnapshotStore:
         return removed
 
     def tidy(self) -> int:
-        """Remove drafts and parts that publishers left when they died; files of other programs stay.
+        """Remove drafts, and parts without an image, that processes left when they died; other programs' files stay.
 
         Call it when the server starts.
 

@@ -70,10 +70,10 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
         layout: version of this format.
         sha256: SHA-256 of the image, 64 hexadecimal digits.
         image_bytes: size of the image, holes included.
-        parts_bytes: disk space of the image's parts: disk snapshot and working set.
+        parts_bytes: disk space of the image's disk snapshot; 0 when it has none.
         created_unix_s: when the image was adopted.
         boot_id: id of the kernel's boot during which the image was made; after another boot it cannot be thawed.
-        kernel: release of the kernel at that time.
+        kernel: release of the kernel on which the image was made.
         thawd: version of thawd that made the image.
         origin: the function and process that were frozen.
     """
@@ -102,7 +102,7 @@ class Snapshot:
         path: absolute path of the image, which is never written to.
         sidecar: the image's sidecar; None when it cannot be read or trusted.
         stored_bytes: disk space of the image and its parts.
-        last_used_unix_s: when a lease on the image last began or ended.
+        last_used_unix_s: when the image was stored, or a lease on it last began or ended.
         in_use: whether a process holds a lease on the image.
         stale: whether the image was frozen before the machine's last start, so that it cannot be thawed any more.
         problem: why the image must not be used, and what to do; None when it may be used.

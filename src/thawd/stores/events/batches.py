@@ -1,4 +1,4 @@
-"""Joins writes that are requested at almost the same time into one."""
+"""Joins writes to the state file that are requested at almost the same time into one."""
 
 from __future__ import annotations
 

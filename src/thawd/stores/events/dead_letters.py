@@ -59,7 +59,7 @@ _SELECT = (
     "EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id), length(p.body) "
     "FROM events e JOIN payloads p ON p.event = e.id"
 )
-# Does not read the payloads; SQLite can compute `length(p.body)` without reading the body.
+# This statement does not read the payloads: SQLite computes `length(p.body)` without reading the body.
 _SELECT_WITHOUT = _SELECT.replace("p.body,", "x'',", 1)
 _WIDTH = COLUMNS.count(",") + 1
 
@@ -167,7 +167,10 @@ def add(connection: sqlite3.Connection, event_id: int, *, error: str, condition:
 
 
 def keep_outcome(connection: sqlite3.Connection, event_id: int, outcome: bytes | None) -> None:
-    """Set the outcome that a redrive of a dead letter delivers, inside a transaction; None: it runs the event again."""
+    """Set the outcome that a redrive of a dead letter delivers, inside a transaction.
+
+    None: the stored outcome is removed, so that a redrive runs the event again.
+    """
     if outcome is None:
         connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))
     else:

@@ -77,7 +77,7 @@ class Depth:
 
     Attributes:
         queued: events that wait to run.
-        leased: events that are leased or running.
+        leased: events that were taken from the queue to be run, and have not ended.
         dead: dead letters.
         delivering: events that have run, with an outcome that waits to be delivered.
     """
@@ -129,7 +129,7 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
     first_id = 0
     for first in range(0, len(given), _AT_ONCE):
         part = given[first : first + _AT_ONCE]
-        # Their ids have no gaps, because nothing else writes during the transaction.
+        # The ids of the inserted rows have no gaps, because nothing else writes during the transaction.
         last_id = insert_rows(
             connection,
             "events (function, accepted_at, request_id, source, row_key, client_context, trace_id, qualifier)",
@@ -165,8 +165,8 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
 def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> int:
     """Insert up to `_AT_ONCE` rows with one statement; returns the id of the last.
 
-    `executemany` would release the interpreter's lock for each row, and each time wait for the event loop, which takes
-    it.
+    `executemany` would release the interpreter's lock (GIL) for each row, and then wait until the event loop's thread,
+    which takes the lock meanwhile, releases it again.
     """
     row = f"({', '.join('?' * len(rows[0]))})"
     cursor = connection.execute(

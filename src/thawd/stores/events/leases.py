@@ -16,7 +16,8 @@ class Leases:
     """The leased events of all functions.
 
     Attributes:
-        ready_after: by function, the highest id of the ready events that have been leased.
+        ready_after: by function, the highest id that has been leased of the events that were never to be retried
+            (``available_at`` 0). They are leased in the order of their ids.
         returned: by function, events that were returned without running; they are leased next.
         exhausted: by function, whether the last lease took all events that were due.
     """
@@ -35,7 +36,11 @@ class Leases:
         self._held.setdefault(function, set()).add(event_id)
 
     def take(self, event_id: int, function: str) -> bool:
-        """Lease an event without reading its row. False if `lease` may be reading the event, or has leased it."""
+        """Lease an event without reading its row.
+
+        Returns:
+            False if a call of `EventQueue.lease` may be reading the event at this moment, or has leased it.
+        """
         if self._reading[function] or event_id <= self.ready_after.get(function, 0) or event_id in self._function:
             return False
         self.add(event_id, function)

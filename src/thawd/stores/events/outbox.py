@@ -66,7 +66,7 @@ class Outbox:
                 )
                 fresh = [row[0] for row in rows if row[0] not in of]
                 # The function with the fewest leases comes first, so that a destination that is down cannot hold up the
-                # others.
+                # outcomes of other functions.
                 due += [(len(of) + place, turns.get(function, 0), number) for place, number in enumerate(fresh)]
             return [_read(connection, number) for _, _, number in sorted(due)[:limit]]
 

@@ -44,7 +44,7 @@ from thawd.stores.schema import DEAD, DELIVERING, QUEUED, count_waiting
 # Nobody waits until a finished event is deleted, so many deletions are written together. If the process dies before
 # that, these events run again.
 _DONE_PATIENCE_S = 0.005
-# Used instead of time 0, because an `available_at` of 0 means "ready".
+# The smallest `available_at` of an event that waits for a retry, because 0 means that an event never had to wait.
 _SMALLEST = 1e-9
 
 
@@ -54,7 +54,8 @@ class EventQueue:
     Args:
         db: the state file.
         marks: marks the running events, so that an event that crashes the server can be identified.
-        max_queued: most events that may wait; further ones are refused. None: no limit.
+        max_queued: most events that may be stored, running ones and undelivered outcomes included, dead letters not;
+            further ones are refused. None: no limit.
     """
 
     def __init__(self, db: Database, *, marks: Marks | None = None, max_queued: int | None = None) -> None:
@@ -67,7 +68,7 @@ class EventQueue:
 
     @property
     def full(self) -> bool:
-        """Whether the number of waiting events has reached `max_queued`."""
+        """Whether the number of stored events, dead letters not counted, has reached `max_queued`."""
         return self._max_queued is not None and self._db.gauged >= self._max_queued
 
     async def put(self, events: Sequence[NewEvent], *, now: float | None = None) -> list[int]:
@@ -75,7 +76,7 @@ class EventQueue:
 
         Raises:
             StoreError: the events could not be stored.
-            TooManyRequestsException: too many events wait already (429).
+            TooManyRequestsException: with these events, there would be more than `max_queued` (429).
         """
         if not events:
             return []
@@ -164,7 +165,7 @@ class EventQueue:
         return events
 
     def exhausted(self, function: str) -> bool:
-        """Whether the last lease took all events that were due."""
+        """Whether the last call of `lease` for this function took all its events that were due."""
         return self._leases.exhausted.get(function, False)
 
     def give_back(self, event: Event) -> None:

@@ -59,7 +59,7 @@ class Marks:
         self._free = list(range(SLOTS))
 
     def clear(self) -> None:
-        """Delete the marks of the previous process, which have been counted by now, and store the current boot id."""
+        """Delete the marks of the previous process, which the queue has counted by now; store the current boot id."""
         self._map[:_SIZE] = bytes(_SIZE)
         self._map[_SIZE:] = boot_id().encode().ljust(_BOOT_BYTES, b"\0")
         self.left_over = []

@@ -4,7 +4,7 @@ A change of the catalog and the events that it causes are stored in one transact
 repeats an event. A change is stored only if the record is still the one that the caller has compared with: if two
 callers have seen the same change, only one of them stores it.
 
-`thawd.sources.buckets` looks at the files. Memory use does not grow with the number of objects.
+`thawd.sources.buckets` compares the files with the catalog. Memory use does not grow with the number of objects.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Stores the progress of listing remote buckets: when the first listing began, and when the last complete one ended."""
+"""Stores the progress of listing remote buckets, which thawd lists again and again to find changed objects.
+
+For each bucket, this is when the first listing began, and when the last complete one ended.
+"""
 
 from __future__ import annotations
 

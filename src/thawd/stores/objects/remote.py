@@ -2,7 +2,7 @@
 
 Each bucket runs obstore's blocking calls on its own threads. obstore's coroutines are not used, because they can crash
 the process when it ends; see docs/decisions/0011-remote-buckets.md. Keys are the store's complete keys, except in
-`BucketStore.put`.
+`BucketStore.put`, which puts the bucket's prefix before the key.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ObjectWriter(Protocol):
 
         Raises:
             StoreError: the store failed; the call may be repeated.
-            InvalidParameterValueException: the store does not accept such a key.
+            InvalidParameterValueException: the store does not accept the key.
         """
 
 
@@ -121,8 +121,8 @@ class BucketStore:
         """End the threads. Blocks.
 
         Args:
-            until: when to stop waiting for running operations, ``time.monotonic()`` seconds; None: soon. Operations
-                that still run then are abandoned.
+            until: when to stop waiting for running operations, ``time.monotonic()`` seconds; None: in two seconds.
+                Operations that still run then are abandoned.
         """
         self._threads.close(until=patience_over() if until is None else until)
 
@@ -147,7 +147,7 @@ class BucketStore:
             raise StoreError(self._said(f"{self.bucket.url} failed", error)) from None
 
     def _said(self, what: str, error: Exception) -> str:
-        # The first line is the message; internals of obstore follow it.
+        # Only the first line of obstore's text is a message for users; details of its internals follow.
         said = self.bucket.url.conceal(str(error).partition("\n")[0].strip())
         return f"bucket {self.bucket.name}: {what}: {said}"
 
@@ -157,7 +157,7 @@ class BucketStore:
                 f"bucket {self.bucket.name}: the key {key!r} is not below the prefix {self.bucket.prefix!r}; use the "
                 "store's complete key, as in events"
             )
-        if key.startswith("/") or key.endswith("/"):  # obstore would remove the slash
+        if key.startswith("/") or key.endswith("/"):  # obstore would remove the slash, and use another key
             raise InvalidParameterValueException(
                 f"bucket {self.bucket.name}: the key {key!r} begins or ends with a slash; remove the slash"
             )

@@ -73,8 +73,8 @@ class TableStore(Protocol):
         """Wait for running operations and close the store. Blocks.
 
         Args:
-            until: when to stop waiting for a remote store, ``time.monotonic()`` seconds; None: soon. Operations without
-                an answer by then fail, as if the connection had been lost.
+            until: when to stop waiting for a remote store, ``time.monotonic()`` seconds; None: in two seconds.
+                Operations without an answer by then fail, as if the connection had been lost.
         """
 
 

@@ -229,7 +229,7 @@ class _NoAttribute(Exception):
 
 
 def to_attributes(key_name: str, key: str, text: str) -> dict[str, Attribute]:
-    """The DynamoDB attributes for the item `text` (a JSON object) under `key`."""
+    """The DynamoDB attributes for the item `text` (a JSON object) under `key`; `key_name` names the partition key."""
     item: dict[str, Attribute] = {key_name: {"S": key}, EXACT: {"S": text}}
     for name, value in _fields(text).items():
         with contextlib.suppress(_NoAttribute):

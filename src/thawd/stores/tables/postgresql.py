@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from thawd.stores.tables.postgresql_connection import PatientConnection
 
 SCHEMA_VERSION = 1
-_COMMENT = "table of thawd, schema "
+_COMMENT = "table of thawd, schema "  # the comment with which thawd marks a table that it has created
 _OWN_PARAMETERS = ("table", "schema")
 # Time limits for a server that does not answer; by default, libpq would wait for ever.
 # Source: PostgreSQL documentation, "Database Connection Control Functions", parameter key words.
@@ -40,7 +40,7 @@ _ATTEMPTS = 2
 # Time limits for answers: a server that can be reached may still not answer, for example because the table is locked.
 _ANSWER_S = 20.0
 _COUNT_S = 600.0
-# Reads the comment of a table, in the given schema or else on the search path.
+# Reads the comment of a table, in the given schema or else on the search path. thawd marks its tables by a comment.
 _FIND = """
 SELECT coalesce(obj_description(c.oid, 'pg_class'), '')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
@@ -136,7 +136,7 @@ class PostgresqlTable:
                 cursor = connection.execute(sql.SQL(template).format(table=self._table), values)
                 return (cursor.fetchall() if cursor.description else []), cursor.rowcount
             except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
-                # If the connection broke, according to libpq, try once more on a new one.
+                # If the connection broke, or the error may pass (`_may_pass`), try once more on a new connection.
                 broken = connection is not None and (connection.closed or _may_pass(error))
                 if connection is not None:
                     self._drop(connection)
@@ -227,7 +227,7 @@ class PostgresqlTable:
     def _comment(self, connection: PatientConnection) -> str | None:
         """The comment of the PostgreSQL table, empty if it has none; None: there is no such table."""
         schema = self._path[0] if len(self._path) > 1 else None
-        # This queries the catalog, because to_regclass may not see a table that was just committed.
+        # This queries PostgreSQL's system catalog, because to_regclass may not see a table that was just committed.
         row = connection.execute(_FIND, (schema, schema, self._path[-1])).fetchone()
         return None if row is None else str(row[0])
 
@@ -235,7 +235,8 @@ class PostgresqlTable:
         from psycopg import sql
 
         with connection.transaction():
-            # Two servers may do this at the same time. With CREATE ... IF NOT EXISTS alone, the second one would fail.
+            # Two thawd servers may create the table at the same time, so this takes a lock. With CREATE ... IF NOT
+            # EXISTS alone, the second one would fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"thawd {self._path}",))
             if self._comment(connection) is not None:
                 return

@@ -1,4 +1,4 @@
-"""Embedded tables. Each is a separate SQLite file."""
+"""Embedded tables: those that are declared without a URL. Each is a separate SQLite file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ APPLICATION_ID = 0x74687774
 """Marks the file of a table: "thwt" in ASCII."""
 
 _MIGRATIONS = (
-    # Not WITHOUT ROWID, because rows of such a table should be small, but items may be large.
+    # Not WITHOUT ROWID: SQLite advises that for small rows only, but items may be large.
     "CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, item TEXT NOT NULL) STRICT;",
 )
 SCHEMA_VERSION = len(_MIGRATIONS)

@@ -1,1 +1,1 @@
-"""Functions' logs: `writer` appends lines to files, the other modules read them."""
+"""Functions' logs: `writer` appends lines to files, `groups` names the files, the other modules read them."""

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 from thawd.telemetry.logs.reader import LogFile, open_files
 
 _BLOCK_BYTES = 256 * 1024
-_KEY_BYTES = 256
+_KEY_BYTES = 256  # so much of a file's first line identifies the file
 # Lines are ordered by time unless the clock was set back. A search by time allows for this much disorder.
 _DISORDER_MS = 60_000
 _TIME_DIGITS = len("2026-11-20T00:00:00.000Z")
@@ -124,7 +124,7 @@ class LogEvents:
                     yield event
 
     def backward(self, place: LogPosition | None = None) -> Iterator[LogEvent]:
-        """Yield events before `place`, or all events, newest first. None if rotation has removed its file."""
+        """Yield events before `place`, or all events, newest first. If rotation has removed its file, yield nothing."""
         if place is None:
             index = len(self._files) - 1
             offset = self._files[-1].size if self._files else 0

@@ -15,7 +15,7 @@ def path_of_group(folder: Path, group: str) -> Path:
     name = group.removeprefix(DEFAULT_PREFIX)
     if group.startswith(DEFAULT_PREFIX) and _PLAIN.fullmatch(name):
         return folder / f"{name}.log"
-    # These characters cannot clash: no function's name begins with an equals sign, and no log group contains a comma.
+    # "=" and "," make the name unique: no function's name begins with an equals sign, and no log group has a comma.
     return folder / f"={group.replace('/', ',')}.log"
 
 

@@ -28,7 +28,7 @@ class LogFile:
     Attributes:
         fd: file descriptor.
         identity: device and inode.
-        number: how often the log had been rotated since this was its newest file, when the file was opened.
+        number: place among the log's files when it was opened: 0 for the newest file, 1 for the one before it.
     """
 
     fd: int
@@ -98,7 +98,7 @@ class LogReader:
         """Return some of the next lines, in order, without newlines. The list is empty if there is no new line."""
         self._look()
         while self._held:
-            # `_look` is called before the read: a file that has a successor is complete, so its end is final.
+            # `_look` has opened newer files before this read. If there is one, this file is complete: its end is final.
             data = os.pread(self._held[0].fd, _BLOCK_BYTES, self._position)
             if data:
                 self._position += len(data)
@@ -131,8 +131,8 @@ class LogReader:
         if newest.identity in places:
             newer = files[places.index(newest.identity) + 1 :]
         else:
-            # The newest known file is gone. Older ones may still exist if it was removed by hand. Renaming keeps the
-            # time of the last write, and the current newest file is newer in any case.
+            # The newest known file is gone: rotated away, or removed by hand. Later files are recognised by the time of
+            # their last write, which rotation does not change. The file with number 0 is a later one in any case.
             written_ns = os.fstat(newest.fd).st_mtime_ns
             newer = [f for f in files if f.number == 0 or os.fstat(f.fd).st_mtime_ns >= written_ns]
             if newer:

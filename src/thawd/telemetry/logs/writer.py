@@ -17,14 +17,15 @@ from pathlib import Path
 from thawd.telemetry.console import complain
 
 FLUSH_S = 0.05
-# If more than this is unwritten, writers wait for the next flush. This limits a log to 20 MB a second.
+# If more than this is unwritten, the platform reads no further output of the log's environments until the next flush.
+# This limits a log to 20 MB a second.
 MAX_PENDING_BYTES = 1 << 20
-KEPT_FILES = 3
+KEPT_FILES = 3  # rotated files of a log, besides the newest file
 MAX_LINE_BYTES = 256 * 1024  # CloudWatch's limit for one event
 
 
 class FunctionLog:
-    """The log file of one function.
+    """The log of one log group: the log of one function, or of the functions that share the group.
 
     Lines that cannot be written, for example because the disk is full, are dropped with one message on standard error:
     an invocation must not fail because its log cannot be stored.
@@ -51,7 +52,7 @@ class FunctionLog:
         self._add(b"%s%s\n" % (prefix, lines.replace(b"\n", b"\n" + prefix)))
 
     def is_full(self) -> bool:
-        """Return whether writers should wait for the next flush."""
+        """Return whether callers should add no lines until the next flush; see `when_flushed`."""
         return self._pending_bytes > MAX_PENDING_BYTES
 
     def when_flushed(self, proceed: Callable[[], None]) -> None:
