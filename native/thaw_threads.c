@@ -11,7 +11,7 @@
 #define RSEQ_BYTES 32
 #define ROBUST_BYTES 24  // sizeof(struct robust_list_head)
 #define ROBUST_MOST 2048 // ROBUST_LIST_LIMIT of the kernel
-// A thread starts on its own stack, below its signal frame, in memory that is not read again.
+// A new thread first runs on its own stack, this many bytes below its signal frame. Nothing reads that memory later.
 #define BELOW_CONTEXT 1024
 
 static uint32_t reading; // number of threads that still read the tables

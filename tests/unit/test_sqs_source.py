@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from thawd.control.mapping_records import SourceMapping
+from thawd.control.event_source_mapping_records import SourceMapping
 from thawd.errors import ResourceNotFoundException, TooManyRequestsException
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function

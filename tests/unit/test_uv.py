@@ -249,6 +249,14 @@ def test_variables_of_pip_in_the_words_of_uv(tmp_path: Path) -> None:
     }
 
 
+def test_a_password_in_the_url_of_constraints_is_not_put_on_a_command_line(tmp_path: Path) -> None:
+    url = {"PIP_CONFIG_FILE": os.devnull, "PIP_CONSTRAINT": "https://me:secret@a.example/constraints.txt"}
+    reason = settings_of(tmp_path, url)[2]
+    assert reason is not None
+    assert "secret" not in reason
+    assert "constraint is a URL" in reason
+
+
 @needs_uv
 def test_uv_goes_without_a_cache_where_none_can_be_made(tmp_path: Path) -> None:
     file = tmp_path / "file"

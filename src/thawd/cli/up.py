@@ -38,7 +38,8 @@ from thawd.system import threads
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path),
-    help='For scripts: write {"url": …, "pid": …} into this file when the server is ready.',
+    help='For scripts: write {"url": …, "pid": …} into this file once the port answers. --ready-when can delay this '
+    "until all functions are published.",
 )
 @click.option(
     "--ready-when",

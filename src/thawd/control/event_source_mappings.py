@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import msgspec
 
 from thawd.control import paging
+from thawd.control.event_source_mapping_records import UNPROCESSED, SourceMapping, declared_mapping
 from thawd.control.function_records import Parameters
-from thawd.control.mapping_records import UNPROCESSED, SourceMapping, declared_mapping
 from thawd.control.names import function_arn, parse_function
 from thawd.control.registry import Registry
 from thawd.errors import (

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 
+from thawd.control.event_source_mapping_records import SourceMapping
 from thawd.control.function_records import Family, VersionRecord, decode, encode
-from thawd.control.mapping_records import SourceMapping
 from thawd.control.names import not_found
 from thawd.errors import PreconditionFailedException, ResourceConflictException, StoreError
 from thawd.resources import LATEST

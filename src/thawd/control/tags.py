@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from thawd.control.event_source_mapping_records import SourceMapping
 from thawd.control.function_records import Family, Parameters
-from thawd.control.mapping_records import SourceMapping
 from thawd.control.names import parse_function
 from thawd.control.registry import Registry
 from thawd.errors import (

@@ -107,6 +107,8 @@ def uv_settings(environ: Mapping[str, str]) -> UvSettings:
             settings.variables[_VARIABLES[name]] = _value(name, value)
         elif name not in _WITHOUT_EFFECT:
             settings.why_pip = f"uv has no setting for pip's setting {name}"
+    if "://" in options.get("constraint", ""):
+        settings.why_pip = "pip's setting constraint is a URL, and its password would be on uv's command line"
     if "," in options.get("find-links", ""):
         settings.why_pip = "uv cannot use a location that contains a comma (pip's setting find-links)"
     if "--no-cache" not in settings.arguments and not _can_cache(environ):

@@ -2,7 +2,8 @@
 
 Joining delays no request that could begin: an environment that is available takes all requests that wait, up to the
 size of a batch. Only the start of a further environment may be delayed, by the window (``window_ms`` of the option
-``batch``): while other environments run or start, a batch that is not full waits so long for more requests.
+``batch``): while other environments run or start, a batch that is not full waits up to that long for more
+requests.
 """
 
 from __future__ import annotations

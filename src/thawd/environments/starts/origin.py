@@ -1,4 +1,4 @@
-"""What the environments of a version are started from (an image, a template or nothing), and why they start no faster.
+"""What the environments of a version are started from (an image, a template or nothing), and why not faster.
 
 An environment is thawed from an image, forked from a template, or else started cold; the first is the fastest.
 """

@@ -1,4 +1,4 @@
-"""Carries out the operations of the control plane: each, by its name, by a method of a class in `thawd.control`."""
+"""Maps the name of each control-plane operation to the method in `thawd.control` that carries it out, and calls it."""
 
 from __future__ import annotations
 

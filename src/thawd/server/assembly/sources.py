@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from thawd.config import Settings
+from thawd.control.event_source_mapping_records import SourceMapping
 from thawd.control.event_source_mappings import Mappings
-from thawd.control.mapping_records import SourceMapping
 from thawd.control.registry import Registry
 from thawd.errors import ResourceConflictException, ResourceNotFoundException, StoreError
 from thawd.grammar.schedule_expressions import utc_text

@@ -1,12 +1,14 @@
-"""Checks one file of a bucket: whether it is an object, is complete, and differs from its record, and its ETag.
+"""Checks one file of a bucket: whether it is an object, whether it is complete, and whether it differs from its record.
+
+Also computes its ETag.
 
 All functions here block, so they are called on threads. They change no object, and use neither events nor the catalog.
 
 A file is complete when no process has it open for writing. Linux can tell: it refuses a read lease (fcntl(2),
 "Leases") with EAGAIN while a process has the file open or mapped for writing. If file leases do not work (another
 owner, a network file system), a file counts as complete after it has not changed for a while. In both cases, more than
-one tick of the file system's clock must have passed since the file's last change, so that a later write changes its
-times.
+one tick of the file system's clock must have passed since the file's last change, so that any later write shows in
+its times.
 """
 # Keys and paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH108, PTH116, PTH118

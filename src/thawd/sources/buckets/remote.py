@@ -225,7 +225,7 @@ class RemoteBucketWatcher:
     def _complain(self, error: str) -> None:
         """Log an error. The same error is logged only once until it has ended."""
         self._complaint = error
-        self._reports.say(f"{error}. It is tried again every {self._bucket.poll_s:g} s; no event is lost")
+        self._reports.say(f"{error}. The listing is tried again every {self._bucket.poll_s:g} s; no event is lost")
 
     def _relieve(self) -> None:
         self._complaint = ""

@@ -6,7 +6,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from thawd.control.mapping_records import UNPROCESSED
+from thawd.control.event_source_mapping_records import UNPROCESSED
 from thawd.sources.sqs.client import MOST_AT_ONCE, RawMessage
 
 

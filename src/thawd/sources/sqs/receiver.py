@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from thawd.control.mapping_records import UNPROCESSED
+from thawd.control.event_source_mapping_records import UNPROCESSED
 from thawd.errors import NoThreadError
 from thawd.sources.sqs.batch import Batch, Batching, ReceivedMessage, SourceProgress
 from thawd.sources.sqs.client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, RawMessage, SourceError, SqsQueue

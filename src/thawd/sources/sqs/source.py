@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from thawd.control.mapping_records import UNPROCESSED, SourceMapping
+from thawd.control.event_source_mapping_records import UNPROCESSED, SourceMapping
 from thawd.errors import ResourceNotFoundException, ThawdError
 from thawd.grammar import queue_names
 from thawd.grammar.event_patterns import Pattern

@@ -65,8 +65,8 @@ class Outbox:
                     (function, DELIVERING, at, limit + len(of)),
                 )
                 fresh = [row[0] for row in rows if row[0] not in of]
-                # The function with the fewest leases comes first, so that a destination that is down cannot hold up the
-                # outcomes of other functions.
+                # Each outcome counts the leases that its function holds and the function's outcomes before it here. The
+                # lowest counts come first, so that a destination that is down cannot hold up other functions.
                 due += [(len(of) + place, turns.get(function, 0), number) for place, number in enumerate(fresh)]
             return [_read(connection, number) for _, _, number in sorted(due)[:limit]]
 
