@@ -38,7 +38,7 @@ from thawd.system import threads
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path),
-    help='For scripts: write {"url": …, "pid": …} into this file once the functions are published and the port answers.',
+    help='For scripts: write {"url": …, "pid": …} into this file once functions are published and the port answers.',
 )
 @click.option("--aws", "local_aws", is_flag=True, help="Also serve S3, DynamoDB, SQS and others, emulated by moto.")
 @click.option("--aws-real", "real_aws", is_flag=True, help="Functions use AWS itself, with your credentials.")
