@@ -123,6 +123,36 @@ async def test_at_the_limit_the_version_that_was_invoked_longest_ago_loses_its_s
     assert len(parked(machine)) == 3
 
 
+async def test_a_version_for_whose_spare_there_is_no_room_takes_none_from_another_version() -> None:
+    machine = house(spares=1, max_environments=3)
+    first, second = machine.pool("first"), machine.pool("second")
+    first.release(await within(ask(first)))
+    await turns()
+    (spare,) = parked(machine)
+    second.release(await within(ask(second)))  # with it, the machine is full: two environments and a spare
+    await turns()
+    assert not spare.was_killed.is_set()
+    assert parked(machine) == [spare]
+
+
+@pytest.mark.parametrize("error", [OSError("no process"), RuntimeError("a mistake")])
+async def test_a_spare_that_cannot_be_started_harms_nobody(error: Exception) -> None:
+    machine = house()
+
+    async def fail(version: object) -> FakeEnvironment:
+        raise error
+
+    machine.room.spares._park = fail  # type: ignore[assignment]
+    pool = machine.pool()
+    pool.release(await within(ask(pool)))
+    await turns()
+    pool.release(await within(ask(pool)))
+    pool.retire()
+    await turns()
+    machine.assert_nothing_leaked(pool)
+    assert machine.room.spares._not_before_s == {}
+
+
 @pytest.mark.parametrize("when", ["parked", "taken"])
 async def test_a_spare_that_dies_costs_no_request(when: str) -> None:
     machine = house()

@@ -169,8 +169,7 @@ class Cores:
     Args:
         find_capacity: returns the number of cores for environments, millicores; None: every request begins immediately.
         read_usage: returns the usage of an environment's process; None if it cannot be measured.
-
-        is_runnable: whether a thread of an environment's process runs or waits for a core.
+        is_runnable: returns whether a thread of an environment's process runs or waits for a core.
 
     Attributes:
         load: load of everything that runs or starts now, millicores.

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from thawd.environments.environment import Environment
 from thawd.environments.version import Version
-from thawd.errors import ServiceException
 
 # How long after a spare of a version could not be started another one may be tried.
 _AGAIN_S = 60.0
@@ -72,13 +71,13 @@ class Spares:
             return
         if owner in self._not_before_s and time.monotonic() < self._not_before_s[owner]:
             return
-        if len(self._held) + len(self._parking) >= self.limit:
-            if not self._held:
-                return
+        is_full = len(self._held) + len(self._parking) >= self.limit
+        if (is_full and not self._held) or not owner.reserve_spare():
+            return
+        if is_full:
             self.drop(next(iter(self._held)))
-        if owner.reserve_spare():
-            self._parking.add(owner)
-            spawn_task(self._make(owner))
+        self._parking.add(owner)
+        spawn_task(self._make(owner))
 
     def take(self, owner: Owner) -> Environment | None:
         """Remove the spare of `owner` and return it; it becomes an environment in the room that it has."""
@@ -107,12 +106,13 @@ class Spares:
             # The invocation that has just ended still has to be answered: let that go first.
             await asyncio.sleep(0)
             spare = await self._park(owner.version)
-        except (OSError, ServiceException):
-            pass  # a spare is never necessary, and there will be another occasion
+        except Exception:
+            pass
         finally:
             self._parking.discard(owner)
             if spare is None or spare.ended.is_set():
-                self._not_before_s[owner] = time.monotonic() + _AGAIN_S
+                if not owner.retired:  # a retired version must not be remembered
+                    self._not_before_s[owner] = time.monotonic() + _AGAIN_S
                 owner.release_spare()
         if spare is None or spare.ended.is_set():
             return

@@ -152,14 +152,15 @@ class Spawner:
             OSError: the machine could not start a process.
         """
         origin = self.origin(version)
-        if origin.frozen is None or origin.spare_refused is not None or origin.renewing:
+        frozen = origin.frozen
+        if frozen is None or origin.spare_refused is not None or origin.renewing:
             return None
         try:
-            return await self._starter.park(version, origin.frozen.thawable)
+            return await self._starter.park(version, frozen.thawable)
         except SpareRefusedError as error:
             origin.spare_refused = str(error)
         except ThawFailedError as error:
-            self._thaw_failed(origin, origin.frozen, error)
+            self._thaw_failed(origin, frozen, error)
         return None
 
     async def start(
