@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import resource
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,19 @@ def test_an_environment_killed_while_it_is_idle_is_known_to_be_unusable_at_once(
             assert environment.child is not None
             os.kill(environment.child.pid, signal.SIGKILL)
             await within(environment.ended.wait())
+
+    claim(work)
+
+
+def test_an_idle_environment_keeps_no_answer_in_memory(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with platform(tmp_path, "def handler(e, c): return 'x' * 1000000", snapshot=False) as made:
+            environment = await within(made.spawner.start(made.version))
+            body = (await within(environment.invoke(invocation(), init_ms=None))).payload
+            assert len(body) == 1_000_002
+            await asyncio.sleep(0)  # the loop itself holds the answer until the turn in which it came has ended
+            holders = [type(each).__name__ for each in gc.get_referrers(body)]
+            assert holders == []
 
     claim(work)
 

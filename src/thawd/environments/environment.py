@@ -233,7 +233,7 @@ class Environment:
             answers = [self._failure(invocation, ended.status) for invocation in invocations]
         finally:
             timer.cancel()
-            self._answer = None
+            self._answer, self._answers = None, []  # an idle environment keeps no answer in memory
             self.busy_since = None
             self._end_stream()
         self._output.drain()
