@@ -10,7 +10,6 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
