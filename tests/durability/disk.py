@@ -28,7 +28,7 @@ SECTOR_BYTES = 512
 PAGE_BYTES = 4096
 UNLIMITED = -1
 MILLION = 1_000_000
-_FIELDS = (
+FIELDS = (
     "sequence",
     "fail_sync",
     "sync_failures",
@@ -93,9 +93,9 @@ class FaultyDisk:
         undo = aside / "undo"
         undo.mkdir(parents=True, exist_ok=True)
         path = aside / "control"
-        path.write_bytes(bytes(8 * len(_FIELDS)))
+        path.write_bytes(bytes(8 * len(FIELDS)))
         with path.open("r+b") as file:
-            self.__dict__["_map"] = mmap.mmap(file.fileno(), 8 * len(_FIELDS))
+            self.__dict__["_map"] = mmap.mmap(file.fileno(), 8 * len(FIELDS))
         self.__dict__["_folder"] = folder.resolve()
         self.__dict__["_undo"] = undo
         self.__dict__["environ"] = {
@@ -108,13 +108,13 @@ class FaultyDisk:
         self.random = seed
 
     def __getattr__(self, name: str) -> int:
-        if name not in _FIELDS:
+        if name not in FIELDS:
             raise AttributeError(name)
-        value: int = struct.unpack_from("<q", self._map, 8 * _FIELDS.index(name))[0]
+        value: int = struct.unpack_from("<q", self._map, 8 * FIELDS.index(name))[0]
         return value
 
     def __setattr__(self, name: str, value: int) -> None:
-        struct.pack_into("<q", self._map, 8 * _FIELDS.index(name), value)
+        struct.pack_into("<q", self._map, 8 * FIELDS.index(name), value)
 
     def heal(self) -> None:
         """Make the disk work without faults."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from thawd.errors import NothingStored, StoreError, StoreFullError
+from thawd.stores import write_ahead_log
 from thawd.system import folders
 
 # Source: SQLite file format, "The Database Header": offset 0, 16 bytes.
@@ -61,6 +62,9 @@ def open_writer(
     except sqlite3.Error as error:
         connection.close()
         raise explain(path, error) from error
+    except OSError as error:
+        connection.close()
+        raise unusable(path, error) from error
     except StoreError:
         connection.close()
         raise
@@ -190,7 +194,9 @@ def _make(path: Path) -> None:
     """
     with contextlib.suppress(FileExistsError, PermissionError):  # SQLite will report a missing permission
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        with contextlib.suppress(PermissionError):
+    # A file that is still empty may be left over from a process that could not sync the folder.
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        if path.stat().st_size == 0:
             folders.sync(path.parent)
 
 
@@ -250,6 +256,7 @@ def _migrate(connection: sqlite3.Connection, path: Path, *, migrations: Sequence
     # and not at the first write. The version is read under the lock, because another process may just have migrated it.
     connection.execute("BEGIN IMMEDIATE")
     try:
+        write_ahead_log.write_again(path)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version < len(migrations):
             for script in migrations[version:]:
@@ -258,7 +265,7 @@ def _migrate(connection: sqlite3.Connection, path: Path, *, migrations: Sequence
             connection.execute(f"PRAGMA application_id={application_id}")
             connection.execute(f"PRAGMA user_version={len(migrations)}")
         connection.execute("COMMIT")
-    except sqlite3.Error:
+    except (sqlite3.Error, OSError):
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise

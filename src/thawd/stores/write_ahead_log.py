@@ -1,0 +1,58 @@
+"""Makes the content of a write-ahead log durable when a file is opened that a process left without closing it.
+
+If a sync of the log fails, Linux keeps the written pages in memory, but counts them as clean: no later sync writes them
+to the disk. As long as the process runs, this does no harm, because SQLite writes its next transaction over the one
+that failed. But if the process ends, the next one finds the transaction in the log, takes it for a committed one and
+appends to it. Each of its own syncs succeeds, and yet after a power cut the log ends where the failed transaction
+began. Source: sqlite.org/walformat.html; "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+# Source: sqlite.org/walformat.html, "The WAL File": all numbers are big-endian.
+_HEADER = struct.Struct(">4s4sI4s8s8s")  # magic, format, page size, checkpoint number, salts, checksum
+_FRAME_HEADER = struct.Struct(">II8s8s")  # page number, pages in the file, salts, checksum
+_PORTION_BYTES = 1024 * 1024
+
+
+def write_again(path: Path) -> None:
+    """Write the frames in the log of the SQLite file `path` again, unchanged, and sync the log.
+
+    Nobody else may write to the log meanwhile: call this inside of a write transaction that has not written anything.
+    The cost depends on the frames that are in the log, which is removed when a file is closed.
+
+    Raises:
+        OSError: the log cannot be read, written or synced.
+    """
+    try:
+        fd = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        end = _end_of_frames(fd)
+        at = 0
+        while at < end:
+            portion = os.pread(fd, min(_PORTION_BYTES, end - at), at)
+            at += os.pwrite(fd, portion, at)
+        if end:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _end_of_frames(fd: int) -> int:
+    """Return the offset behind the last frame of the current log. Frames of an older log have other salts."""
+    head = os.pread(fd, _HEADER.size, 0)
+    if len(head) < _HEADER.size:
+        return 0
+    _, _, page_bytes, _, salts, _ = _HEADER.unpack(head)
+    end = _HEADER.size
+    while True:
+        frame = os.pread(fd, _FRAME_HEADER.size, end)
+        if len(frame) < _FRAME_HEADER.size or _FRAME_HEADER.unpack(frame)[2] != salts:
+            return end
+        end += _FRAME_HEADER.size + page_bytes
