@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tarfile
+import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests.durability.disk import FaultyDisk
 from tests.integration.conftest import Project, eventually
 
 EARLIER = sorted(Path(__file__).parent.glob("*.tar.xz"))
@@ -25,8 +27,11 @@ def test_everything_an_earlier_version_held_is_taken_over(tmp_path: Path, archiv
         lines = project.command("table", "rows", "--format", "jsonl").stdout.splitlines()
         return {item["_key"]: item for item in map(json.loads, lines)}
 
-    # When this version serves the project
-    with project.up() as running:
+    # When this version serves the project, a minute after the server was killed: events grow too old in six hours
+    clock = FaultyDisk(tmp_path / "no files", tmp_path / "aside", seed=1)
+    killed_s = (tmp_path / "project" / ".thawd" / "thawd.db-wal").stat().st_mtime
+    clock.clock_offset_ns = int((killed_s + 60 - time.time()) * 1e9)
+    with project.up(environ=clock.environ) as running:
         # Then functions made through the API answer as before, by version, by alias and with the newest code
         functions = running.client()
         assert running.invoke("made", 1) == (["blue", "$LATEST", 1], None)
