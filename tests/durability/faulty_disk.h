@@ -15,13 +15,13 @@ enum { UNLIMITED = -1, PPM = 1000000, MAGIC = 0x4b534944 };
 // Read and written by disk.py, which knows the order of the fields.
 struct control {
     _Atomic int64_t sequence;        // of changes
-    _Atomic int64_t fail_sync;       // the so-manieth sync from now fails; 0: none
+    _Atomic int64_t fail_sync;       // the nth sync from now fails; 0: none
     _Atomic int64_t sync_failures;   // so many of a million syncs of files fail
     _Atomic int64_t short_writes;    // so many of a million writes are cut short
     _Atomic int64_t refuse_writes;   // so many writes from now find no space
     _Atomic int64_t free_bytes;      // UNLIMITED, or what is left
     _Atomic int64_t clock_offset_ns; // added to the clock of the day
-    _Atomic int64_t die_before_sync; // the so-manieth sync from now kills the process; 0: none
+    _Atomic int64_t die_before_sync; // the nth sync from now kills the process; 0: none
     _Atomic int64_t die_after_sync;  // likewise, once it is done
     _Atomic int64_t random;          // state of the generator
     _Atomic int64_t syncs;           // done

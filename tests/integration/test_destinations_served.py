@@ -136,7 +136,8 @@ def test_the_next_function_is_told_exactly_once_though_the_server_is_killed_agai
         def left() -> int:
             """Count from a single status document: events move from one count, and from one function, to another."""
             functions = running.status()["functions"]
-            return sum(int(functions[name][state]) for name in ("first", "next") for state in ("queued", "leased"))
+            states = ("queued", "leased", "delivering")
+            return sum(int(functions[name][state]) for name in ("first", "next") for state in states)
 
         eventually(lambda: left() == 0, what="an empty queue")
     found = [row["n"] for row in project.rows("out").values()]
