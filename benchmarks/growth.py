@@ -1,6 +1,10 @@
-"""What freeze and thaw cost as a process grows: prints a table in Markdown for the docs. It has no bounds.
+"""What freeze and thaw cost as a process grows, and a server as it has more: tables in Markdown for the docs.
 
-    python -m benchmarks.growth
+    python -m benchmarks.growth             # both
+    python -m benchmarks.growth process     # only freeze and thaw
+    python -m benchmarks.growth server      # only the server: functions, versions, objects (`benchmarks.growth_server`)
+
+It has no bounds. The rest of this docstring describes the measurements of the process.
 
 What: heap from 10 MB to 4 GB, threads from 1 to 64, mappings from 100 to 20,000; only one of them varies at a time. The
 table shows for each size the freeze, the restore step, the time from exec to the end of the first pass over the heap,
@@ -17,7 +21,7 @@ import statistics
 import sys
 from dataclasses import dataclass
 
-from benchmarks import engine_models
+from benchmarks import engine_models, growth_server
 from benchmarks.engine_models import Workload
 from benchmarks.engine_processes import started
 from benchmarks.engine_starts import Start, median, start
@@ -101,6 +105,11 @@ def measure(size: Size) -> Row:
 
 
 if __name__ == "__main__":
-    print(HEAD)
-    for each in sizes():
-        print(measure(each).markdown(), flush=True)
+    wanted = sys.argv[1:] or ["process", "server"]
+    if "process" in wanted:
+        print(HEAD)
+        for each in sizes():
+            print(measure(each).markdown(), flush=True)
+    if "server" in wanted:
+        for line in growth_server.tables():
+            print(line, flush=True)

@@ -99,7 +99,8 @@ def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
                 (folder / path).chmod(0o755)
         ready = folder / "ready.json"
         command = [sys.executable, "-m", "thawd", "up", "--config", str(folder / "thawd.toml")]
-        with _process([*command, "--port", "0", "--ready-file", str(ready)], folder / "server.log") as process:
+        command += ["--port", "0", "--ready-file", str(ready), "--ready-when", "published"]
+        with _process(command, folder / "server.log") as process:
             announced = await_ready(ready, process, folder / "server.log")
             yield Served(announced["url"], announced["pid"], folder)
 

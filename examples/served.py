@@ -145,7 +145,7 @@ def serving(config: Path, *arguments: str, environment: dict[str, str] | None = 
         command = [sys.executable, "-m", "thawd", "up", "--config", str(config), "--port", "0", *arguments]
         with (folder / "server.log").open("wb") as log:
             process = subprocess.Popen(
-                [*command, "--ready-file", str(ready)],
+                [*command, "--ready-file", str(ready), "--ready-when", "published"],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**inherited, "THAWD_DATA": str(data), **(environment or {})},

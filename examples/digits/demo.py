@@ -189,7 +189,7 @@ def running(screen: Screen) -> Iterator[Server]:
     first = not PACKAGES.exists()
     with tempfile.TemporaryDirectory(prefix="thawd-demo-") as name:
         ready, log = Path(name) / "ready.json", Path(name) / "thawd.log"
-        command = [*thawd("up"), "--port", "0", "--ready-file", str(ready)]
+        command = [*thawd("up"), "--port", "0", "--ready-file", str(ready), "--ready-when", "published"]
         with log.open("wb") as output:
             # A separate session: Ctrl-C reaches only the demo, which then shuts the server down in order.
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)

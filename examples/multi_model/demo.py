@@ -216,7 +216,8 @@ def running() -> Iterator[Server]:
             shutil.rmtree(path)
     with tempfile.TemporaryDirectory(prefix="thawd-demo-") as name:
         ready, log = Path(name) / "ready.json", Path(name) / "thawd.log"
-        command = [sys.executable, "-m", "thawd", "up", "--aws", "--port", "0", "--ready-file", str(ready)]
+        command = [sys.executable, "-m", "thawd", "up", "--aws", "--port", "0"]
+        command += ["--ready-file", str(ready), "--ready-when", "published"]
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("THAWD_", "AWS_"))}
         # `single` is created through the API, so its runtime has one of Lambda's names. That name stands for this
         # interpreter, which has the packages.

@@ -177,7 +177,8 @@ def test_new_code_whose_init_fails_is_what_callers_meet(aws: Lambda) -> None:
 def test_an_update_during_an_update_is_a_conflict(aws: Lambda) -> None:
     gate = aws.running.project.root / "gate-of-init"
     slow = zipped(app__py=f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n" + HANDLER)
-    name = aws.create(Timeout=30)
+    # With SnapStart, an update runs init, which waits here.
+    name = aws.create(Timeout=30, SnapStart={"ApplyOn": "PublishedVersions"})
     aws.client.update_function_code(FunctionName=name, ZipFile=slow)
     refused: list[str] = []
     for change in (

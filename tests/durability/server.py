@@ -92,7 +92,7 @@ class Server:
         self._ready.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self._process = prestarted.Popen(
-                [sys.executable, "-m", "thawd", "up", "--ready-file", str(self._ready)],
+                [sys.executable, "-m", "thawd", "up", "--ready-file", str(self._ready), "--ready-when", "published"],
                 cwd=self.root,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -184,11 +184,14 @@ class Project:
     def up(
         self, *arguments: str, environ: dict[str, str] | None = None, python: str = sys.executable, **kwargs: Any
     ) -> Iterator[Running]:
-        """Run a server for this project. At the end, stop it and check that it leaves no process behind."""
+        """Run a server for this project. At the end, stop it and check that it leaves no process behind.
+
+        When this returns, all functions are published, except with the arguments ``--ready-when answering``.
+        """
         ready = self.root / "ready.json"
         ready.unlink(missing_ok=True)
         process = prestarted.Popen(
-            [python, "-m", "thawd", "up", "--ready-file", str(ready), *arguments],
+            [python, "-m", "thawd", "up", "--ready-file", str(ready), "--ready-when", "published", *arguments],
             cwd=self.root,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -212,7 +215,8 @@ class Project:
                 reader.join()
                 raise AssertionError("the server did not start:\n" + "\n".join(running.output))
             running.url = json.loads(ready.read_text())["url"]
-            eventually(lambda: any("Ctrl-C stops" in line for line in running.output), what="what it says at the start")
+            if "answering" not in arguments:
+                running.until_said("Ctrl-C stops")
             yield running
             if process.poll() is None:
                 process.terminate()

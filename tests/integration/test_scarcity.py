@@ -70,7 +70,7 @@ def start(project: Project, *, threads: int = 1000, address_space: int | None = 
     limit = "unlimited" if address_space is None else str(address_space >> 10)
     return subprocess.Popen(
         ["sh", "-c", f'ulimit -v {limit}; exec "$@"', "sh"]
-        + [sys.executable, "-m", "thawd", "up", "--ready-file", "ready.json"],
+        + [sys.executable, "-m", "thawd", "up", "--ready-file", "ready.json", "--ready-when", "published"],
         cwd=project.root,
         env=environ(project, threads),
         stdout=subprocess.PIPE,

@@ -232,7 +232,9 @@ def test_a_stop_during_a_long_start_ends_at_once(echo: Project) -> None:
     echo.code("import time\ntime.sleep(100)\n")
     ready = echo.root / "ready.json"
     process = subprocess.Popen(
-        [sys.executable, "-m", "thawd", "up", "--ready-file", str(ready)], cwd=echo.root, stdout=subprocess.DEVNULL
+        [sys.executable, "-m", "thawd", "up", "--ready-file", str(ready), "--ready-when", "published"],
+        cwd=echo.root,
+        stdout=subprocess.DEVNULL,
     )
     eventually(lambda: processes_of(echo.data), what="the function's init")
     process.terminate()

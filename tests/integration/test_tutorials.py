@@ -41,7 +41,7 @@ def as_typed(command: str, *, port: int, log: Path) -> str:
         return "true"
     if command.startswith("thawd up"):
         ready = log.with_suffix(".ready")
-        started = f"({command} --ready-file {ready} > {log} 2>&1; touch {ready}) < /dev/null &"
+        started = f"({command} --ready-file {ready} --ready-when published > {log} 2>&1; touch {ready}) < /dev/null &"
         # The page shows what the server prints after it has begun to listen, but not the lines about the machine before
         # that.
         return (

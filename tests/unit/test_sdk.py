@@ -119,9 +119,9 @@ def test_no_boto3_beside_thawd_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path
         raise sdk.PackageNotFoundError(name)
 
     monkeypatch.setattr(sdk, "distribution", missing)
-    sdk._closure.cache_clear()
+    for cached in (sdk._closure, sdk._offer):
+        monkeypatch.setattr(sdk, cached.__name__, cached.__wrapped__)
     offered = sdk.boto3_for((3, 11))
-    sdk._closure.cache_clear()
     code = "try:\n import boto3\nexcept ImportError as e:\n print(e, '-', sdk.hint(e))"
     said, errors = run(sys.executable, tmp_path / "own", code, offered=offered)
     assert said.startswith("No module named 'boto3' - boto3 is neither in the function's code"), errors

@@ -38,7 +38,16 @@ from thawd.system import threads
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path),
-    help='For scripts: write {"url": …, "pid": …} into this file once functions are published and the port answers.',
+    help='For scripts: write {"url": …, "pid": …} into this file once the port answers. --ready-when can delay this '
+    "until all functions are published.",
+)
+@click.option(
+    "--ready-when",
+    type=click.Choice(["answering", "published"]),
+    default="answering",
+    show_default=True,
+    help="When to write the ready file: when the port answers (a request for a function that is not yet published "
+    "waits for that function), or when all functions have been published and event sources run.",
 )
 @click.option("--aws", "local_aws", is_flag=True, help="Also serve S3, DynamoDB, SQS and others, emulated by moto.")
 @click.option("--aws-real", "real_aws", is_flag=True, help="Functions use AWS itself, with your credentials.")
@@ -49,6 +58,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     user: str | None,
     watch: bool,
     ready_file: Path | None,
+    ready_when: str,
     local_aws: bool,
     real_aws: bool,
 ) -> None:
@@ -62,6 +72,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
         try:
             from thawd import config
             from thawd.server import serving
+            from thawd.server.ready_file import ReadyFile
             from thawd.stores import threads as store_threads
         except (ImportError, MemoryError) as error:
             if (scarcity := threads.scarcity(error)) is None:
@@ -83,7 +94,8 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     status = 0
     with sigpipe(signal.SIG_IGN):  # the server keeps running when the terminal or a client that it writes to closes
         try:
-            serving.run(settings, environ=environ, watch=watch, ready_file=ready_file, aws=mode)
+            ready = None if ready_file is None else ReadyFile(ready_file, after_publication=ready_when == "published")
+            serving.run(settings, environ=environ, watch=watch, ready=ready, aws=mode)
         except (ThawdError, OSError) as error:
             warn(str(error))
             status = EXIT_SCARCE if isinstance(error, ScarcityError) else EXIT_FAILED

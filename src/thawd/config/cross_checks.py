@@ -168,12 +168,14 @@ def required_environments(settings: Settings) -> int:
 
     If there are functions without reserved concurrency, they need at least one environment together.
     """
-    functions = settings.functions.values()
-    shared = [function for function in functions if function.reserved_concurrency is None]
-    aside = sum(
-        max(f.reserved_concurrency or 0, settings.most_provisioned(f.name)) for f in functions if f not in shared
-    )
-    return aside + max(1 if shared else 0, sum(settings.most_provisioned(function.name) for function in shared))
+    aside = shared_provisioned = has_shared = 0
+    for name, function in settings.functions.items():
+        if function.reserved_concurrency is None:
+            has_shared = 1
+            shared_provisioned += settings.most_provisioned(name)
+        else:
+            aside += max(function.reserved_concurrency, settings.most_provisioned(name))
+    return aside + max(has_shared, shared_provisioned)
 
 
 def _check_budget(settings: Settings, findings: Findings) -> None:

@@ -33,7 +33,8 @@ def _check_sources(settings: Settings, findings: Findings) -> None:
 def _check_data(settings: Settings, findings: Findings) -> None:
     data = settings.server.data
     _check_place(("server", "data"), data, findings, wanted="a folder")
-    held = [name for name, function in settings.functions.items() if _holds(data, function.code)]
+    real = _real(data)
+    held = [name for name, function in settings.functions.items() if _real(function.code).is_relative_to(real)]
     if held:
         found = f"a folder that contains the code of {', '.join(held)}"
         findings.add(("server", "data"), found=found, allowed="a folder without code in it")

@@ -6,7 +6,6 @@ in the file.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import os
@@ -25,6 +24,7 @@ from thawd.control.function_records import (
     new_revision,
     now_text,
 )
+from thawd.control.publication_line import PublicationLine
 from thawd.control.registry import Registry
 from thawd.environments.version import Version
 from thawd.errors import unexpected
@@ -61,9 +61,13 @@ class DeclaredFunctions:
         self._publisher = publisher
         self._complain = complain
         self._say = say
+        self._functions: Mapping[str, Function] = {}
+        self._line = PublicationLine(self._publish_one)
+        self._retries = False
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """Replace the functions declared in thawd.toml."""
+        self._functions = functions
         for name, family in list(self._registry.families.items()):
             if family.declared and name not in functions:
                 family.versions.pop(LATEST, None)
@@ -72,9 +76,11 @@ class DeclaredFunctions:
                 elif not family.versions:
                     del self._registry.families[name]
         self._deployments.configure(functions)
-        for family in self._registry.families.values():
-            if not family.declared and family.name not in functions and not self._deployments.knows(family):
-                self._deployments.declare(family)
+        unknown = [
+            family
+            for family in self._registry.families.values()
+            if not family.declared and family.name not in functions and not self._deployments.knows(family)
+        ]
         for name, function in functions.items():
             if name not in self._registry.families:
                 self._registry.families[name] = Family(name, declared=True)
@@ -94,31 +100,54 @@ class DeclaredFunctions:
             elif old.function != function:
                 # As on Lambda: the new settings are shown immediately, and the version that still serves is Active.
                 family.versions[LATEST] = msgspec.structs.replace(old, function=function, update=_UPDATING)
-            self._deployments.declare(family)
+            unknown.append(family)
+        self._deployments.declare(*unknown)
 
-    async def publish(self, functions: Mapping[str, Function], *, retry: bool = False) -> None:
-        """Publish the functions that have changed, as many at a time as there are cores.
+    def begin(self, *, retry: bool = False) -> None:
+        """Begin to publish the declared functions that have changed, as many at a time as there are cores.
 
-        An error in publishing one function is reported and does not affect the others.
+        Functions that do not serve yet, or whose declaration has changed, come first. A request for a function that
+        waits takes it to the front. Each function is published as it is declared when its turn comes. An error in
+        publishing one function is reported and does not affect the others.
 
         Args:
-            functions: as declared, by name.
             retry: whether to publish again unchanged functions whose init or priming event failed last time.
         """
-        slots = asyncio.Semaphore(os.cpu_count() or 1)
+        self._retries = retry or (self._retries and not self._line.is_empty)
+        settled = {name: self._is_settled(name) for name in self._functions}
+        self._line.put(sorted(self._functions, key=settled.__getitem__))
 
-        async def publish_one(function: Function) -> None:
-            candidate = Candidate(function, source=function, keeps_old=True, retries=retry, begin=self._begin)
-            async with slots:
-                outcome = await self._publisher.publish(candidate)
-            try:
-                self._report(function, outcome)
-            except Exception as error:  # only this function's record is affected; the others continue
-                self._complain(f"thawd: the API may show {function.name} in an old state: {unexpected(error)}")
+    async def published(self) -> None:
+        """Wait until all declared functions are published, or could not be published."""
+        await self._line.drained()
 
-        async with asyncio.TaskGroup() as tasks:
-            for function in functions.values():
-                tasks.create_task(publish_one(function))
+    @property
+    def is_publishing(self) -> bool:
+        """Whether declared functions are being published, or wait for that."""
+        return not self._line.is_empty
+
+    def stop(self) -> None:
+        """Publish no more functions."""
+        self._line.stop()
+
+    def request(self, name: str) -> None:
+        """A request waits for the function `name`: publish it before the other functions."""
+        self._line.request(name)
+
+    def _is_settled(self, name: str) -> bool:
+        record = self._registry.families[name].versions[LATEST]
+        return record.state.state == "Active" and record.update.state != "InProgress"
+
+    async def _publish_one(self, name: str) -> None:
+        function = self._functions.get(name)
+        if function is None:
+            return  # it is no longer declared
+        candidate = Candidate(function, source=function, keeps_old=True, retries=self._retries, begin=self._begin)
+        outcome = await self._publisher.publish(candidate)
+        try:
+            self._report(function, outcome)
+        except Exception as error:  # only this function's record is affected; the others continue
+            self._complain(f"thawd: the API may show {name} in an old state: {unexpected(error)}")
 
     def _begin(self, version: Version) -> bool:
         """Record that a version is being published; False when its function is no longer declared."""

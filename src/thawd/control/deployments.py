@@ -94,10 +94,14 @@ class Deployments:
         self._configured = dict(functions)
         self._declare()
 
-    def declare(self, family: Family) -> None:
-        """Make a function known to the dispatcher, with its versions, aliases and provisioned concurrency."""
-        self._families[family.name] = family
+    def declare(self, *families: Family) -> None:
+        """Make functions known to the dispatcher, with their versions, aliases and provisioned concurrency."""
+        self._families.update((family.name, family) for family in families)
         self._declare()
+        for family in families:
+            self._declare_qualifiers(family)
+
+    def _declare_qualifiers(self, family: Family) -> None:
         latest = self._dispatcher.entry(family.name)
         if not family.declared and latest.pool is None:
             latest.wanted = self._wanted(family.name, LATEST)

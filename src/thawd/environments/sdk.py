@@ -62,9 +62,19 @@ def boto3_for(python: tuple[int, int]) -> str:
         python: major and minor version of the function's interpreter.
     """
     try:
-        closure = _closure(python)
+        return _offer(python)
     except PackageNotFoundError:
         return msgspec.json.encode({"missing": _MISSING}).decode()
+
+
+@functools.cache
+def _offer(python: tuple[int, int]) -> str:
+    """See `boto3_for`. Cached, because reading the metadata of all packages takes 10 ms.
+
+    Raises:
+        PackageNotFoundError: boto3, or a package that it needs, is not installed.
+    """
+    closure = _closure(python)
     for name, wanted in closure.items():
         needs = wanted.found.metadata["Requires-Python"]
         if not _meets(python, _COMPARISON.findall(needs or "")):

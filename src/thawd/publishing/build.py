@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -38,6 +39,9 @@ Progress = Callable[[str], None]
 
 # How long a virtual environment is kept after no version uses it. It is kept because making it again takes minutes.
 _ENVIRONMENT_UNUSED_S = 7 * 86_400.0
+
+# A search runs each interpreter, which takes 20 ms and more. So functions that are built one after the other share it.
+_SEARCH_VALID_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,23 @@ class _Executable:
     wrapper: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """A search for an interpreter.
+
+    Attributes:
+        task: the search.
+        until_s: until when its result may be used, ``time.monotonic()`` seconds.
+    """
+
+    task: asyncio.Task[Interpreter]
+    until_s: float
+
+
+def _has_failed(task: asyncio.Task[Interpreter]) -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
 class Builder:
     """Builds versions.
 
@@ -103,6 +124,7 @@ class Builder:
         self._environments = data / "environments"
         self._own = own
         self._generations = itertools.count(1)
+        self._searches: dict[tuple[str | None, Path], _Search] = {}
 
     async def build(
         self,
@@ -170,7 +192,7 @@ class Builder:
         """
         wanted = python_of(function, self.runtimes)
         with self.helped():
-            interpreter = await asyncio.to_thread(find_interpreter, wanted, folder=folder, environ=self._own)
+            interpreter = await self._found(wanted, folder)
             if function.requirements is None:
                 return interpreter
             try:
@@ -185,6 +207,25 @@ class Builder:
             except EnvironmentBuildError as error:
                 raise EnvironmentBuildError(f"functions.{function.name}: {error.message}") from error
         return Interpreter(path, interpreter.version)
+
+    async def _found(self, wanted: str | None, folder: Path) -> Interpreter:
+        """Return the interpreter that a ``python`` option names. Functions built within a few seconds share the search.
+
+        Raises:
+            EnvironmentBuildError: there is no working interpreter.
+        """
+        key, now_s = (wanted, folder), time.monotonic()
+        last = self._searches.get(key)
+        if last is None or (last.task.done() and (now_s > last.until_s or _has_failed(last.task))):
+            # A task, so that the search goes on for the others if one build is cancelled.
+            task = asyncio.get_running_loop().create_task(self._search(wanted, folder))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may await it
+            last = self._searches[key] = _Search(task, now_s + _SEARCH_VALID_S)
+        return await asyncio.shield(last.task)
+
+    async def _search(self, wanted: str | None, folder: Path) -> Interpreter:
+        with self.helped():
+            return await asyncio.to_thread(find_interpreter, wanted, folder=folder, environ=self._own)
 
     async def _own_program(self, function: Function, roots: tuple[Path, ...], folder: Path) -> _Executable:
         """Return what is executed for a function that runs Node or a program in its own code.
@@ -240,6 +281,7 @@ class Builder:
     def distrust(self) -> None:
         """Have each package checked again at its next build, because a function may have damaged its own code."""
         self._packages.distrust()
+        self._searches.clear()
 
     def clean(self, in_use: Collection[Version], *, keep: Callable[[], set[str]] = set) -> None:
         """Remove packages that no version uses, and virtual environments that no version has used for a week.

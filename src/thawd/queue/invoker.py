@@ -87,6 +87,8 @@ class AsyncInvoker:
         self._report = report
         self._reports = SayOnce(report)
         self._lanes: dict[str, Lane] = {}
+        self._declared: frozenset[str] = frozenset()
+        self._look_reports = SayOnce(report)
         self._tasks: asyncio.TaskGroup | None = None
         self._suspects = asyncio.Lock()
         self._per_function = PER_CPU * (os.cpu_count() or 1)
@@ -112,7 +114,7 @@ class AsyncInvoker:
         )
         now = clock.now()
         [event_id] = await self._queue.put([event], now=now)
-        lane = self._lanes.get(event.function)
+        lane = self._lane(event.function)
         if lane is not None:
             self._hand_over(lane, as_accepted(event, event_id, now))
 
@@ -127,25 +129,48 @@ class AsyncInvoker:
     def wake(self, functions: set[str]) -> None:
         """Make the lanes of these functions look for new events."""
         for name in functions:
-            lane = self._lanes.get(name)
+            lane = self._lane(name)
             if lane is not None:
                 lane.look()
 
     def declare(self, names: list[str]) -> None:
         """From now on, run the events of these functions only."""
         assert self._tasks is not None, "run() comes first"
-        for name in names:
-            lane = self._lanes.get(name)
-            if lane is None:
-                backoff = Backoff(first_s=_BACKOFF_FIRST_S, longest_s=LONGEST_WAIT_S)
-                self._lanes[name] = lane = Lane(name, backoff, SayOnce(self._report))
-                self._tasks.create_task(self._run_lane(lane))
+        has_more = not self._declared.issuperset(names)
+        self._declared = frozenset(names)
+        for name, lane in self._lanes.items():
+            if name not in self._declared:
+                lane.gone = True
+                lane.awake.set()
             elif lane.gone:
                 lane.gone = False
                 lane.look()
-        for name in set(self._lanes) - set(names):
-            self._lanes[name].gone = True
-            self._lanes[name].awake.set()
+        if has_more:
+            self._tasks.create_task(self._look())
+
+    def _lane(self, name: str) -> Lane | None:
+        """The lane of a function, which is made when the function has its first event.
+
+        None if the function is not declared, or if it has no lane and the server stops: its events stay in the store.
+        """
+        lane = self._lanes.get(name)
+        if lane is None and name in self._declared and self._tasks is not None and not self.stopping:
+            backoff = Backoff(first_s=_BACKOFF_FIRST_S, longest_s=LONGEST_WAIT_S)
+            lane = self._lanes[name] = Lane(name, backoff, SayOnce(self._report))
+            self._tasks.create_task(self._run_lane(lane))
+        return lane
+
+    async def _look(self) -> None:
+        """Wake the lanes of functions that have events in the state file."""
+        while not self.stopping:
+            try:
+                self.wake(set(await self._queue.waiting()))
+            except StoreError as error:
+                self._look_reports.say(f"thawd: queued events cannot be read: {error}", cause=str(error))
+                await asyncio.sleep(_BACKOFF_FIRST_S)
+            else:
+                self._look_reports.over()
+                return
 
     async def run(self, started: asyncio.Event) -> None:
         """Run stored events until cancelled; sets `started` when `declare` may be called."""

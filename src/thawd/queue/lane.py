@@ -5,12 +5,11 @@ This module only keeps state and counts: `thawd.queue.invoker` leases and runs t
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import deque
 
 from thawd.invocation import Result
 from thawd.stores.events.event_rows import Event
+from thawd.system.flag import Flag
 from thawd.system.retry import Backoff, SayOnce
 
 READ_AHEAD = 64
@@ -51,11 +50,11 @@ class Lane:
         self.function = function
         self.backoff = backoff
         self.reports = reports
-        self.ahead: deque[Event] = deque()
+        self.ahead: list[Event] = []
         self._ahead_bytes = 0
         self.running = 0
         self.open = 0
-        self.awake = asyncio.Event()
+        self.awake = Flag()
         self.more = True
         self.due_s: float | None = None
         self.gone = False
@@ -83,12 +82,12 @@ class Lane:
 
     def add_first(self, event: Event) -> None:
         """Add a leased event at the front."""
-        self.ahead.appendleft(event)
+        self.ahead.insert(0, event)
         self._ahead_bytes += _size(event)
 
     def take(self) -> Event:
         """Remove and return the next event."""
-        event = self.ahead.popleft()
+        event = self.ahead.pop(0)
         self._ahead_bytes -= _size(event)
         return event
 

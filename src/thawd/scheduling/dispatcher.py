@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -44,6 +44,8 @@ class Dispatcher:
         stopping: true once the server is stopping.
         on_active: called with a function's name and a version's number when an environment of the version has started
             after the version's init phase had failed at its publication.
+        on_awaited: called with a function's name when a request waits for the first publication of its ``$LATEST``,
+            and something other than requests causes that publication.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Dispatcher:
         self._in_flight = 0
         self.stopping = False
         self.on_active: Callable[[str, str], None] = lambda name, number: None
+        self.on_awaited: Callable[[str], None] = lambda name: None
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """Make these the declared functions. Other functions are removed, with all their versions."""
@@ -126,6 +129,11 @@ class Dispatcher:
     def names(self) -> list[str]:
         """Return the names of the declared functions."""
         return list(self._families)
+
+    def pending(self) -> int:
+        """Return how many functions have a ``$LATEST`` that is still to be published without being invoked."""
+        entries = (family.latest for family in self._families.values())
+        return sum(not entry.decided.is_set() and entry.wanted is None for entry in entries)
 
     def family(self, name: str, qualifier: str | None = None) -> FunctionEntry:
         """Return the function `name` with all its versions.
@@ -371,6 +379,8 @@ class Dispatcher:
                     entry.state, entry.reason = "Pending", BEING_PUBLISHED
                     entry.decided.clear()
                 entry.wanted()
+            else:
+                self.on_awaited(entry.function.name)
             if not await is_set_within(entry.decided, max(0.0, invocation.queue_deadline - time.monotonic())):
                 raise ResourceConflictException(
                     "The operation cannot be performed at this time. The function is currently in the following "
@@ -426,7 +436,12 @@ class Dispatcher:
 
     def status(self) -> dict[str, Any]:
         """Return the functions' part of ``/_thawd/status``."""
-        return {name: document(family, self._spawner) for name, family in self._families.items()}
+        return self.status_of(self._families)
+
+    def status_of(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the part of these functions; those that are not declared are left out."""
+        found = ((name, self._families.get(name)) for name in names)
+        return {name: document(family, self._spawner) for name, family in found if family is not None}
 
 
 def _not_found(name: str, qualifier: str | None) -> ResourceNotFoundException:

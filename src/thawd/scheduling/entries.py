@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from thawd.resources import LATEST, Function
 from thawd.scheduling.keep_alive import Policy, policy_of
 from thawd.scheduling.pool import Pool
+from thawd.system.flag import Flag
 from thawd.telemetry.metrics import FunctionMetrics
 
 BEING_PUBLISHED = "The function is being published."
@@ -38,7 +38,7 @@ class VersionEntry:
         self.state = "Pending"
         self.reason: str | None = BEING_PUBLISHED
         self.pool: Pool | None = None
-        self.decided = asyncio.Event()
+        self.decided = Flag()
         self.provisioned: int | None = None
         self.wanted = wanted
         self._policy: tuple[tuple[str, float], Policy] | None = None

@@ -33,6 +33,7 @@ from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
 from thawd.scheduling.leases import Lease, PoolRetiredError, StartFailure, copy_of, kill_after, throttled
 from thawd.scheduling.line import Line, Waiter
 from thawd.scheduling.room import Room
+from thawd.system.flag import Flag
 from thawd.system.retry import backoff_s
 
 _BACKOFF_FIRST_S = 1.0
@@ -77,7 +78,7 @@ class Pool:
         self.version = version
         self.retired = False
         self.on_started: Callable[[], None] = lambda: None
-        self.empty = asyncio.Event()
+        self.empty = Flag()
         self.empty.set()
         self._room = room
         self._cores = room.cores
@@ -230,7 +231,7 @@ class Pool:
     def set_provisioned(self, count: int | None) -> None:
         """From now on, keep `count` environments initialised; None: as many as the function declares."""
         self.provisioned = self.version.function.provisioned_concurrency if count is None else count
-        too_many = sum(environment.provisioned for environment in self.all()) - self.provisioned
+        too_many = self.provisioned_ready() - self.provisioned
         for environment in [e for e in self.all() if e.provisioned][: max(0, too_many)]:
             environment.provisioned = False
             self._timer.set()
@@ -314,8 +315,7 @@ class Pool:
         self._set_if_empty()
 
     def _missing_provisioned(self) -> int:
-        alive = sum(environment.provisioned for environment in self.all())
-        return self.provisioned - alive - self._starting_provisioned
+        return self.provisioned - self.provisioned_ready() - self._starting_provisioned
 
     def _backs_off(self) -> bool:
         return self._failure is not None and time.monotonic() < self._failure.until_s

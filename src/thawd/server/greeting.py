@@ -8,11 +8,13 @@ from typing import Any
 from thawd.config import Settings
 from thawd.resources import Notification
 
+_MOST_LINES = 50
+
 
 def functions(
     statuses: Mapping[str, Mapping[str, Any]], handlers: Mapping[str, str], *, declared: Collection[str]
 ) -> Iterator[str]:
-    """A line for each function.
+    """A line for each function; of more than 50, only for those that are not active, and a line for the others.
 
     Args:
         statuses: the dispatcher's status of each function.
@@ -20,10 +22,16 @@ def functions(
         declared: functions of the configuration. If one of them cannot be invoked, its line says so; functions that
             were created through the API may become active later.
     """
+    unnamed = 0
     for name, entry in statuses.items():
         is_expected = entry["state"] == "Active" or name not in declared
+        if is_expected and len(statuses) > _MOST_LINES:
+            unnamed += 1
+            continue
         note = "" if is_expected else f"   {entry['state']}: see above"
         yield f"function  {name:<20} {entry['start'] or '-':<5} {handlers[name]}{note}"
+    if unnamed:
+        yield f"function  {unnamed:,}{' others' if unnamed < len(statuses) else ''}; `thawd status` lists them"
     if not statuses:
         yield "no functions yet: create them with the Lambda API, or declare them in thawd.toml"
 

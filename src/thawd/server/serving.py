@@ -1,9 +1,9 @@
 """Runs a server: starts the platform, serves requests, drains and stops.
 
 To start, it locks the data folder, opens the port and opens the stores, so that a conflict or a damaged store is
-reported before any function runs. Then it publishes the functions, starts the sources, and prints what it serves. To
-stop, it accepts no new work, waits at most the grace period for invocations in flight, ends the environments, stores
-the outcomes that no destination has accepted yet, and closes the stores.
+reported before any function runs. From then on it answers requests. Behind the port it publishes the functions, starts
+the sources, and prints what it serves. To stop, it accepts no new work, waits at most the grace period for invocations
+in flight, ends the environments, stores the outcomes that no destination has accepted yet, and closes the stores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import uvicorn
 
 from thawd.config import Settings
@@ -31,6 +30,7 @@ from thawd.server import greeting
 from thawd.server.assembly.platform import Platform
 from thawd.server.code_watch import CodeWatcher
 from thawd.server.exclusive_resources import Lock, StartError, announced, bind, lock, raise_descriptor_limit
+from thawd.server.ready_file import ReadyFile
 from thawd.server.reload import Reloader
 from thawd.server.users import become
 from thawd.server.web import configured, quieten_uvicorn
@@ -39,6 +39,7 @@ from thawd.stores.backup import RESCUED, rescue, rescued
 from thawd.system import threads
 from thawd.telemetry.console import complain, say
 
+_FEW = 10
 _KILL_WAIT_S = 10.0
 _GUARD_S = 1.0
 # How long a stop waits until the outcomes of asynchronous events are stored: `_SETTLE_S` after the invocations have
@@ -54,6 +55,9 @@ _M_MMAP_THRESHOLD = -3
 _RETURNED_BYTES = 128 << 10
 # Source: <linux/prctl.h>.
 _PR_SET_CHILD_SUBREAPER = 36
+
+# If publications take longer, a line says how many functions are left.
+_NOTE_AFTER_S = 2.0
 
 Tasks = list[asyncio.Task[Any]]
 
@@ -77,12 +81,12 @@ class Server:
         self._platform: Platform
         self._reloader: Reloader
 
-    async def run(self, *, watch: bool = False, ready_file: Path | None = None) -> None:
+    async def run(self, *, watch: bool = False, ready: ReadyFile | None = None) -> None:
         """Serve until SIGTERM or SIGINT.
 
         Args:
             watch: republish a function when a file of its code changes.
-            ready_file: a JSON document with ``url`` and ``pid`` is written to it when the server is ready.
+            ready: the file that is written when the server is ready; None: none.
 
         Raises:
             StartError: the server cannot start; the message says why.
@@ -114,10 +118,10 @@ class Server:
                     for saved in rescued(self._platform.stores.state.path):
                         complain(f"thawd: {saved} contains the data of a removed state file; {_way_back(saved)}")
                     self._reloader = Reloader(self._platform, environ=self._environ)
-                    await self._serve(tasks, listener, watch=watch, ready_file=ready_file)
+                    await self._serve(tasks, listener, watch=watch, ready=ready)
 
     async def _serve(
-        self, tasks: asyncio.TaskGroup, listener: socket.socket, *, watch: bool, ready_file: Path | None
+        self, tasks: asyncio.TaskGroup, listener: socket.socket, *, watch: bool, ready: ReadyFile | None
     ) -> None:
         platform = self._platform
         await platform.open(aws=self._aws, stopping=self._stop)
@@ -126,13 +130,14 @@ class Server:
         serving = tasks.create_task(web.serve(sockets=[listener]))
         self._handle_signals()
         feeding: Tasks = []
-        beginning = tasks.create_task(self._begin(tasks, feeding, watch=watch, ready_file=ready_file))
+        beginning = tasks.create_task(self._begin(tasks, feeding, watch=watch, ready=ready))
         await self._stop.wait()
         say("stopping")
         platform.events.stop()
         platform.sources.stop()
         web.should_exit = True
         beginning.cancel()
+        platform.control.stop_publishing()
         await self._drain()
         for task in (beginning, *feeding):
             task.cancel()
@@ -157,24 +162,44 @@ class Server:
         platform.events.invoker.declare(platform.execution.dispatcher.names())
         return lasting
 
-    async def _begin(self, tasks: asyncio.TaskGroup, feeding: Tasks, *, watch: bool, ready_file: Path | None) -> None:
-        """Publish the functions, start sources and bucket watchers, and print what is served. A stop cancels this.
+    async def _begin(self, tasks: asyncio.TaskGroup, feeding: Tasks, *, watch: bool, ready: ReadyFile | None) -> None:
+        """Announce the server, publish everything, then start sources and bucket watchers. A stop cancels this.
 
         Args:
             tasks: group that runs the tasks of sources and watchers.
             feeding: list to which these tasks are appended.
             watch: republish functions when their code changes.
-            ready_file: written at the end.
+            ready: the file that is written when the server is ready.
         """
         platform = self._platform
-        await platform.control.publish()
+        for line in missing_extras(platform.settings.functions.values()):
+            complain(f"thawd: {line}")
+        say(f"thawd serves {platform.url}")
+        if ready is not None and not ready.after_publication:
+            ready.write(platform.url)
+        note = asyncio.get_running_loop().call_later(_NOTE_AFTER_S, self._say_what_waits)
+        try:
+            await platform.control.publish()
+        finally:
+            note.cancel()
         install_lease_signal_handler()
         works: list[Coroutine[None, None, None]] = [platform.sources.run()]
         works += [watcher.run() for watcher in platform.watchers.values()]
         if watch:
             works.append(CodeWatcher(lambda: platform.settings, self._reloader.catch_up).run())
         feeding += [tasks.create_task(work) for work in works]
-        self._announce(ready_file)
+        self._announce()
+        if ready is not None and ready.after_publication:
+            ready.write(platform.url)
+
+    def _say_what_waits(self) -> None:
+        """Report how many functions are not yet published, unless they are so few that this takes a moment."""
+        count = self._platform.execution.dispatcher.pending()
+        if count > _FEW:
+            say(
+                f"  {count} functions are not yet published. A request for one of them has it published before the "
+                "others. Event sources start after all functions"
+            )
 
     async def _drain(self) -> None:
         """Wait, within time limits, until invocations have ended, outcomes are stored and handled messages deleted."""
@@ -239,12 +264,10 @@ class Server:
     def _on_reload_signal(self) -> None:
         self._platform.execution.spawn_task(self._reloader.reload())
 
-    def _announce(self, ready_file: Path | None) -> None:
+    def _announce(self) -> None:
+        """Print what the server serves."""
         platform = self._platform
         settings, dispatcher = platform.settings, platform.execution.dispatcher
-        for line in missing_extras(settings.functions.values()):
-            complain(f"thawd: {line}")
-        say(f"thawd serves {platform.url}")
         handlers = {name: dispatcher.entry(name).function.handler for name in dispatcher.names()}
         urls = [(url.function, f"{platform.url}{PATH_PREFIX}{url.identifier}/") for url in platform.urls]
         for line in (
@@ -261,20 +284,16 @@ class Server:
             say(f"  aws       emulated at the same address; functions have AWS_ENDPOINT_URL={platform.url}")
         if platform.execution.shared_tmp:
             say(f"functions see the machine's /tmp: {platform.execution.shared_tmp}")
-        if ready_file is not None:
-            staged = ready_file.with_name(ready_file.name + ".new")
-            staged.write_bytes(msgspec.json.encode({"url": platform.url, "pid": os.getpid()}))
-            staged.replace(ready_file)
 
 
-def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_file: Path | None, aws: str) -> None:
+def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready: ReadyFile | None, aws: str) -> None:
     """Serve until a signal stops the server.
 
     Args:
         settings: the configuration.
         environ: the platform's environment variables.
         watch: republish a function when its code changes.
-        ready_file: written when the server is ready.
+        ready: the file that is written when the server is ready; None: none.
         aws: which other AWS services functions use: ``none``, ``local`` (emulated) or ``real`` (the user's account).
 
     Raises:
@@ -295,7 +314,7 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(server.run(watch=watch, ready_file=ready_file))
+            runner.run(server.run(watch=watch, ready=ready))
             has_ended = True
     except Exception as error:
         expected = _expected(error)

@@ -12,6 +12,8 @@ import math
 import threading
 from collections.abc import Callable, Hashable
 
+from thawd.system.flag import Flag
+
 # More doublings would overflow a float. Every limit is reached long before.
 _MOST_DOUBLINGS = 64
 # The event loop's timers count whole milliseconds, and may fire too early by up to this time.
@@ -79,7 +81,7 @@ def time_left_s(due: float | None, now: float, *, shortest_s: float = 0.0, longe
     return longest_s if due is None else min(longest_s, max(shortest_s, due - now))
 
 
-async def is_set_within(event: asyncio.Event, timeout_s: float | None) -> bool:
+async def is_set_within(event: asyncio.Event | Flag, timeout_s: float | None) -> bool:
     """Wait until `event` is set. Return whether it is set.
 
     Args:

@@ -40,7 +40,7 @@ class Distribution:
         self.count = 0
         self.sum_ms = 0.0
         self.max_ms = 0.0
-        self._buckets: dict[int, int] = {}
+        self._buckets: dict[int, int] | None = None  # a function that never runs needs none
 
     def record(self, value_ms: float) -> None:
         """Add one duration, milliseconds."""
@@ -48,14 +48,16 @@ class Distribution:
         self.sum_ms += value_ms
         self.max_ms = max(self.max_ms, value_ms)
         bucket = int(math.log(max(value_ms, _SMALLEST_MS) / _SMALLEST_MS) / _RATIO)
+        if self._buckets is None:
+            self._buckets = {}
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
     def quantile_ms(self, fraction: float) -> float:
         """Return the duration below which `fraction` (0-1) of all durations lie, milliseconds; 0: there are none."""
         rank = fraction * self.count
         seen = 0
-        for bucket in sorted(self._buckets):
-            seen += self._buckets[bucket]
+        for bucket, count in sorted((self._buckets or {}).items()):
+            seen += count
             if seen >= rank:
                 return min(self.max_ms, _SMALLEST_MS * math.exp((bucket + 0.5) * _RATIO))
         return 0.0
@@ -232,7 +234,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.functions: dict[str, FunctionMetrics] = {}
-        self.gauges: dict[str, dict[tuple[str, str], float]] = {}
+        self.gauges: dict[str, dict[tuple[str, str], float]] = {}  # by function, then by name and state
         self.events: Mapping[str, Mapping[str, float]] = {}
         self.sources: dict[tuple[str, str], dict[str, float]] = {}
 
@@ -244,12 +246,12 @@ class Metrics:
 
     def set_gauge(self, name: str, *, function: str, state: str = "", value: float) -> None:
         """Set one gauge of `GAUGES`."""
-        self.gauges.setdefault(name, {})[function, state] = value
+        self.gauges.setdefault(function, {})[name, state] = value
 
     async def exposition(self) -> bytes:
         """Return the metrics in Prometheus' text format. Yields to other tasks between groups of functions."""
         named = dict.fromkeys([*self.functions, *self.events, *(function for _, function in self.sources)])
-        named |= dict.fromkeys(function for values in self.gauges.values() for function, _ in values)
+        named |= dict.fromkeys(self.gauges)
         names = list(named)
         families: list[list[str]] = []
         for start in range(0, max(len(names), 1), _AT_A_TIME):
@@ -270,10 +272,10 @@ class _Selection(Collector):
         self._functions = {name: metrics.functions[name] for name in names if name in metrics.functions}
         self._events = {name: metrics.events[name] for name in names if name in metrics.events}
         self._sources = {key: figures for key, figures in metrics.sources.items() if key[1] in wanted}
-        self._gauges = {
-            name: {key: value for key, value in values.items() if key[0] in wanted}
-            for name, values in metrics.gauges.items()
-        }
+        self._gauges: dict[str, dict[tuple[str, str], float]] = {}
+        for function in names:
+            for (name, state), value in metrics.gauges.get(function, {}).items():
+                self._gauges.setdefault(name, {})[function, state] = value
 
     def text(self) -> str:
         """Return the metrics in Prometheus' text format."""

@@ -57,6 +57,8 @@ class Frozen:
         init_ms: how long init took before the freeze, milliseconds.
         dropped: connections that are closed in each copy.
         failures: number of failed thaws since the last one that succeeded.
+        unchecked: whether nothing has checked yet that the files which init read are unchanged. `Snapshots.check` must
+            do so before the first thaw.
     """
 
     thawable: Thawable
@@ -65,6 +67,7 @@ class Frozen:
     init_ms: float
     dropped: list[str]
     failures: int = 0
+    unchecked: bool = False
 
     def describe(self) -> dict[str, Any]:
         """The image's fields in ``/_thawd/status``."""
@@ -117,7 +120,9 @@ class Snapshots:
         self._launcher = launcher
 
     async def find(self, version: Version) -> Frozen | None:
-        """The stored image with the version's key, if it can be thawed and the files that init read are unchanged.
+        """The stored image with the version's key. Starts no process, so the image is returned unchecked.
+
+        An image that an earlier release of thawd made has no record of what its process reported, and is checked here.
 
         Raises:
             OSError: the machine could not start a process.
@@ -130,21 +135,46 @@ class Snapshots:
             lease = await asyncio.to_thread(self._store.use, stored)
         except ThawdError:
             return None  # `make` will get the same error and report it
+        assert lease.snapshot.sidecar is not None
+        origin = lease.snapshot.sidecar.origin
         try:
             thawable = Thawable(self._engine.program, lease.snapshot.path, await self._load_disk(lease))
-            probe = await self._starter.thaw_template(version, thawable, role="probe")
-        except (ThawFailedError, DiskRefusedError):
+        except DiskRefusedError:
             await self._drop(lease)
             return None
         except BaseException:
             lease.release()
             raise
+        dropped = origin.dropped or []
+        frozen = Frozen(thawable, lease, origin.fork_refused, origin.init_ms, dropped, unchecked=True)
+        try:
+            if origin.dropped is not None or await self.check(version, frozen):
+                return frozen
+        except BaseException:
+            lease.release()
+            raise
+        await self._drop(lease)
+        return None
+
+    async def check(self, version: Version, frozen: Frozen) -> bool:
+        """Thaw a copy that reports whether the files which init read are unchanged.
+
+        Returns:
+            False if they have changed, or the image cannot be thawed. The image must then be discarded.
+
+        Raises:
+            OSError: the machine could not start a process.
+        """
+        try:
+            probe = await self._starter.thaw_template(version, frozen.thawable, role="probe")
+        except ThawFailedError:
+            return False
         probe.kill()
         head = probe.ready.result()
         if head.changed is not None:
-            await self._drop(lease)
-            return None
-        return Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped)
+            return False
+        frozen.fork_refused, frozen.dropped, frozen.unchecked = head.fork_refused, head.dropped, False
+        return True
 
     async def make(self, version: Version) -> FreezeResult:
         """Run the version's init, freeze the process, test the image and store it.
@@ -379,6 +409,8 @@ def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float
         self_test_ms=self_test_ms,
         base=about.sha256,
         base_refused=about.refused,
+        fork_refused=head.fork_refused,
+        dropped=head.dropped,
     )
 
 

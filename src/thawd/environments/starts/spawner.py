@@ -104,7 +104,7 @@ class Spawner:
         origin = self.origin(version)
         for left in reversed(range(_START_TRIES)):
             try:
-                await self._ensure_image(origin)
+                await self._ensure_image(origin, checked=False)
                 if origin.frozen is None:
                     await self._template(origin)
             except InitError as error:
@@ -153,7 +153,7 @@ class Spawner:
         """
         origin = self.origin(version)
         frozen = origin.frozen
-        if frozen is None or origin.spare_refused is not None or origin.renewing:
+        if frozen is None or frozen.unchecked or origin.spare_refused is not None or origin.renewing:
             return None
         try:
             return await self._starter.park(version, frozen.thawable)
@@ -231,7 +231,8 @@ class Spawner:
         if not origin.renewing:
             await self._ensure_image(origin)
         obstacle = origin.unfrozen
-        if origin.frozen is not None:
+        # While an image is being replaced, the one that was found may not be checked yet.
+        if origin.frozen is not None and not origin.frozen.unchecked:
             try:
                 return await self._thaw(origin, origin.frozen, provisioned=provisioned, started_s=started_s)
             except ThawFailedError as error:
@@ -322,29 +323,35 @@ class Spawner:
         finally:
             origin.renewing = False
 
-    async def _ensure_image(self, origin: Origin) -> None:
+    async def _ensure_image(self, origin: Origin, *, checked: bool = True) -> None:
         """Find or make the version's image, and set in `origin` the image or the reason for having none.
 
         Simultaneous calls share one attempt.
+
+        Args:
+            origin: what the version's environments are started from.
+            checked: whether the image must be checked, because an environment is to be thawed from it now.
 
         Raises:
             InitError: init or a snapshot hook failed.
             OSError: the machine could not start a process.
         """
-        if origin.frozen is not None or origin.unfrozen is not None:
-            return
-        if origin.freezing is None:
-            origin.freezing = asyncio.get_running_loop().create_task(self._find_or_make(origin))
-            origin.freezing.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody may await it
-        task = origin.freezing
-        try:
-            await asyncio.shield(task)
-        finally:
-            if task.done() and origin.freezing is task:
-                origin.freezing = None
+        while origin.unfrozen is None and (origin.frozen is None or (checked and origin.frozen.unchecked)):
+            if origin.freezing is None:
+                origin.freezing = asyncio.get_running_loop().create_task(self._find_or_make(origin))
+                # Nobody may await it.
+                origin.freezing.add_done_callback(lambda task: task.cancelled() or task.exception())
+            task = origin.freezing
+            try:
+                await asyncio.shield(task)
+            finally:
+                if task.done() and origin.freezing is task:
+                    origin.freezing = None
 
     async def _find_or_make(self, origin: Origin) -> None:
         """Set the image in `origin`: one that was made earlier for an equal version, else a new one, else the refusal.
+
+        If `origin` has an image that is not checked yet, check it, and replace it if it must not be used.
 
         After an unexpected error the version has no image, but its environments still start in another way.
 
@@ -355,7 +362,10 @@ class Spawner:
         snapshots, version = self._snapshots, origin.version
         assert snapshots is not None
         try:
-            origin.frozen = await snapshots.find(version)
+            if origin.frozen is None:
+                origin.frozen = await snapshots.find(version)
+            else:
+                await self._check(origin, origin.frozen)
         except (InitError, ThawdError, OSError):
             raise
         except Exception as error:
@@ -379,6 +389,25 @@ class Spawner:
                     self._refuse_fork(origin, made.fork_refused)
         if origin.retired:
             self._release_sources(origin)
+
+    async def _check(self, origin: Origin, frozen: Frozen) -> None:
+        """Check an image that was found when the version was published; discard it if it must not be used.
+
+        Raises:
+            OSError: the machine could not start a process. `origin` then has no image, so the next start finds it.
+        """
+        assert self._snapshots is not None
+        try:
+            is_usable = await self._snapshots.check(origin.version, frozen)
+        except BaseException:
+            if origin.frozen is frozen:
+                origin.frozen = None
+                self._in_background(self._snapshots.release(frozen))
+            raise
+        # If the version was retired in the meantime, `_release_sources` has released the image.
+        if not is_usable and origin.frozen is frozen:
+            origin.frozen = None
+            await self._snapshots.discard(frozen)
 
     async def _template(self, origin: Origin) -> Template | None:
         """The version's template, which is started if necessary; None when the version is not forked.

@@ -81,7 +81,8 @@ class ControlSubsystem:
         self._publisher = Publisher(
             execution.builder, execution.dispatcher, self._code, context=self._build_context, say=say
         )
-        self._publishing = asyncio.Lock()
+        self._cleaning = asyncio.Lock()
+        self._is_clean = False  # since the last removal of files, no publication has begun
 
     async def open(self) -> None:
         """Restore the resources that were created through the API. Make all functions known to the dispatcher.
@@ -116,10 +117,9 @@ class ControlSubsystem:
         )
         self.mappings = plane.mappings
         self.api = ControlApi(plane, links=links, budget=self._budget, complain=complain)
+        execution.dispatcher.on_awaited = self.configured.request
         self.configured.declare(self._settings().functions)
-        for family in list(self.registry.families.values()):
-            if not family.declared:
-                self.deployments.declare(family)
+        self.deployments.declare(*(family for family in self.registry.families.values() if not family.declared))
         plane.functions.resume()
         plane.urls.restore()
 
@@ -134,15 +134,29 @@ class ControlSubsystem:
         Args:
             retry: also republish unchanged functions whose init or priming event failed last time.
         """
-        async with self._publishing:
-            await self.configured.publish(self._settings().functions, retry=retry)
-            try:
-                await self._publisher.clean(keep=self._packages)
-                await self._code.remove_except(self._packages)
-                await self._execution.spawner.evict()
-            except Exception as error:  # serve all the same: what was not removed only uses disk space
-                reason = error.message if isinstance(error, StoreError) else unexpected(error)
-                complain(f"thawd: old packages and snapshots could not be removed: {reason}")
+        async with self._cleaning:
+            self._is_clean = False
+            self.configured.begin(retry=retry)
+        await self.configured.published()
+        async with self._cleaning:
+            if self._is_clean or self.configured.is_publishing:
+                return  # another call has removed the files, or will
+            self._is_clean = True
+            await self._clean()
+
+    def stop_publishing(self) -> None:
+        """Begin no more publications, because the server stops."""
+        self.configured.stop()
+
+    async def _clean(self) -> None:
+        """Remove files that no version needs any more. Must not be called while declared functions are published."""
+        try:
+            await self._publisher.clean(keep=self._packages)
+            await self._code.remove_except(self._packages)
+            await self._execution.spawner.evict()
+        except Exception as error:  # files that are left over only use disk space
+            reason = error.message if isinstance(error, StoreError) else unexpected(error)
+            complain(f"thawd: old packages and snapshots could not be removed: {reason}")
 
     def _packages(self) -> set[str]:
         """Names of the packages that versions use or that were uploaded recently."""

@@ -48,6 +48,9 @@ from thawd.stores.objects.listings import Listings
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
 
+# The status of this many functions is made without a pause for other work, which takes a few milliseconds.
+_AT_A_TIME = 100
+
 
 class Platform:
     """All subsystems of one server.
@@ -295,7 +298,12 @@ class Platform:
         )
 
     async def _status(self) -> dict[str, Any]:
-        functions = self.execution.dispatcher.status()
+        dispatcher = self.execution.dispatcher
+        functions: dict[str, Any] = {}
+        names = dispatcher.names()
+        for start in range(0, len(names), _AT_A_TIME):
+            functions |= dispatcher.status_of(names[start : start + _AT_A_TIME])
+            await asyncio.sleep(0)  # let requests pass
         await self.events.add_status(functions)
         return {"url": self.url, "pid": os.getpid(), **self.execution.limits, "functions": functions}
 

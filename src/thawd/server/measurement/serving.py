@@ -38,6 +38,7 @@ def serve(place: Place, settings_of: Callable[[Settings], Settings]) -> int:
         settings_of: returns the settings of this server, given the configuration.
     """
     from thawd.server import serving as server
+    from thawd.server.ready_file import ReadyFile
 
     _end_with(place.parent)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -46,7 +47,8 @@ def serve(place: Place, settings_of: Callable[[Settings], Settings]) -> int:
     }
     try:
         settings = settings_of(config.load(Path(place.config), environ=environ))
-        server.run(settings, environ=environ, watch=False, ready_file=Path(place.ready_file), aws="none")
+        ready = ReadyFile(Path(place.ready_file), after_publication=True)
+        server.run(settings, environ=environ, watch=False, ready=ready, aws="none")
     except (ThawdError, OSError) as error:
         complain(f"thawd: {error}")
         return 1

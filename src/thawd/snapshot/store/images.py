@@ -34,6 +34,7 @@ from thawd.errors import (
 )
 from thawd.snapshot.store.files import LockedFile, open_as_is, shared_holders, stored_bytes, try_lock, using
 from thawd.snapshot.store.folder import Draft, ImageFolder, digest_of, seal
+from thawd.snapshot.store.index import KeyIndex
 from thawd.snapshot.store.records import SIDECAR, ImageOrigin, Sidecar, Snapshot
 from thawd.system.boot import boot_id
 from thawd.system.retry import SayOnce
@@ -116,6 +117,7 @@ class SnapshotStore:
         report: Callable[[str], object] = lambda message: None,
     ) -> None:
         self._folder = ImageFolder(folder.absolute())
+        self._index = KeyIndex(folder.absolute())
         self._max_bytes = max_bytes
         self._max_age_s = max_age_s
         self._now = now
@@ -199,8 +201,9 @@ class SnapshotStore:
             if not is_there:
                 return None
             distrusted = self._folder.distrusted()
-            found = self._folder.snapshots() if distrusted is None else []
-        for problem in (distrusted, *(snapshot.problem for snapshot in found)):
+            digests, unusable = self._index.find(key) if distrusted is None else ([], [])
+            found = [snapshot for digest in digests if (snapshot := self._folder.snapshot(digest)) is not None]
+        for problem in (distrusted, *(snapshot.problem for snapshot in (*unusable, *found))):
             if problem is not None:
                 self._reports.say(problem, topic=problem)
         fitting = [

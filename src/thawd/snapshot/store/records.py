@@ -42,6 +42,8 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
         self_test_ms: duration of the self-test, milliseconds; None when it was not run.
         base: SHA-256 of the image that this image refers to; None: it refers to no other image.
         base_refused: why the image was made without a base; empty when it has one, or when none was wanted.
+        fork_refused: why a thawed copy must not be forked; None when it may be.
+        dropped: connections that are closed in each copy; None if the publisher did not record them.
     """
 
     function: str
@@ -55,6 +57,8 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
     self_test_ms: float | None = None
     base: str | None = None
     base_refused: str = ""
+    fork_refused: str | None = None
+    dropped: list[str] | None = None
 
 
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):

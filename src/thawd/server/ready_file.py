@@ -1,0 +1,34 @@
+"""The ready file: tells the script that started a server the server's URL and process id, once the server is ready."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyFile:
+    """A JSON document with ``url`` and ``pid``, which a server writes once.
+
+    Attributes:
+        path: path of the file.
+        after_publication: whether it is written when all functions have been published, or have failed, and event
+            sources run. If false, it is written as soon as the port answers. A request for a function that is not yet
+            published waits for that function.
+    """
+
+    path: Path
+    after_publication: bool = False
+
+    def write(self, url: str) -> None:
+        """Write the file, so that no reader sees a part of it.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        staged = self.path.with_name(self.path.name + ".new")
+        staged.write_bytes(msgspec.json.encode({"url": url, "pid": os.getpid()}))
+        staged.replace(self.path)
