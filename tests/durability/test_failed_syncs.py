@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,3 +97,14 @@ def test_a_file_during_whose_creation_a_sync_failed_is_durable_once_it_is_used(t
     stored = write(on, path, "a") | write(on, path, "b")
     assert "b" in stored
     assert after_power_cut(on, path) >= stored
+
+
+@pytest.mark.parametrize("cut_bytes", [1, 24, 4096, 4100, 4119, 4120, 4121])
+def test_a_log_that_is_cut_off_anywhere_is_used_up_to_there(tmp_path: Path, cut_bytes: int) -> None:
+    on = FaultyDisk(tmp_path / "disk", tmp_path / "aside", seed=1)
+    path = tmp_path / "disk" / "words.db"
+    assert write(on, path, "ab") == {"a", "b"}
+    log = path.with_name("words.db-wal")
+    os.truncate(log, log.stat().st_size - cut_bytes)
+    assert write(on, path, "c") == {"c"}
+    assert after_power_cut(on, path) == {"a", "c"}

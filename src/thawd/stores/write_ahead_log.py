@@ -33,10 +33,9 @@ def write_again(path: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        end = _end_of_frames(fd)
+        end = _end_of_frames(fd, os.fstat(fd).st_size)
         at = 0
-        while at < end:
-            portion = os.pread(fd, min(_PORTION_BYTES, end - at), at)
+        while at < end and (portion := os.pread(fd, min(_PORTION_BYTES, end - at), at)):
             at += os.pwrite(fd, portion, at)
         if end:
             os.fsync(fd)
@@ -44,15 +43,14 @@ def write_again(path: Path) -> None:
         os.close(fd)
 
 
-def _end_of_frames(fd: int) -> int:
-    """Return the offset behind the last frame of the current log. Frames of an older log have other salts."""
+def _end_of_frames(fd: int, size: int) -> int:
+    """Return the offset behind the last complete frame of the current log. Frames of an older log have other salts."""
     head = os.pread(fd, _HEADER.size, 0)
     if len(head) < _HEADER.size:
         return 0
     _, _, page_bytes, _, salts, _ = _HEADER.unpack(head)
+    frame_bytes = _FRAME_HEADER.size + page_bytes
     end = _HEADER.size
-    while True:
-        frame = os.pread(fd, _FRAME_HEADER.size, end)
-        if len(frame) < _FRAME_HEADER.size or _FRAME_HEADER.unpack(frame)[2] != salts:
-            return end
-        end += _FRAME_HEADER.size + page_bytes
+    while end + frame_bytes <= size and _FRAME_HEADER.unpack(os.pread(fd, _FRAME_HEADER.size, end))[2] == salts:
+        end += frame_bytes
+    return end
