@@ -1,15 +1,19 @@
-"""Claims about `thawd.server.exclusive_resources`: what a start says if it cannot listen."""
+"""Claims about `thawd.server.exclusive_resources`: what a start says if it cannot listen, and whose a lock is."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from thawd.server.exclusive_resources import StartError, bind
+from thawd.server.exclusive_resources import StartError, _runs, bind, lock
 
 LOOPBACK = "127.0.0.1"
 
@@ -64,3 +68,41 @@ def test_a_machine_without_ipv6_is_answered_with_advice_about_the_host(monkeypat
 
     monkeypatch.setattr(socket, "socket", unsupported)
     assert "server.host" in refusal("::1", 7070)
+
+
+def test_a_lock_that_a_killed_server_left_to_a_process_it_was_starting_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (tmp_path / "lock").write_text(str(ended.pid))
+    with (tmp_path / "lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        waits: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                fcntl.flock(held, fcntl.LOCK_UN)
+
+        monkeypatch.setattr("thawd.server.exclusive_resources.time.sleep", sleep)
+        with lock(tmp_path) as locked:
+            assert locked.is_held()
+            assert (tmp_path / "lock").read_text() == str(os.getpid())
+    assert len(waits) == 3
+
+
+@pytest.mark.parametrize("state", ["runs", "has ended and is not waited for"])
+def test_a_start_is_refused_without_a_wait_only_while_the_holder_runs(tmp_path: Path, state: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        if state != "runs":
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert _runs(process.pid) is (state == "runs")
+        if state == "runs":
+            (tmp_path / "lock").write_text(str(process.pid))
+            with (tmp_path / "lock").open() as held:
+                fcntl.flock(held, fcntl.LOCK_EX)
+                with pytest.raises(StartError, match=f"another thawd .process {process.pid}. uses"), lock(tmp_path):
+                    pass
+        process.kill()

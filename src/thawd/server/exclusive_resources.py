@@ -9,14 +9,18 @@ import json
 import os
 import resource
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 from thawd.errors import ThawdError
 from thawd.server.data_folder import make_private
 from thawd.system import folders
 
 _ADDRESS = "address.json"
+_LEFT_OVER_S = 5.0
+_LOCK_RETRY_S = 0.02
 
 
 class StartError(ThawdError):
@@ -58,9 +62,9 @@ def _way_out(error: OSError) -> str:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit of open files to the highest allowed value.
+    """Raise this process's limit of open files to the highest allowed value.
 
-    thawd has four open files for each environment, and one for each connection.
+    thawd needs four open files for each environment, and one for each connection.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -105,19 +109,52 @@ def lock(data: Path) -> Iterator[Lock]:
             "folder with server.data or THAWD_DATA"
         ) from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            raise StartError(
-                f"another thawd (process {holder}) uses the data folder {data}: stop it, or choose another folder with "
-                "server.data or THAWD_DATA"
-            ) from None
+        _lock(file, data)
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield Lock(data / "lock", file.fileno(), make_private(data))
+
+
+def _lock(file: IO[str], data: Path) -> None:
+    """Lock the file `lock` of the data folder `data`.
+
+    A process that the holder was just starting when it was killed has the lock for a moment, until it executes its
+    program. So if the holder does not run any more, the lock is tried again for `_LEFT_OVER_S` seconds.
+
+    Raises:
+        StartError: another process of thawd has locked it.
+    """
+    last_s = time.monotonic() + _LEFT_OVER_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip()
+            if time.monotonic() > last_s or (holder.isdecimal() and _runs(int(holder))):
+                raise StartError(
+                    f"another thawd (process {holder or 'unknown'}) uses the data folder {data}: stop it, or choose "
+                    "another folder with server.data or THAWD_DATA"
+                ) from None
+            time.sleep(_LOCK_RETRY_S)
+        else:
+            return
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is a process with this id that has not ended."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return True
+    return state not in ("Z", "X")
 
 
 def _private(path: str, flags: int) -> int:
