@@ -1,7 +1,7 @@
 """Runs the benchmarks and compares their figures with the bounds; exits with status 1 if a figure is out of bounds.
 
-python -m benchmarks                 all of them
-python -m benchmarks overhead idle   only these
+python -m benchmarks                 runs all of them
+python -m benchmarks overhead idle   runs only these two
 """
 
 from __future__ import annotations

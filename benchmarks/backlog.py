@@ -1,16 +1,16 @@
-"""A flooded bucket: up to 10,000 files dropped at once, each of which is an event for a no-op function.
+"""Floods a bucket: up to 10,000 files appear in it together, and each is an event for a no-op function.
 
 What: whether each of 100, 1,000 and 10,000 files causes exactly one invocation; the time per event with 10,000 files,
 divided by the time per event with 100 and with 1,000; how much more memory the server needs for a backlog of 10,000
 events than for one of 1,000.
 
-How: the files are written elsewhere on the same disk. Then they are renamed into a new folder of the bucket as fast as
-possible, so that the whole backlog exists from the start. The time runs from the first rename to the last answer. The
-counts come from the server's status, and its memory is read from ``/proc`` at every poll. The two smaller loads are
-repeated and their medians are used.
+How: the files are written outside the bucket, on the same disk. Then they are renamed into a new folder of the bucket
+as fast as possible, so that the whole backlog exists from the start. The time runs from the first rename to the last
+answer. The benchmark polls the server's status for the counts, and reads the server's memory from ``/proc`` at every
+poll. The two smaller loads are repeated and their medians are used.
 
-Why: uploading a whole folder is the first thing people try. A cost that grows with the number of files shows only with
-many files.
+Why: uploading a whole folder is the first thing people try. If the time per event grows with the number of files, this
+shows only with many files.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Load:
 
 
 def measure() -> Sequence[Figure]:
-    """Measure completeness, cost per event and memory growth.
+    """Measure invocations per file, time per event and memory growth.
 
     Raises:
         BenchmarkError: events were lost, ran twice or failed.
@@ -133,7 +133,7 @@ def _drop(served: serving.Served, files: int, number: int) -> Load:
 
 
 def _await(served: serving.Served, expected: int) -> float:
-    """Wait until `expected` invocations are answered. Return the server's highest memory meanwhile, MiB."""
+    """Wait until `expected` invocations are answered. Return the highest memory of the server during the wait, MiB."""
     peak_mib = 0.0
     seen, seen_at = -1, time.monotonic()
     while True:
@@ -151,7 +151,7 @@ def _await(served: serving.Served, expected: int) -> float:
 def _settled(served: serving.Served) -> int:
     """Wait until nothing is queued or running and return the number of invocations so far.
 
-    The wait makes the count include events that ran twice.
+    An event that runs a second time does so later. The wait makes the count include such runs.
     """
 
     def at_rest() -> bool | None:

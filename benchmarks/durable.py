@@ -1,17 +1,17 @@
-"""What durability costs: asynchronous events are stored before they are acknowledged.
+"""How fast the durable queue is: thawd stores asynchronous events before it acknowledges them.
 
 What: the rate at which 16 clients get events accepted, compared with plain SQLite that commits the same rows, 16 at a
 time, with `executemany` and the same fsync policy; the same rate over HTTP; the rate at which events are accepted and
-run to their end, compared with synchronous invocations of the same no-op function; what an event costs with 1,000 and
-with 1,000,000 events waiting before it; how long a server takes to start with 1,000,000 events waiting, and how much
-memory it has then.
+run to their end, compared with synchronous invocations of the same no-op function; how long an event takes with 1,000
+and with 1,000,000 events waiting before it; how long a server takes to start with 1,000,000 events waiting, and how
+much memory it has then.
 
-How: all measurements use the same file system, a disk under ``build/``. The plain SQLite rows are those of an event:
-its row and its payload, with the index. Rounds alternate and medians are used. The store itself creates the backlogs.
-Their events are for a function that is not declared, so nothing runs them.
+How: all files are in ``build/``, so all measurements use the same disk. Plain SQLite stores what thawd's queue stores
+for an event: its row and its payload, with the index. Rounds of both alternate, and medians are used. The backlogs are
+made through thawd's store. Their events are for a function that is not declared, so nothing runs them.
 
-Why: people would switch off a queue that is slow because it is safe. A queue that slows down as it fills makes a burst
-worse.
+Why: if a durable queue is slow, people switch durability off. If a queue becomes slower as it fills, a burst takes even
+longer.
 """
 
 from __future__ import annotations
@@ -116,9 +116,9 @@ def _bare(path: Path) -> float:
 
 
 def _accept(path: Path) -> float:
-    """Return how many events the queue accepts per second from concurrent clients.
+    """Return how many events per second the queue accepts from `CLIENTS` concurrent clients.
 
-    Each client waits for its previous event to be accepted.
+    Each client sends its next event when its previous one is accepted.
     """
     with contextlib.closing(open_state(path)) as state:
         queue = EventQueue(state)
@@ -215,7 +215,7 @@ def _with_a_backlog() -> Sequence[Figure]:
 
 
 def _fill(path: Path, count: int) -> None:
-    """Create a state file with `waiting` events in the queue."""
+    """Create a state file with `count` events in the queue."""
     with contextlib.closing(open_state(path)) as state:
         queue = EventQueue(state)
 
@@ -229,7 +229,7 @@ def _fill(path: Path, count: int) -> None:
 
 
 def _cost_ms(path: Path) -> float:
-    """Return the time to accept, lease and end an event, milliseconds: the median of rounds of several thousand
+    """Return the time to accept, lease and end an event, milliseconds: the median of `ROUNDS` rounds of `CYCLE`
     events."""
     with contextlib.closing(open_state(path)) as state:
         queue = EventQueue(state)

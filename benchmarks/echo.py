@@ -42,7 +42,7 @@ def main(ready: Path) -> None:
         log_config=None,
         server_header=False,
     )
-    # The kernel accepts connections from here on. uvicorn answers them as soon as its loop runs.
+    # The socket listens already, so the kernel accepts connections. uvicorn answers them as soon as its loop runs.
     announced = {"url": f"http://127.0.0.1:{listener.getsockname()[1]}", "pid": os.getpid()}
     ready.write_text(json.dumps(announced))
     uvicorn.Server(config).run(sockets=[listener])

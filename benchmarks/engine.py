@@ -6,10 +6,10 @@ the same process, a cold start, a fork of the loaded process, and CRIU where a w
 write of as many bytes.
 
 How: ONNX Runtime with 1 GiB of weights (`programs/onnx_stack.py`), one thread, everything in the page cache. Cold
-starts, forks and thaws alternate. Each process times itself (`engine_processes`), and each must produce the first one's
-result. "Warm" is the median of the later inferences of the same copy. For the 16 copies, "warm" is one inference of
-each copy, all requested together. The plain write goes to the folder of the image, in pieces of 64 MB, with an fsync at
-the end, right after each freeze. All figures are medians.
+starts, forks and thaws alternate. Each process reads the clock itself (`engine_processes`), and must produce the same
+result as the original. "Warm" is the median of the later inferences of the same copy. For the 16 copies, "warm" is one
+inference of each copy, all requested together. The plain write goes to the folder of the image, in pieces of 64 MiB,
+with an fsync at the end, right after each freeze. All figures are medians.
 
 Why: fast starts from snapshots are the purpose of thawd.
 """
@@ -46,7 +46,7 @@ PIECE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """One freeze, and a plain write of as many bytes right after it.
+    """The times of one freeze, and of a plain write of as many bytes right after it.
 
     Attributes:
         taken_ms: duration of the freeze, milliseconds.
@@ -92,7 +92,7 @@ def measure() -> Sequence[Figure]:
 
 
 def _freeze(original: Subject, image: Path) -> Freeze:
-    """Freeze `original` to `image`, replacing an older image, and write as many bytes plainly beside it."""
+    """Freeze `original` to `image`, replacing an older image. Then write as many bytes to a file beside the image."""
     image.unlink(missing_ok=True)
     taken_ms = float(original.ask(f"freeze {image}")["took_ms"])
     written_bytes = image.stat().st_blocks * 512

@@ -1,4 +1,4 @@
-"""Many copies of one image at once: how much memory they share and how long they take to start together."""
+"""Measures how much memory many copies of one image share, and how long they take to start together."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""CRIU on the same process, for comparison, where a working CRIU is on PATH.
+"""Measures CRIU, another program that restores processes, on the process of `benchmarks.engine`, if CRIU is installed.
 
-CRIU restores one process from one image at a time, needs privileges, and passes no pipes to the restored process. So
-the process waits for a file to appear and writes its answer to another file. The CRIU versions in distributions of 2024
-and before do not know the vDSO of kernels from 6.13 on; ``criu check`` reports this.
+CRIU needs privileges, cannot restore a second copy while the first one runs, and passes no pipes to the restored
+process. So the process waits for a file to appear and writes its answer to another file. The CRIU versions in
+distributions of 2024 and before fail on kernels from 6.13 on, because they do not know these kernels' vDSO. ``criu
+check`` reports this.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RUN_S = 120.0
 def figure(workload: Workload, folder: Path, result: str) -> Figure:
     """Measure the time from one CRIU restore to the end of the first inference.
 
-    Without a usable CRIU, the figure has the value 0 and its note says why.
+    If CRIU cannot be used, the figure has the value 0 and its note says why.
 
     Raises:
         BenchmarkError: a CRIU that passes its own check could not dump or restore.

@@ -1,5 +1,5 @@
-"""The workloads of the snapshot benchmarks: models, made once and kept under ``build/``, and the commands that load
-them.
+"""The workloads of the snapshot benchmarks: models, which are made once and kept under ``build/``, and the commands
+that load them.
 
 ONNX Runtime comes from the interpreter that runs the benchmarks (the extra `demo`). torch and transformers come from
 the interpreter that `benchmarks.needs.libraries` returns.
@@ -47,7 +47,8 @@ class Workload:
 
 
 def environment() -> dict[str, str]:
-    """Environment variables of a measured process. Its interpreter need not have thawd installed."""
+    """Return the environment variables of a measured process. They name thawd's source and compiled library, so thawd
+    need not be installed in the process's interpreter."""
     return {
         **os.environ,
         "PYTHONPATH": str(serving.REPOSITORY / "src"),
@@ -70,7 +71,7 @@ def _native(name: str) -> Path:
 
 
 def with_model(name: str, python: str) -> Workload:
-    """Return the workload `name`. Make its model unless it exists already.
+    """Return the workload `name`. Make its model unless the current version of its program has made it already.
 
     Raises:
         BenchmarkError: the model could not be made.

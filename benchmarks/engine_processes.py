@@ -1,8 +1,8 @@
 """The processes of the snapshot benchmarks: started from nothing or thawed from an image, and timed from exec on.
 
-Every process is started with posix_spawn, which does not copy the caller's page tables. Each start is timed from just
-before that call to the clock reading that the process takes after its inference. So the time to read the answer does
-not count. See `programs/subject.py` for what the processes do.
+Every process is started with posix_spawn, which does not copy the caller's page tables as fork does. The time of a
+start begins just before posix_spawn. It ends when the process reads the clock after its inference, so the time to read
+the answer does not count. `programs/subject.py` describes what the processes do.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Subject:
 
 @contextmanager
 def started(command: list[str], environment: Mapping[str, str]) -> Iterator[Subject]:
-    """Run `command` as a process. At the end its input is closed; the process is killed if it does not end then."""
+    """Run `command` as a process. At the end its input is closed; if it then runs for `END_S` seconds, it is killed."""
     _keep_descriptors()
     with tempfile.TemporaryFile() as errors:
         commands, answers = os.pipe(), os.pipe()

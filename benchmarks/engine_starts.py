@@ -1,4 +1,4 @@
-"""Three ways to start one workload, in turns: from nothing, by a fork of the loaded process, and by a thaw."""
+"""Measures three ways to start a workload: a cold start, a fork of the loaded process, and a thaw of its image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Start:
     Attributes:
         first_ms: time from before the start to the end of the first inference, milliseconds.
         warm_ms: duration of a later inference of the same process, milliseconds.
-        restore_ms: the part that the thaw itself reports as its duration, milliseconds; 0 for other starts.
+        restore_ms: duration of the restore as the thawing program reports it, milliseconds; 0 for other starts.
     """
 
     first_ms: float
@@ -57,7 +57,7 @@ class Starts:
     thaw: list[Start] = field(default_factory=list)
 
     def over_warm(self, bound_ms: float, target_ms: float | None = None) -> Figure:
-        """Time from thaw to first result, minus a warm inference of the same copy.
+        """Return the time from thaw to first result, minus a warm inference of the same copy, as a figure.
 
         Args:
             bound_ms: largest time on the reference machine (`benchmarks.machine`), milliseconds.
@@ -78,12 +78,12 @@ class Starts:
     def overhead_against_cold(
         self, bound: float, *, pick: Callable[[Iterable[float]], float] = statistics.median
     ) -> Figure:
-        """How many times as much a cold start adds to an inference as a thaw does.
+        """Return the time that a cold start adds to an inference, divided by the time that a thaw adds, as a figure.
 
         Args:
             bound: the smallest acceptable ratio.
-            pick: reduces several times to one. It is `min` for inferences so long that other load on the machine varies
-                them by more than a thaw adds.
+            pick: reduces several times to one. Use `min` if other load on the machine varies the time of an inference
+                by more than a thaw adds to it.
         """
         cold_ms, thaw_ms = (
             pick(one.first_ms for one in kind) - pick(one.warm_ms for one in kind) for kind in (self.cold, self.thaw)
@@ -98,9 +98,9 @@ class Starts:
         )
 
     def overhead_against_fork(self) -> Figure:
-        """Compare a thaw with a fork of the loaded process in the same way.
+        """Return the time that a fork of the loaded process adds to an inference, divided by the time that a thaw adds.
 
-        There is no bound, because a fork needs that process to be running.
+        The figure has no bound. A fork is possible only while the loaded process runs, so it does not replace a thaw.
         """
         fork_ms, thaw_ms = median(self.fork, "overhead_ms"), median(self.thaw, "overhead_ms")
         return Figure(
@@ -117,14 +117,15 @@ def median(starts: Sequence[Start], attribute: str) -> float:
 
 
 def take_turns(workload: Workload, image: Path, original: Subject, result: str, *, times: Rounds) -> Starts:
-    """Start from nothing, fork `original` and thaw `image` in turns. Each must produce `result`.
+    """Start the workload cold, fork `original` and thaw `image`, in turns. Each process must produce `result`.
 
     Raises:
         BenchmarkError: one of them did not start or produced a different result.
     """
     thaw = engine_models.thaw_command(image)
     starts = Starts()
-    # The first thaw is not counted: its page cache is as the write left it, and the benchmark measures a hot cache.
+    # The first thaw is not counted: right after the freeze, the page cache may lack parts of the image, and this
+    # benchmark measures thaws with the whole image in the page cache.
     start(thaw, result, warm=1)
     for _ in progress.rounds(times.rounds, f"{workload.name}: starts, round"):
         starts.cold.append(start(workload.command, result, warm=times.warm))
@@ -134,7 +135,7 @@ def take_turns(workload: Workload, image: Path, original: Subject, result: str, 
 
 
 def start(command: list[str], result: str, *, warm: int) -> Start:
-    """Run `command` up to its first inference, then `warm` more.
+    """Run `command` until it has answered its first inference, then request `warm` more inferences.
 
     Raises:
         BenchmarkError: its result is not `result`.

@@ -1,18 +1,18 @@
-"""What freeze and thaw cost as a process grows, and a server as it has more: tables in Markdown for the docs.
+"""Prints Markdown tables for the docs: how the times of freeze and thaw grow with a process, and those of a server.
 
     python -m benchmarks.growth             # both
-    python -m benchmarks.growth process     # only freeze and thaw
+    python -m benchmarks.growth process     # only freeze and thaw of one process
     python -m benchmarks.growth server      # only the server: functions, versions, objects (`benchmarks.growth_server`)
 
-It has no bounds. The rest of this docstring describes the measurements of the process.
+The figures have no bounds. The rest of this docstring describes the measurements of the process.
 
-What: heap from 10 MB to 4 GB, threads from 1 to 64, mappings from 100 to 20,000; only one of them varies at a time. The
-table shows for each size the freeze, the restore step, the time from exec to the end of the first pass over the heap,
-and a later pass.
+What: a heap from 10 MB to 4 GB, 1 to 64 threads, 100 to 20,000 mappings; only one of these varies at a time. For each
+size, the table shows the times of the freeze, of the restore step, from exec to the end of the first pass over the
+heap, and of a later pass. A pass reads one byte of each page.
 
 How: `programs/heap.py`, with a hot page cache; medians of several freezes and thaws.
 
-Why: to see what each part of the cost depends on, and that no part grows faster than what it depends on.
+Why: the table shows which size each of these times depends on, and that no time grows faster than that size.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of one process: its heap, its number of waiting threads, its number of one-page mappings."""
+    """The size of one process: its heap in MB, its number of waiting threads, its number of one-page mappings."""
 
     heap_mb: int
     threads: int
@@ -49,10 +49,10 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What freezing and thawing a process of one size cost.
+    """The times of freezing and thawing a process of one size, and the size of its image.
 
     Attributes:
-        size: of the process.
+        size: size of the process.
         image_mib: size of the image on disk, MiB.
         freeze_ms: median duration of a freeze, milliseconds.
         thaws: all thaws.

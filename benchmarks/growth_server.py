@@ -1,13 +1,14 @@
-"""What functions, versions and objects cost a server as their number grows: prints Markdown tables without bounds.
+"""Measures how a server's times and memory grow with its functions, versions and objects; prints Markdown tables.
 
-Called by `benchmarks.growth`.
+`benchmarks.growth` calls this module. The figures have no bounds.
 
-What: a server with N functions of one line, with images and without, and with N versions of one function. For each: the
-time until the port answers and until all are published, at the first start and at the second, when nothing has changed;
-the memory of the server; the processor time of an idle server. Then the time to list N objects of a bucket.
+What: a server with N functions of one line, with images and without, and with N versions of one function. For each N:
+the time until the port answers and until all functions are published, at the first start and at the second, when
+nothing has changed; the memory of the server; the processor time of an idle server. Then, for a bucket with N objects,
+the time until all are in the catalog, and the time to list them.
 
-How: one start each, in an empty folder under ``build/``. Processor time is that of the server, without its functions'
-processes. It hardly depends on what else the machine does, as times do.
+How: one measurement of each, in an empty folder under ``build/``. Processor time is that of the server, without its
+functions' processes. Other programs on the machine change it much less than they change elapsed times.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ OBJECTS_HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """One start of a server.
+    """The times and the memory of one start of a server.
 
     Attributes:
         answers_s: until the port answered, seconds.
-        published_s: until all functions were published.
-        answers_cpu_s: processor time of the server until the port answered.
-        published_cpu_s: processor time of the server until all functions were published.
-        memory_mib: resident memory of the server then, MiB.
-        idle_percent: processor time of the idle server, percent of a core.
+        published_s: until all functions were published, seconds.
+        answers_cpu_s: processor time of the server until the port answered, seconds.
+        published_cpu_s: processor time of the server until all functions were published, seconds.
+        memory_mib: resident memory of the server at the end of the measurement, MiB.
+        idle_percent: processor time of the idle server, percent of a core; 0 if it was not measured.
     """
 
     answers_s: float
@@ -92,7 +93,7 @@ def _folder(*, functions: int, options: str) -> Iterator[Path]:
 
 @contextmanager
 def _server(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, float]]:
-    """A server whose port answers, its URL, and how long that took."""
+    """Run a server; the context is its process, its URL, and how long its port took to answer, seconds."""
     ready, log = folder / "ready.json", folder / "server.log"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "thawd", "up", "--config", str(folder / "thawd.toml"), "--ready-file", str(ready)]
@@ -118,7 +119,7 @@ def _start(folder: Path, *, idle: bool) -> Begun:
         published_s, published_cpu_s = time.monotonic() - begun_s, _cpu_s(process.pid)
         idle_percent = 0.0
         if idle:
-            time.sleep(1.0)  # what follows the publications
+            time.sleep(1.0)  # lets the server finish work that follows the publications
             before_s = _cpu_s(process.pid)
             time.sleep(IDLE_S)
             idle_percent = (_cpu_s(process.pid) - before_s) / IDLE_S * 100
@@ -136,7 +137,7 @@ def _row(what: str, number: int, first: Begun, again: Begun) -> str:
 
 
 def _slope(what: str, numbers: tuple[int, ...], first: list[Begun], again: list[Begun]) -> str:
-    """A line: what each further one costs, between the smallest and the largest number."""
+    """Return a line: how much time and memory each further one takes, between the smallest and the largest number."""
     more = numbers[-1] - numbers[0]
     (low, high), (new, full) = (again[0], again[-1]), (first[0], first[-1])
     return (
@@ -148,7 +149,7 @@ def _slope(what: str, numbers: tuple[int, ...], first: list[Begun], again: list[
 
 
 def functions(what: str, numbers: tuple[int, ...], *, options: str = "") -> Iterator[str]:
-    """Lines of the table for numbers of functions, and the slope."""
+    """Yield a line of the table for each number of functions, then the line of `_slope`."""
     first, again = [], []
     for number in numbers:
         with _folder(functions=number, options=options) as folder:
@@ -171,7 +172,7 @@ def _client(service: str, url: str) -> Any:
 
 
 def versions(numbers: tuple[int, ...]) -> Iterator[str]:
-    """Lines of the table for numbers of versions of one function."""
+    """Yield a line of the table for each number of versions of one function, then the line of `_slope`."""
     first, again = [], []
     for number in numbers:
         with _folder(functions=1, options="snapshot = false\n") as folder:
@@ -187,7 +188,7 @@ def versions(numbers: tuple[int, ...]) -> Iterator[str]:
 
 
 def objects(numbers: tuple[int, ...]) -> Iterator[str]:
-    """Lines of the table of listings."""
+    """Yield a line of the table of listings for each number of objects."""
     for number in numbers:
         with _folder(functions=0, options="") as folder:
             for place in range(number):
@@ -214,7 +215,7 @@ def _listed(client: Any) -> int:
 
 
 def tables() -> Iterator[str]:
-    """The lines of both tables, and the slopes."""
+    """Yield the lines of both tables."""
     yield HEAD
     yield from functions("functions with images", WITH_IMAGES)
     yield from functions("functions without images", WITHOUT_IMAGES, options="snapshot = false\n")

@@ -1,11 +1,10 @@
-"""What an idle server costs: ten functions, a bucket, a table, and no requests.
+"""How much processor time and memory an idle server uses: ten functions, a bucket, a table, and no requests.
 
 What: the processor time of the server process over ten seconds, as a share of one core, and its resident memory.
 
 How: ``utime + stime`` from ``/proc/PID/stat`` before and after, and ``VmRSS`` from ``/proc/PID/status``. The
-measurement begins when every function has been invoked and the start is over. The templates and environments are
-separate processes. What they use is the functions' own cost, so it is shown beside the server's figures without a
-bound.
+measurement begins when every function has been invoked. Templates and environments are separate processes. The time and
+memory that they use depend on the functions' code, so they are shown beside the server's figures without a bound.
 
 Why: an idle platform must not keep a laptop's fan running. A busy loop or a polling thread would show here first.
 """
@@ -34,7 +33,7 @@ CONFIGURATION = (
 
 
 def measure() -> Sequence[Figure]:
-    """Measure the server's share of a core and its memory, and for information the same for its child processes."""
+    """Measure the server's share of a core and its memory, and those of its child processes without a bound."""
     with serving.thawd(CONFIGURATION, {"function/noop.py": serving.NOOP}) as served:
         for name in _NAMES:
             serving.invoke(served, name, {})

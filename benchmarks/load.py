@@ -29,7 +29,7 @@ class Measured:
 
     Attributes:
         p50_us: median latency, microseconds.
-        p99_us: latency that 99 of 100 requests do not exceed, microseconds.
+        p99_us: latency that 99 % of the requests do not exceed, microseconds.
         rate_per_s: answers per second on all connections together.
     """
 

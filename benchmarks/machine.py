@@ -1,9 +1,9 @@
-"""Measures how slow this machine is, to adapt bounds that are times: they hold for the machine where they were set.
+"""Measures how slow this machine is. Bounds that are times fit only the machine where they were set, and are adapted.
 
-The unit is the start of a bare interpreter, ``python -I -S -c pass``: processor, page faults, `mmap`, reading files, as
-in most of what thawd does. It is measured beside each figure, in the same run, and the fastest of several starts
-counts, so that other work on the machine does not loosen the bounds. On a faster machine the bounds stay: they are
-promises.
+The measure is the start of a bare interpreter, ``python -I -S -c pass``. Like most of what thawd does, it takes
+processor time and page faults, maps memory and reads files. It is measured in the same run as the figures. The fastest
+of several starts counts, because other work on the machine makes starts slower and would so loosen the bounds. On a
+faster machine the bounds stay as they are, because they are what thawd promises.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import sys
 import time
 
 REFERENCE_MS = 8.0
-"""On the machine where the bounds were set: 2 cores (AMD EPYC, virtual), Linux 6.18, CPython 3.11."""
+"""Time of this start on the reference machine, where the bounds were set: 2 virtual cores (AMD EPYC), Linux 6.18,
+CPython 3.11."""
 _STARTS = 15
 
 
 def slowness() -> float:
-    """Return how many times as long as on the reference machine a start takes here, at least 1."""
+    """Return the time of an interpreter's start here, divided by that on the reference machine; at least 1."""
     times_ms = []
     for _ in range(_STARTS):
         begun_s = time.perf_counter()
@@ -28,5 +29,5 @@ def slowness() -> float:
 
 
 def bound(reference: float) -> float:
-    """Return the largest time allowed on this machine, given the largest time on the reference machine."""
+    """Return the largest time allowed on this machine. `reference` is the largest time on the reference machine."""
     return reference * slowness()

@@ -1,8 +1,8 @@
-"""Virtual environments that measurements need beside the one that runs them, made by rules of the Makefile.
+"""Virtual environments that measurements need in addition to the one that runs them. Rules of the Makefile make them.
 
-An environment is made, or brought up to date with pyproject.toml, when the first measurement asks for it. That needs
-the package index. Without the index, an environment that was completed earlier is used, and one that was not means that
-the measurement is skipped.
+A virtual environment is made, or brought up to date with pyproject.toml, when the first measurement asks for it. That
+needs the package index. If the index cannot be reached, a virtual environment that was completed earlier is used. If
+there is none, the measurement is skipped.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ def libraries() -> str:
     """Return an interpreter that has torch and transformers: ``.venv-libraries``, or that of `LIBRARIES_VARIABLE`.
 
     Raises:
-        Skipped: the named one lacks a module, or the environment cannot be made.
+        Skipped: the interpreter that `LIBRARIES_VARIABLE` names lacks a module, or the virtual environment cannot be
+            made.
     """
     named = os.environ.get(LIBRARIES_VARIABLE)
     if named is None:
         return _environment(".venv-libraries", _LIBRARIES)
     if lacking := missing(named, _LIBRARIES):
         raise Skipped(
-            f"{named}, which {LIBRARIES_VARIABLE} names, lacks {', '.join(lacking)}; install it, or unset that"
+            f"{named}, which {LIBRARIES_VARIABLE} names, lacks {', '.join(lacking)}; install that or unset the variable"
         )
     return named
 
 
 def peers() -> str:
-    """Return an interpreter that has LitServe and BentoML. It is in ``.venv-peers``.
+    """Return the interpreter of ``.venv-peers``, which has LitServe and BentoML.
 
     Raises:
-        Skipped: the environment cannot be made.
+        Skipped: the virtual environment cannot be made.
     """
     return _environment(".venv-peers", _PEERS)
 
@@ -58,9 +59,10 @@ def missing(python: str, needed: Sequence[str]) -> list[str]:
 
 
 def _environment(name: str, needed: Sequence[str]) -> str:
-    """Make the environment `name` in the repository's folder and return its interpreter."""
+    """Make the virtual environment `name` in the repository's folder and return its interpreter."""
     progress.step(f"make {name}, unless it is there")
-    # Without the variables of the make that may run this program: its options are not for this one.
+    # If `make` runs this program, these variables pass its options on to the `make` that is started here, and would
+    # change what that one does.
     environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
     command = ["make", "--silent", f"PYTHON={sys.executable}", f"{name}/.installed"]
     folder = serving.REPOSITORY / name

@@ -1,12 +1,14 @@
-"""A burst to a function without environments: Inception V3 behind a route, 1,000 requests, 50 at a time.
+"""Measures a burst to a function without environments: Inception V3 behind a route, 1,000 requests, 50 at a time.
 
-What: with ``admission = "cores"``, the slowest request against the median; the time of all requests and the
-environments' memory (PSS) against those with ``admission = "all"``, where each of the 50 gets an environment.
+What: with ``admission = "cores"``, the time of the slowest request divided by the median; the time of all requests and
+the environments' memory (PSS), divided by those with ``admission = "all"``, where each of 50 simultaneous requests gets
+an environment.
 
-How: `thawd bench` on the function of `examples/onnx-http`, thawed, a new server for each run, both kinds of admission
-in turn; medians of the rounds.
+How: `thawd bench` on the function of `examples/onnx-http`, thawed, with a new server for each run and both kinds of
+admission in turn; medians of the rounds.
 
-Why: a burst from zero is where too many environments cost most: each is started, takes memory and slows the others.
+Why: if a burst meets no environments, every environment that thawd starts for it takes time and memory and slows the
+others, so too many of them do the most harm.
 """
 
 from __future__ import annotations

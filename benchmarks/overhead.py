@@ -5,8 +5,8 @@ What: the median latency with one client, and answers per second with 16 clients
 uvicorn settings (`benchmarks.echo`).
 
 How: both servers run all the time, each in its own process. The same client loads them in turn (A B A B ...) with the
-same body. Each round gives one ratio, so both servers had the same conditions, and the median of the rounds is used.
-Both servers are warmed up before the first round.
+same body. Each round gives one ratio of two figures that were measured one right after the other, and the median of the
+rounds is used. Both servers are warmed up before the first round.
 
 Why: the difference is everything the platform does for a request: routing, dispatch, the lease of an execution
 environment, two frames over a socketpair, a second process, the log lines and the metrics.

@@ -1,7 +1,7 @@
 """The servers that `benchmarks.peers` loads: thawd with both kinds of admission, LitServe and BentoML.
 
-All serve the work of `programs/peer_work.py` under ``POST /predict``: ``{"pixels": [64 numbers]}`` in, ``{"label": n}``
-out.
+All run the work of `programs/peer_work.py` for requests to ``POST /predict``. The body of a request is ``{"pixels": [64
+numbers]}``, the answer is ``{"label": n}``.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Setting:
     """The settings of a peer.
 
     Attributes:
-        name: as it is shown; begins with that of the peer.
-        kind: of work, in `programs/peer_work.py`.
+        name: name of the setting as it is shown; begins with the name of the peer.
+        kind: kind of work, as `programs/peer_work.py` names it.
         threads: threads of one inference.
         workers: processes that run inferences; LitServe only.
-        batch: requests in a batch at most, 1: no batches; LitServe only.
-        window_s: how long a batch waits for more requests, seconds.
-        fast_queue: LitServe's other queue between its server and its workers.
-        is_async: BentoML: a coroutine on the server's loop instead of a thread.
+        batch: most requests in a batch; 1: no batches; LitServe only.
+        window_s: how long a batch waits for more requests, seconds; LitServe only.
+        fast_queue: whether LitServe uses its option `fast_queue` between its server and its workers.
+        is_async: whether BentoML runs the work in a coroutine on the server's event loop, and not in a thread.
     """
 
     name: str
@@ -85,14 +85,14 @@ class Setting:
     def serving(self, python: str, models: str) -> AbstractContextManager[str]:
         """Run the peer with the interpreter `python` and the folder `models`; the context is its URL."""
         port = _free_port()
-        given = json.dumps({**asdict(self), "models": models})
+        setting = json.dumps({**asdict(self), "models": models})
         if self.name.startswith("LitServe"):
             return _peer(
-                [python, str(engine_models.PROGRAMS / "peer_litserve.py"), str(port), given], {}, port, self.name
+                [python, str(engine_models.PROGRAMS / "peer_litserve.py"), str(port), setting], {}, port, self.name
             )
         service = ["peer_bentoml:Peer", "--working-dir", str(engine_models.PROGRAMS)]
         command = [python, "-m", "bentoml", "serve", *service, "--host", "127.0.0.1", "--port", str(port)]
-        return _peer(command, {"PEER_SETTING": given}, port, self.name)
+        return _peer(command, {"PEER_SETTING": setting}, port, self.name)
 
 
 @contextmanager
@@ -109,7 +109,7 @@ def thawd(admission: str, kind: str, models: str, *, threads: int, memory_mb: in
 
 
 def label(url: str) -> int | None:
-    """Return the label that a server answers, or None if it accepts no connections yet.
+    """Return the label that a server answers, or None if it accepts no connections or answers 503 while it starts.
 
     Raises:
         BenchmarkError: it answered, but not with a label.
@@ -155,7 +155,7 @@ def _peer(command: Sequence[str], environment: dict[str, str], port: int, name: 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a server and all its descendants. Some of them may have process groups of their own."""
+    """End a server and all its descendants, one by one, because some of them can be in other process groups."""
     below = []
     for pid in memory.descendants(process.pid):
         with suppress(OSError):

@@ -1,13 +1,13 @@
-"""thawd against other model servers, LitServe and BentoML, on the same work.
+"""Compares thawd with two other model servers, its peers LitServe and BentoML, on the same work.
 
-What: answers a second, median and 99th percentile of the latency with 1, 16 and 64 clients, of thawd's route divided by
-the peer's. Three kinds of work: a small ONNX classifier (64 numbers in, a label out), ResNet-50 v2, which computes for
-tens of milliseconds, and a handler that sleeps 20 ms.
+What: answers per second, and median and 99th percentile of the latency, with 1, 16 and 64 clients: thawd's figure
+divided by the peer's. There are three kinds of work: a small ONNX classifier (64 numbers in, a label out), ResNet-50
+v2, which computes for tens of milliseconds, and a handler that sleeps 20 ms.
 
-How: all servers of a work run all the time, and the same client loads one after another; the others are idle then. A
-ratio is taken in each round, and the median of the rounds counts. The peers serve in several settings. Each figure is
-the ratio to the setting with which thawd compares worst, so that for each figure the peers are at their best. thawd
-runs with ``admission = "cores"``. In the same rounds it is compared with ``admission = "all"``, where no request waits.
+How: all servers for one kind of work run all the time. The same client loads one after another, while the others are
+idle. Each round gives a ratio, and the median of the rounds counts. Each peer runs with several settings. A figure is
+the ratio to the peer and setting that do best at this figure. thawd runs with ``admission = "cores"``. In the same
+rounds it is also compared with ``admission = "all"``, where no request waits for a free core.
 
 Why: fast starts are of no use if the requests after them are slow.
 
@@ -47,13 +47,14 @@ class Work:
     """A kind of work, and the settings with which it is served.
 
     Attributes:
-        kind: of `programs/peer_work.py`.
-        settings: of the peers.
-        memory_mb: of thawd's function.
-        threads: of one inference in it.
-        is_slow: a request takes so long that a load is a number of requests instead of a time.
-        targets: of the ratios to the peers (`rate`, `p50`, `p99`) and to ``admission = "all"`` (`rate_of_all`).
-        held: targets that are bounds already, as pairs of number of clients and key.
+        kind: kind of work, as `programs/peer_work.py` names it.
+        settings: settings of the peers.
+        memory_mb: memory limit of thawd's function.
+        threads: threads of one inference in thawd's function.
+        is_slow: whether a request takes so long that each load has a fixed number of requests and not a fixed time.
+        targets: goals for the ratios to the peers (`rate`, `p50`, `p99`) and to ``admission = "all"``
+            (`rate_of_all`), by these keys.
+        held: which targets are bounds already, as pairs of number of clients and key.
     """
 
     kind: str

@@ -1,5 +1,7 @@
-"""What prepacking costs and saves when ONNX Runtime loads a model from an optimised copy: times and private memory.
+"""Measures prepacking when ONNX Runtime loads a model from an optimised copy: times and private memory, with and
+without.
 
+Prepacking means that ONNX Runtime copies weights into the layout that its kernels read fastest, when it loads a model.
 Each model is loaded in a separate process, several times; the table shows medians. There are two models: one of large
 matrix products (three of 4096 x 4096, 192 MiB), and ResNet-18 at half its width, which is nearly all convolutions (11
 MiB).

@@ -1,7 +1,7 @@
-"""Prints to standard error what is being measured, and how much is left.
+"""Prints to standard error which benchmark, step and round is running.
 
-Each step has a line. A step that takes longer than `_REPEAT_S` seconds has one line more for each such period. The
-figures go to standard output, so that they can be redirected without these lines.
+Each step has a line. For a step that takes longer than `_REPEAT_S` seconds, another line is printed after each such
+period. The figures go to standard output, so that they can be redirected without these lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _BEGUN_S = time.monotonic()
 
 
 class _Step:
-    """The step that is running. There is one object for the program."""
+    """The step that is running. The program has one such object, `_now`."""
 
     def __init__(self) -> None:
         self.part = ""
@@ -30,7 +30,7 @@ _now = _Step()
 
 
 def part(text: str) -> None:
-    """Begin a benchmark or a workload. Its steps are printed with `text` before them."""
+    """Begin a benchmark or a workload. The lines of its steps begin with `text`."""
     _now.part = text
     step("begins")
 

@@ -1,4 +1,4 @@
-"""Measured values with their bounds: how they are compared, printed and written."""
+"""Compares measured values with their bounds, prints them, and writes them to a file."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Figure:
     Attributes:
         name: a short name of what was measured.
         value: the measured number.
-        unit: of the value and the bound; ``x`` for a ratio.
+        unit: unit of the value, the bound and the target; ``x`` for a ratio.
         relation: `AT_MOST`, `AT_LEAST` or `EXACTLY`; empty if the value is only shown and has no bound.
-        bound: the value is compared with this number; None if it is not.
-        note: the raw numbers that the value is computed from.
-        target: the number that a later version shall reach. The report shows whether the value reaches it. A value that
-            does not is no failure.
+        bound: the number with which the value is compared; None if there is no bound.
+        note: the raw numbers from which the value is computed.
+        target: the number that a later version shall reach; None if there is no target. The report shows whether the
+            value reaches it. A value that does not reach it is no failure.
     """
 
     name: str

@@ -1,15 +1,15 @@
-"""What an invocation costs a program that uses the Runtime API over HTTP.
+"""How long an invocation takes in a program that uses the Runtime API over HTTP.
 
-What: the median time of one round trip, ``GET next`` and ``POST response``, of a client with one plain socket at the
-endpoint that thawd gives each environment (`benchmarks.runtime_endpoint`). For comparison, without a bound, the median
-latency of a no-op function over the Invoke API with one client: once in thawd's own Python runtime, which exchanges
-frames over a socketpair, and once as a program that uses the same socket client.
+What: the median time of one round trip, ``GET next`` and ``POST response``. The client uses one plain socket, and
+connects to the endpoint that thawd gives each environment (`benchmarks.runtime_endpoint`). For comparison, without a
+bound, the median latency of a no-op function over the Invoke API with one client. This function runs once in thawd's
+own Python runtime, which exchanges frames over a socketpair, and once as a program with the same plain-socket client.
 
-How: endpoint and client are two processes, and the next invocation is always ready when the client asks. The figure is
-the median of all round trips after a warm-up. The two functions are loaded in turn.
+How: endpoint and client are two processes, and the next invocation is always ready when the client asks for it. The
+figure is the median of all round trips after a warm-up. The two functions are loaded in turn.
 
-Why: the difference between the two functions is the protocol: HTTP, its states and headers, and two exchanges over TCP
-for each invocation.
+Why: the two functions differ only in the protocol. The comparison shows how much time HTTP takes, with two exchanges
+over TCP for each invocation.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The endpoint that `benchmarks.runtime_api` calls: thawd's Runtime API with an invocation for every request.
+"""The endpoint that `benchmarks.runtime_api` calls: thawd's Runtime API, which always has a next invocation ready.
 
-It runs uvloop, the same loop as thawd, in a separate process:
+It runs in a separate process, on uvloop as thawd does:
 
     python -m benchmarks.runtime_endpoint READY_FILE
 """

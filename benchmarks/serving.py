@@ -1,4 +1,4 @@
-"""The measured servers: `thawd up` on a given configuration, and the plain echo to compare with.
+"""Runs the measured servers: `thawd up` with a given configuration, the plain echo, and the Runtime API's endpoint.
 
 Each server is a separate process, so that the client's work does not count as the server's.
 """
@@ -82,9 +82,10 @@ def invoke(served: Served, function: str, event: object) -> object:
 
 @contextmanager
 def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
-    """Run `thawd up` on `configuration` (TOML) with `files` (path to text) beside it; stop it at the end.
+    """Run `thawd up` on `configuration` (TOML), with `files` (texts by their paths) beside it. Stop it at the end.
 
-    The folder is under ``build/``, on a real disk: with a queue on a memory file system the figures would be too good.
+    The folder is under ``build/``, because temporary folders are often on a memory file system, where the queue would
+    be faster than on a disk.
 
     Raises:
         BenchmarkError: the server did not start or did not stop.

@@ -1,14 +1,13 @@
-"""What a fork saves: cold and forked starts of a function that holds scikit-learn and ONNX Runtime.
+"""How much faster a fork is than a cold start, for a function that imports scikit-learn and ONNX Runtime.
 
-What: two ratios of a function with ``snapshot = false`` (a cold start each time) to the same function started from the
-template: the time from requesting an execution environment until it is ready, and the time until a caller's first
-answer when no environment is alive. Snapshots are off, as on machines where the engine does not run; `thawing` measures
-them.
+What: two ratios of cold starts to forks of the same function: of the times from requesting an execution environment
+until it is ready, and of the times until a caller's first answer if no environment is alive. Snapshots are off, as on
+machines where the snapshot engine does not run; `benchmarks.thawing` measures starts from snapshots.
 
-How: one server runs the same code twice, as ``forked`` and as ``cold``, in the interpreter that runs the benchmark.
-Invocations alternate between the two functions. Each one waits until the function's environments have ended, which they
-do as soon as they are idle. The time to ready is the median in the server's status; the caller's time is the median
-measured here.
+How: one server has the same code as two functions, ``forked`` and ``cold`` (with ``snapshot = false``), in the
+interpreter that runs the benchmark. Invocations alternate between the two functions. Before each invocation, the
+benchmark waits until the function's environments have ended, which they do as soon as they are idle. The time until an
+environment is ready is the median in the server's status. The benchmark itself measures the caller's time.
 
 Why: fast starts are the purpose of the platform. A function that was unused must answer almost as fast as one that is
 in use.
@@ -114,7 +113,11 @@ def _first_answer_ms(served: serving.Served, name: str) -> float:
 
 
 def _starts(served: serving.Served, name: str, kind: str, expected: int) -> dict[str, float]:
-    """Return the function's starts of this kind; all its starts must be of this kind."""
+    """Return what the server's status says about the function's starts of this kind.
+
+    Raises:
+        BenchmarkError: there were fewer than `expected` starts of this kind.
+    """
     starts: dict[str, dict[str, float]] = served.function(name)["starts"]
     if starts.get(kind, {}).get("count", 0) < expected:
         raise BenchmarkError(f"expected {expected} starts of {name}, all of kind {kind}; found {starts}")

@@ -1,15 +1,15 @@
-"""What it costs to send an answer while the handler is still producing it.
+"""How fast thawd sends an answer while the handler is still producing it, and how much memory slow clients take.
 
 What: the time from when a handler writes a part until a client has it, through a function URL; how many bytes per
 second pass through; how much memory the server uses for clients that ask for 64 MiB each and do not read.
 
-How: each part holds the time at which it was written, by the clock that all processes of a machine share. The client is
-a plain socket. Each client that does not read is first sent its first bytes. Then another stream of 64 MiB runs to its
-end, which would give the server time to take in the streams of all these clients. The server's resident memory is
-compared with its memory before.
+How: each part contains the time at which it was written, by the clock that all processes of a machine share. The client
+is a plain socket. Each client that does not read stops after the head of its answer. Then another stream of 64 MiB runs
+to its end. During this time, a server that buffers too much would take in the streams of all these clients. Then the
+server's resident memory is compared with its memory before.
 
-Why: between handler and client there are a frame, the platform's loop and an HTTP chunk. A platform that buffered
-everything that clients do not read would be faster at first, and would then be killed for lack of memory.
+Why: each part passes from the handler through a frame, the platform's event loop and an HTTP chunk to the client. A
+platform that buffers everything that clients do not read is fast at first, but runs out of memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TITLE = "streaming: answers that are sent while they are being produced"
 MOST_DELAY_MS = 2.0
 LEAST_MIB_S = 50.0
 MOST_HELD_MIB = 2.0
-"""For each client that does not read"""
+"""Most memory that the server may use for each client that does not read, MiB."""
 PARTS = 500
 PAUSE_S = 0.002
 LARGE_MIB = 64
@@ -109,8 +109,8 @@ def _delays_ms(served: serving.Served) -> list[float]:
         while len(delays_ms) < PARTS:
             now_ns = time.monotonic_ns()
             chunks = waiting.split(b"\r\n")
-            # Each chunk holds one or more times of 20 digits: a size line, the digits, and so on. Incomplete data waits
-            # for more.
+            # A chunk is a line with its size and a line with its content: one or more times of 20 digits each. Data
+            # after the last complete chunk stays in `waiting` until more arrives.
             while len(chunks) > 2:
                 size, digits, chunks = chunks[0], chunks[1], chunks[2:]
                 for at in range(0, int(size, 16), 20):

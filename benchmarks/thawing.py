@@ -1,12 +1,12 @@
-"""What a caller waits for a function without environments: a request that needs a thaw, with and without a 1 GB model.
+"""How long a caller waits if the function has no environment and one is thawed, with and without a 1 GB model.
 
 What: the time from the HTTP request to its answer when the function has no execution environment and one is thawed,
 minus the time of the same request right afterwards, when the environment exists.
 
-How: one server with two functions. One holds ONNX Runtime and the 1 GiB model of `programs/onnx_stack.py`, one thread.
-The other one does nothing. Both are frozen when the server starts and primed with the event. Their environments end as
-soon as they are idle for half a second. Each round waits for that, then sends one request and several more right after
-it. The figures are medians with a hot page cache.
+How: one server with two functions. One uses ONNX Runtime with the 1 GiB model of `programs/onnx_stack.py`, in one
+thread. The other one does nothing. Both have snapshots, which are primed with the event of the requests. An environment
+ends when it has been idle for half a second. Each round waits until no environment is left, then sends one request and
+several more right after it. The figures are medians with a hot page cache.
 
 Why: the difference between this figure and the engine's (`benchmarks.engine`) is what the platform adds to a start.
 """
@@ -26,7 +26,8 @@ TITLE = "thawing: functions without environments, with a 1 GB model and without"
 
 MOST_OVER_WARM_MS = 25.0
 TARGETS_MS = {"model": 1.5, "small": 2.0}
-"""For the time over that of a warm request, with a spare copy that is thawed before the request."""
+"""Targets for the time that a start adds to a request, for versions that have a spare. The server of this benchmark has
+no spares (``server.spares`` is 0), so its figures are those of thaws."""
 ROUNDS = 9
 WARM_REQUESTS = 3
 FROZEN_S = 300.0
@@ -121,8 +122,10 @@ def _figures(served: serving.Served, function: str) -> Sequence[Figure]:
 
 
 def _await_snapshot(served: serving.Served, function: str) -> None:
-    """Start environments until one is thawed: thawd makes the function's snapshot while it answers the first
-    requests."""
+    """Invoke the function until an environment is thawed for it.
+
+    An environment that was started in another way must end first, because requests would use it instead of a thaw.
+    """
 
     def thawed() -> bool | None:
         serving.invoke(served, function, {})

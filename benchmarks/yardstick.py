@@ -3,9 +3,10 @@
     make yardstick
     python -m benchmarks.yardstick onnx-http     only this workload
 
-Writes ``report.md``, ``report.html`` and all measurements, ``NAME.json``, to ``build/yardstick``. Exits with status 1
-if a workload does not keep a promise of its `yardstick.toml`. An example takes part if it has a `yardstick.toml` and a
-`run.py` whose argument ``prepare`` makes the files that the example serves.
+Writes ``report.md``, ``report.html`` and each workload's measurements, ``NAME.json``, to ``build/yardstick``. Exits
+with status 1 if a workload does not keep a promise of its `yardstick.toml`. An example takes part if it has a
+`yardstick.toml`. Before the measurement, ``run.py prepare``, or the command that `yardstick.toml` names as `prepare`,
+makes the files that the example serves.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def main(names: Sequence[str]) -> int:
 
 
 def _told(name: str, asked: dict[str, Any]) -> Told:
-    """Run a workload that measures itself and return what it prints."""
+    """Run the command with which a workload measures itself, and return what it prints."""
     program, *arguments = asked["command"]
     command = [sys.executable, str(EXAMPLES / name / program), *arguments]
     progress.step("the example measures itself")

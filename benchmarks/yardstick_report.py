@@ -1,5 +1,5 @@
-"""The yardstick's report, as Markdown and as one HTML page: tables with reference values, promises with results, and
-plots."""
+"""Makes the report of `make yardstick`, as Markdown and as one HTML page: tables with reference values, promises with
+results, and plots."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Workload:
     Attributes:
         name: name of its example.
         asked: the contents of its `yardstick.toml`.
-        runs: one for each start engine; their labels are the engines.
+        runs: one run for each kind of start (cold, fork, thaw); a run's label is that kind.
     """
 
     name: str
@@ -124,7 +124,7 @@ def first_and_warm_ms(run: Run) -> tuple[float, float] | None:
 
 
 def latency(one: Workload) -> Table:
-    """Return the percentiles of each engine, then those of the reference."""
+    """Return a table of latencies: a row for each kind of start, then the reference rows of `yardstick.toml`."""
     rows = [["ms", *COLUMNS, "wrong", "in all"]]
     for run, told in zip(one.runs, one.summaries, strict=True):
         percentiles = [shown(told.percentiles_ms.get(column)) for column in COLUMNS]
@@ -135,7 +135,7 @@ def latency(one: Workload) -> Table:
 
 
 def starts(one: Workload) -> Table:
-    """Return the phases of the starts and the memory of the environments."""
+    """Return a table of the starts: how many there were, the times of their phases, the environments' memory."""
     rows = [["started", "environments", "ready, p50", "of that spawn", "init or restore", "first run", "PSS at most"]]
     for run, told in zip(one.runs, one.summaries, strict=True):
         for start in told.starts:
@@ -148,8 +148,8 @@ def starts(one: Workload) -> Table:
 
 
 def notes(one: Workload) -> list[str]:
-    """Return what a reader must know about the runs, such as that environments did not start with the intended
-    engine."""
+    """Return what a reader must know about the runs, for example that environments were started in another way than
+    the run intended."""
     told = [f"{run.label}: {note}" for run in one.runs for note in run.notes]
     for run, summary in zip(one.runs, one.summaries, strict=True):
         for start in summary.starts:

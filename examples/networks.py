@@ -1,8 +1,8 @@
-"""Inception V3 and ResNet-50 v2 as ONNX: the real architectures, made here with random weights, so without a download.
+"""Makes Inception V3 and ResNet-50 v2 as ONNX files: the real architectures with random weights, without a download.
 
 A network with random weights takes as long to load and to run as a trained one, but its answers have no meaning. The
-last layer is fitted so that different pictures get different classes. Otherwise the examples' checks would prove
-nothing.
+last layer is fitted so that different pictures get different classes. If all pictures got the same class, the examples
+could not check that each answer belongs to its picture.
 
     inception_v3(path)             23,834,568 parameters, input 1x3x299x299
     resnet50_v2(path)              25,549,480 parameters, input 1x3x224x224
@@ -32,8 +32,8 @@ class Network:
     """A graph under construction. Its methods take and return names of values.
 
     Args:
-        size: edge of the input pictures.
-        width: factor of all layers' channels.
+        size: width and height of the input pictures, pixels.
+        width: factor by which the number of each layer's channels is multiplied.
     """
 
     def __init__(self, size: int, width: float) -> None:
@@ -88,7 +88,7 @@ class Network:
         return self._node("Add", [x, y], self._channels[x])
 
     def write(self, x: str, path: Path) -> None:
-        """Pool `x`, add a fitted classifier of `CLASSES` and write the model to `path` with a rename."""
+        """Pool `x`, add a fitted classifier with `CLASSES` classes and write the model to `path` with a rename."""
         features = self._node("GlobalAveragePool", [x], self._channels[x])
         flat = self._node("Flatten", [features], self._channels[x])
         weights, bias = self._classifier(self._run(flat))
@@ -99,7 +99,7 @@ class Network:
         partial.replace(path)
 
     def _classifier(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return weights and bias with which the features' deviations from their means decide the class."""
+        """Return weights and bias of the last layer. The class depends on how the features deviate from their means."""
         spread = features.std(axis=0) + 1e-6 * np.abs(features).max() + 1e-12
         drawn = self._random.standard_normal((CLASSES, features.shape[1]), dtype=np.float32)
         weights = (drawn * _SHARPNESS / spread / features.shape[1] ** 0.5).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What the examples' `run.py` share: a `thawd up` with empty data, calls to it, and output lines."""
+"""Functions that the examples' `run.py` share: they start a server with an empty data folder, call it, print lines."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class Served:
 
     Attributes:
         url: base URL.
-        config: its thawd.toml.
-        data: its data folder, empty when it was started.
+        config: path of the server's thawd.toml.
+        data: the server's data folder, which was empty when the server was started.
     """
 
     def __init__(self, url: str, config: Path, data: Path) -> None:
@@ -107,7 +107,7 @@ class Served:
         return {row.pop("_key"): row for row in map(json.loads, done.stdout.splitlines())}
 
     def wait_for(self, probe: Callable[[], Any], what: str, functions: Sequence[str]) -> Any:
-        """Wait until `probe` returns true.
+        """Call `probe` until it returns something true, and return that.
 
         Raises:
             ExampleError: one of `functions` failed meanwhile.
@@ -149,7 +149,8 @@ def serving(config: Path, *arguments: str, environment: dict[str, str] | None = 
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**inherited, "THAWD_DATA": str(data), **(environment or {})},
-                # A separate session: Ctrl-C reaches only the example, which then shuts the server down in order.
+                # In a separate session, the server gets no signal from Ctrl-C. Only the example does, and then stops
+                # the server.
                 start_new_session=True,
             )
         served = Served("", config, data)
@@ -211,7 +212,8 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 def configuration(path: Path) -> Path:
     """Return the path of the configuration to use.
 
-    If BENCH_LIBRARIES_PYTHON is set, that is a copy of the configuration at `path` with the interpreter that it names.
+    If BENCH_LIBRARIES_PYTHON is set, that is a copy of `path` in which the interpreter is the one that the variable
+    names.
     """
     named = os.environ.get(LIBRARIES_VARIABLE)
     if named is None:

@@ -27,7 +27,7 @@ static inline void cpu_id(uint32_t leaf, uint32_t subleaf, uint32_t out[4]) {
     __asm__ volatile("cpuid" : "=a"(out[0]), "=b"(out[1]), "=c"(out[2]), "=d"(out[3]) : "a"(leaf), "c"(subleaf));
 }
 
-// Which registers the kernel saves: XCR0.
+// The register XCR0. Its bits say which sets of registers the kernel saves.
 static inline uint64_t extended_state(void) {
     uint32_t low, high;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -91,8 +91,8 @@ static inline long clone_thread(uint64_t flags, uint64_t stack, int32_t *parent_
 }
 
 // A process must request large registers (AMX tiles) before it uses them. The first function returns those that this
-// process has requested. The second requests those in `bits`; it returns 0, or the number of one that was not granted.
-// Source: Documentation/arch/x86/xstate.rst.
+// process has requested. The second requests those in `bits`; it returns 0, or the number of the first bit that was not
+// granted. Source: Documentation/arch/x86/xstate.rst.
 static inline uint64_t register_permissions(void) {
     uint64_t bits = 0;
     long result = system_call(158 /* arch_prctl */, 0x1022, (long)&bits, 0, 0, 0, 0);

@@ -1,9 +1,10 @@
 // Runs in the process that is frozen and in its thawed copies. Keeps processor time from running backwards.
 //
-// The kernel counts a copy's processor time from 0, but the program may remember readings from before the freeze, so
-// that a difference would be negative. Therefore hooks.c patches clock_gettime, getrusage and times of the C library:
-// in a copy they jump to the functions here, which add the processor time of the frozen process. Other clocks are still
-// read from the vDSO. Code that makes the system calls itself, or reads /proc, sees the kernel's own count.
+// The kernel counts a copy's processor time from 0. But the program may remember readings from before the freeze, and
+// the difference from a new reading would be negative. Therefore hooks.c patches clock_gettime, getrusage and times of
+// the C library: in a copy they jump to the functions here, which add the processor time of the frozen process. Other
+// clocks are still read from the vDSO. Code that makes the system calls itself, or reads /proc, sees the kernel's own
+// count.
 //
 // Source: clock_gettime(2), getrusage(2), times(2). Source for clock ids below 0: the kernel's
 // include/linux/posix-timers_types.h.
@@ -24,7 +25,7 @@
 #define TICKS 100 // USER_HZ: ticks per second of times(2), on every architecture that this code supports
 
 typedef int (*clock_function)(clockid_t, struct timespec *);
-static clock_function of_vdso; // the vDSO's clock_gettime; NULL: the vDSO has none
+static clock_function vdso_clock; // the vDSO's clock_gettime; NULL: the vDSO has none
 
 // Processor time of the thread `tid` when it was frozen, nanoseconds; 0 for a new thread.
 static uint64_t used_by_thread(int32_t tid) {
@@ -41,7 +42,7 @@ static uint64_t used_by_thread(int32_t tid) {
     return most && tid == sys_getpid() ? most : 0;
 }
 
-// The time to add to `clock`, a clock of processor time; 0 for another process's clock.
+// The time to add to a reading of `clock`, a clock of processor time; 0 for another process's clock.
 static uint64_t missing_from(clockid_t clock) {
     if (clock == CLOCK_PROCESS_CPUTIME_ID)
         return thawd_landing.cpu_ns;
@@ -56,7 +57,7 @@ static uint64_t missing_from(clockid_t clock) {
 int hooked_clock_gettime(clockid_t clock, struct timespec *time) {
     int of_processor =
         clock == CLOCK_PROCESS_CPUTIME_ID || clock == CLOCK_THREAD_CPUTIME_ID || (clock < 0 && (clock & 3) != 3);
-    long result = of_vdso && !of_processor ? of_vdso(clock, time) : sys3(SYS_clock_gettime, clock, (long)time, 0);
+    long result = vdso_clock && !of_processor ? vdso_clock(clock, time) : sys3(SYS_clock_gettime, clock, (long)time, 0);
     if (result) {
         errno = (int)-result;
         return -1;
@@ -110,7 +111,7 @@ clock_t hooked_times(struct tms *used) {
 
 void clocks_find(void) {
     void *vdso = dlopen("linux-vdso.so.1", RTLD_NOW | RTLD_NOLOAD);
-    of_vdso = vdso ? (clock_function)(uintptr_t)dlsym(vdso, "__vdso_clock_gettime") : 0;
+    vdso_clock = vdso ? (clock_function)(uintptr_t)dlsym(vdso, "__vdso_clock_gettime") : 0;
     if (vdso)
         dlclose(vdso);
 }

@@ -1,4 +1,5 @@
-// Runs in thawed copies, for hooks.c. Discards image-backed memory: memory that the program releases reads as zeros.
+// Runs in thawed copies, for hooks.c. Discards memory that is mapped from an image (image-backed memory): when the
+// program releases such memory with madvise, it must read as zeros, and not as in the image.
 //
 // A released range of pages is called a hole. There are two ways to make one. Mapping new anonymous memory over the
 // image frees the pages, but adds up to two mappings, and a process may have only 65,530 (vm.max_map_count): an
@@ -13,8 +14,9 @@
 //
 // The mapping at a hole must be looked up each time, since the program may have mapped something else there. Opening
 // /proc/self/maps takes longer than everything else, and before Linux 6.11 the lookup takes longer the more mappings
-// there are. So mappings into which zeros were written get a mark: a memory policy that is equivalent to the default
-// and that no other code sets. The kernel keeps it with the mapping, and get_mempolicy(2) finds it ten times as fast.
+// there are. So mappings into which zeros were written for a small hole get a mark: a memory policy that is equivalent
+// to the default and that no other code sets. The kernel keeps the mark with the mapping, and get_mempolicy(2) finds it
+// ten times as fast as a lookup.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,8 +36,10 @@
 #endif
 
 #define MAPPINGS 512
-#define LOOKED_AT (16 * IMAGE_PAGE) // a hole up to this size may already be all zeros: freeze stores such gaps
-#define KNOWN (4 * IMAGE_PAGE)      // up to this size, holes are marked, and made in marked memory by hole_make_known
+// A hole of up to this size is checked for zeros first: freeze stores unused gaps of this size as zeros.
+#define LOOKED_AT (16 * IMAGE_PAGE)
+// Holes of up to this size get the mark, and hole_make_known can make them again.
+#define KNOWN (4 * IMAGE_PAGE)
 
 // "Prefer any of all nodes that the process may use" (Linux 5.15). Source: include/uapi/linux/mempolicy.h.
 #define POLICY_MARK (5 /* MPOL_PREFERRED_MANY */ | 1 << 15 /* MPOL_F_STATIC_NODES */)
@@ -56,7 +60,8 @@ static int may_be_mapped(uint64_t bytes) {
     return __atomic_load_n(&added, __ATOMIC_RELAXED) < most;
 }
 
-// Counts the mappings that a hole in `vma` has added: none if the hole covers all of `vma`, or if the kernel merged it.
+// Counts the mappings that a hole in `vma` has added: none if the hole covers all of `vma`, or if the kernel merged it
+// with its neighbours.
 static void count(const struct vma *vma, uint64_t start, uint64_t end, int by_text) {
     struct vma hole;
     int64_t more = 1 + (start > vma->start && end < vma->end) - (start == vma->start && end == vma->end);

@@ -64,8 +64,8 @@ static int map_ids(uint64_t user, uint64_t group, struct disk_failure *failure) 
                   : 0;
 }
 
-// Limits the number of processes. Only since Linux 5.14 does the kernel count those of a user namespace separately;
-// before, all processes of the user would count towards the limit.
+// Limits the number of processes, since Linux 5.14. Older kernels do not count the processes of a user namespace
+// separately: all processes of the user would count towards the limit. So no limit is set there.
 // Source: the kernel's kernel/ucount.c, is_rlimit_overlimit.
 static void limit_processes(void) {
     char release[128];
@@ -105,7 +105,8 @@ static int enter_namespaces(const struct disk *disk, int *with_user, struct disk
 }
 
 // Drops the capabilities in the new user namespace, which the copy does not need. Root keeps them. It would regain them
-// at the next exec, and it needs them to mount a fork's folder: mapping root to root in a namespace needs CAP_SETFCAP.
+// at the next exec. It also needs them when a fork of the copy enters a user namespace to mount a folder of its own:
+// the kernel lets only a process with CAP_SETFCAP map root to root.
 static int drop_needless(struct disk_failure *failure) {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
@@ -113,7 +114,7 @@ static int drop_needless(struct disk_failure *failure) {
     return result < 0 ? fails(failure, result, 0, "capabilities cannot be dropped", "") : 0;
 }
 
-// Call it after the namespaces were entered, because overlayfs refuses folders of another mount namespace.
+// Call it after the namespaces were entered: overlayfs refuses folders that were opened in another mount namespace.
 static int open_folder(const char *folder, const char *name) {
     char path[4200];
     struct writer out = text_writer(path, sizeof path);
@@ -136,7 +137,8 @@ static long mount_layers(const char *at, int lower, int upper, int work) {
     put_folder(&out, "lowerdir=", lower);
     put_folder(&out, ",upperdir=", upper);
     put_folder(&out, ",workdir=", work);
-    // Renaming folders of `lower` requires trusted.* attributes, which only the first user namespace permits.
+    // `redirect_dir` permits renaming folders of `lower`. It needs trusted.* attributes, which can be set only in the
+    // first user namespace.
     put_text(&out, in_first_user_namespace() ? ",volatile,redirect_dir=on" : ",volatile,userxattr");
     return sys6(SYS_mount, (long)"overlay", (long)at, (long)"overlay", MS_NOSUID | MS_NODEV, (long)options, 0);
 }
@@ -197,14 +199,15 @@ static int mount_tmp(const struct disk *disk, struct disk_failure *failure) {
     return result < 0 ? fails(failure, result, 1, "the temporary folder cannot be mounted on ", disk->tmp) : 0;
 }
 
-// Mounts a private /dev/shm for a process that also gets its own `tmp`. It ends with the namespace. If the mount fails,
-// the machine's /dev/shm stays visible.
+// Mounts a private /dev/shm for a process that also gets its own `tmp`. The mount ends with the namespace. If the mount
+// fails, the machine's /dev/shm stays visible.
 static void mount_shared_memory(const struct disk *disk) {
     if (disk->tmp)
         sys6(SYS_mount, (long)"thawd-shm", (long)"/dev/shm", (long)"tmpfs", MS_NOSUID | MS_NODEV, (long)"mode=1777", 0);
 }
 
-// The flags of the mount at `path`. If a more privileged namespace made the mount, none of them may be removed.
+// The flags of the mount at `path`. If a more privileged namespace made the mount, the kernel refuses a remount without
+// them.
 static long locked_flags(const char *path) {
     static const struct {
         long reported, mounted;

@@ -15,7 +15,7 @@ struct disk {
 };
 
 struct disk_failure {
-    const char *what, *detail; // joined; `what` includes the way out if there is one
+    const char *what, *detail; // joined; `what` also says what to do, if something can be done
     int refused;               // 1: this machine or user does not permit it, so that trying again is useless
 };
 

@@ -27,7 +27,7 @@ int in_first_user_namespace(void) {
 int drop_capabilities(void) {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
-    int death_signal = 0; // saved, because capset may clear it
+    int death_signal = 0; // saved (PR_SET_PDEATHSIG), because capset can clear it
     sys_prctl(PR_GET_PDEATHSIG, (long)&death_signal, 0, 0, 0);
     for (int capability = 0;; capability++) {
         long dropped = sys_prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
@@ -35,8 +35,8 @@ int drop_capabilities(void) {
             break; // the kernel has no further capabilities
         if (dropped == 0 || sys_prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 0)
             continue;
-        // Without CAP_SETPCAP the bounding set cannot be changed. It matters only at an exec, and no_new_privs limits
-        // an exec even more.
+        // Without CAP_SETPCAP the bounding set cannot be changed. The set matters only at an exec, so no_new_privs is
+        // set instead, which limits an exec even more.
         long result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         if (result < 0)
             return (int)result;

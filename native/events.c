@@ -26,7 +26,8 @@ static uint64_t take_field(const char **at, const char *name) {
 
 // Whether epoll set `epoll` watches, under this number, a file other than the one that now has the number. All
 // eventfds, timers, signalfds and epoll sets have one inode, so only kcmp(2) can tell them apart. Many containers deny
-// it. Then two watches of one number fail in thaw (EEXIST), and a single one is taken for a watch of the present file.
+// that call. Then two watches of one number fail in thaw (EEXIST), and a single one is taken for a watch of the file
+// that has the number now.
 static int watches_another(struct freezing *f, int epoll, int number) {
     struct kcmp_epoll_slot first = {.efd = (uint32_t)epoll, .tfd = (uint32_t)number, .toff = 0}, second = first;
     second.toff = 1;
@@ -96,8 +97,8 @@ static uint64_t take_line(const char *info, const char *name, unsigned base) {
     return take_number(&at, base);
 }
 
-// In a copy a timer expires at the same time of its clock. If it expired before the freeze and was not read, it expires
-// again in the copy.
+// In a copy, a timer expires when its clock shows the same time as at the original's expiry. If it expired before the
+// freeze and was not read, it expires again in the copy.
 // Source: fs/timerfd.c, timerfd_show.
 static int describe_timer(struct look *look) {
     struct timespec now = {0, 0};
@@ -128,7 +129,7 @@ int event_describe(struct freezing *f, struct look *look) {
         return 0;
     }
     if (text_equal(look->link, "anon_inode:inotify")) {
-        // The kernel shows a watch's inode only, not its path.
+        // The kernel shows a watch's inode, but not its path, which a copy would need to watch the same file.
         if (find_line(look->info, "inotify wd:"))
             return refuse_descriptor(
                 f, look, "an inotify watch cannot be frozen; stop watching files before the freeze: descriptor ");

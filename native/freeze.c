@@ -55,7 +55,7 @@ void *table_add(struct table *table) {
 uint32_t add_string(struct freezing *f, const char *text) {
     struct table *strings = &f->sections[SECTION_STRINGS];
     uint64_t bytes = text_bytes(text) + 1;
-    static uint32_t last; // the last text, which is often added again: mappings of one file follow each other
+    static uint32_t last; // the last text's offset; the same text often follows, as mappings of one file do
     if (last < strings->count && text_equal((const char *)strings->base + last, text))
         return last;
     if (strings->count + bytes > strings->capacity_bytes)
@@ -125,7 +125,8 @@ static int make_tables(struct freezing *f) {
     void *scratch =
         mmap(0, f->scratch_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (scratch == MAP_FAILED)
-        return fail(f, "open", -errno, "there is no address space for the tables, some 200 MiB");
+        return fail(f, "open", -errno,
+                    "there is no address space for freeze's tables, about 200 MiB; raise the limit (ulimit -v)");
     f->scratch = (uint64_t)scratch;
     unsigned char *at = (unsigned char *)scratch + PARKING_BYTES;
     for (unsigned i = 0; i < sizeof wanted / sizeof *wanted; i++) {
@@ -178,7 +179,7 @@ static int write_image(struct freezing *f) {
 // Stops all threads and writes the image. Tries again while hooks.c reports EAGAIN: a thread was stopped at the
 // beginning of a function that must be patched.
 static int stop_and_write(struct freezing *f) {
-    for (int left = HOOK_TRIES;; left--) {
+    for (int tries_left = HOOK_TRIES;; tries_left--) {
         uint64_t started_ns = monotonic_ns();
         int result = park_all(f);
         f->report->park_ns = monotonic_ns() - started_ns;
@@ -189,7 +190,7 @@ static int stop_and_write(struct freezing *f) {
         int may_unmap = park_release(f);
         if (!may_unmap)
             f->scratch = 0;
-        if (result != FREEZE_FAILED || f->report->error != EAGAIN || !left || !may_unmap)
+        if (result != FREEZE_FAILED || f->report->error != EAGAIN || !tries_left || !may_unmap)
             return result;
         usleep(1000);
         madvise((void *)f->scratch, PARKING_BYTES, MADV_REMOVE); // makes the pages zero again
@@ -255,7 +256,8 @@ static int list_fault_points(struct freezing *f) {
     return FREEZE_FAILED;
 }
 
-// The main thread may have ended by pthread_exit. Then the files in /proc/self, which are its own, show no memory.
+// The main thread may have ended by pthread_exit. The files in /proc/self describe the main thread, so they then show
+// no memory.
 static int refuse_without_leader(struct freezing *f) {
     char stat[512];
     long bytes = read_text_file("/proc/self/stat", stat, sizeof stat);

@@ -7,13 +7,14 @@
 
 enum freeze_flag {
     // Thaw reads page data from the image instead of mapping it. Needed for code that calls madvise or mremap without
-    // the C library: for such calls, mapped data does not behave as the original's memory did (see hooks.c).
+    // the C library: for such calls, mapped data does not behave like anonymous memory (see hooks.c).
     FREEZE_COPY = 1,
     // For tests: do not use PAGEMAP_SCAN, as on kernels before 6.7.
     FREEZE_NO_PAGEMAP_SCAN = 2,
     // For tests: do not use PROCMAP_QUERY, as on kernels before 6.11; also in the thawed copies.
     FREEZE_NO_PROCMAP_QUERY = 4,
-    // Refuse if a connection would have ended in a copy; without this flag, it has ended there.
+    // Refuse the freeze if the process has a connection that no copy can have. Without this flag, such a connection has
+    // ended in each copy.
     FREEZE_REFUSE_CONNECTED = 8,
     // A listening socket that is not in `any_port` listens in a copy, but nothing can connect to it. Without this flag,
     // such a socket is refused.

@@ -110,8 +110,8 @@ static const char *name_of(struct freezing *f, const struct mapping *mapping) {
     return mapping->path == NO_INDEX ? "" : (const char *)f->sections[SECTION_STRINGS].base + mapping->path;
 }
 
-// Returns whether `mapping` is left out of the image: the vDSO, the scratch memory and, in a copy, what thaw has left
-// in the zone. Records the place of the vDSO.
+// Returns whether `mapping` is left out of the image: memory that the kernel provides (vDSO, its data, vsyscall), the
+// scratch memory and, in a copy, what thaw has left in the zone. Records the place of the vDSO.
 static int is_left_out(struct freezing *f, const struct mapping *mapping) {
     const char *name = name_of(f, mapping);
     struct process_facts *process = &f->process;

@@ -9,8 +9,8 @@
 #include "freeze_parts.h"
 #include "sys.h"
 
-// If the gap of untouched pages between two runs of stored pages is not larger, it is stored, too: another mapping
-// would cost more than 64 KiB of zeros.
+// If the untouched pages between two runs of stored pages take no more than this, they are stored, too: one more
+// mapping would slow down thaw more than 64 KiB of zeros.
 #define MERGE_BYTES (16 * IMAGE_PAGE)
 
 // Source: include/uapi/linux/fs.h, PAGEMAP_SCAN (Linux 6.7).
@@ -33,8 +33,8 @@ _Static_assert(sizeof(struct pm_scan_arg) == 96, "part of the ioctl's number");
 #define ENTRY_SWAPPED (UINT64_C(1) << 62)
 #define ENTRY_OF_FILE (UINT64_C(1) << 61)
 
-// A page is stored whole if more of its words differ from the earlier image. A stored word takes as much space as two
-// words of a page, and thaw takes longer for it.
+// If more than this number of a page's words differ from the earlier image, the whole page is stored. A single stored
+// word takes as much space as two words of a page, and thaw takes longer for it.
 #define WORDS_MOST 128
 #define PAGE_WORDS (IMAGE_PAGE / 8)
 
@@ -105,7 +105,7 @@ static int compare_page(struct freezing *f, uint32_t mapping, uint64_t address, 
 // Records what differs from the image between `start` and `end` of a mapping of that image.
 static int add_difference(struct freezing *f, uint32_t index, uint64_t start, uint64_t end) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, index);
-    // The first half of `text` holds the kernel's list of pages.
+    // The second half of `f->text` is used, because the first half holds the kernel's list of pages.
     unsigned char *before = f->text.base + f->text.capacity_bytes / 2;
     uint64_t most = f->text.capacity_bytes / 2;
     int fd = sys_open((const char *)f->sections[SECTION_STRINGS].base + mapping->path, O_RDONLY | O_CLOEXEC, 0);
@@ -132,7 +132,7 @@ static int add_range(struct freezing *f, uint32_t index, uint64_t start, uint64_
     if (start >= end)
         return 0;
     const struct mapping *mapping = AT(f->mappings, struct mapping, index);
-    // The kernel may report a page twice, but its words must be recorded once.
+    // The kernel may report a page twice, but the page's words must be recorded only once.
     const struct table *words = &f->sections[SECTION_WORDS];
     uint64_t last = words->count ? AT(*words, struct changed_word, words->count - 1)->address : 0;
     if (!image_of(mapping) || mapping->deleted || !(mapping->protection & 1) || start < last)
@@ -173,8 +173,8 @@ static int scan(struct freezing *f, uint32_t index, uint64_t *at) {
             int result = add_range(f, index, later(regions[i].start, mapping->start), end);
             if (result)
                 return result;
-            // Linux 6.18 finds 512 regions at a time. If it then continues to the end, `walk_end` is still the place
-            // of its first stop, which is before the last regions.
+            // Linux 6.18 finds 512 regions at a time. If it then continues to the end, `walk_end` is still where it
+            // stopped first, although it has also returned the regions after that place.
             next = later(next, end);
         }
         if (next <= *at)

@@ -1,8 +1,8 @@
 // Runs in the process that is frozen. Declarations that the files of freeze share: the state of one freeze, its tables.
 //
 // Once the other threads are stopped, no code of freeze may call the C library: a stopped ("parked") thread may hold
-// any of its locks. Working memory ("scratch") is one anonymous mapping of freeze's own, which is left out of the
-// image. It is a shared mapping, so that the kernel does not merge it with a neighbouring one that must be stored.
+// any of the library's locks. Working memory ("scratch") is one anonymous mapping of freeze's own, which is left out of
+// the image. It is a shared mapping, so that the kernel does not merge it with a neighbouring one that must be stored.
 //
 // The landing is the struct `thawd_landing`, through which thaw passes data to a copy (thaw_landing.h).
 
@@ -85,7 +85,7 @@ struct freezing {
     struct table sections[SECTION_COUNT];
     struct process_facts process;
     struct image_header header;
-    struct landing landing_before; // the landing before clocks_note
+    struct landing landing_before; // the landing before clocks_note changed it
     int noted;                     // 1: clocks_note has added the processor time until this freeze to the landing
     int hooked;                    // 1: this freeze has patched the C library (hooks.c)
 };
@@ -118,7 +118,7 @@ uint32_t add_file(struct freezing *f, uint32_t path, int checked);
 // signalled but has not reached the handler, which writes there.
 int park_all(struct freezing *f);
 int park_release(struct freezing *f);
-// The action of signal 33 before it was replaced.
+// Writes the action that signal 33 had before park_all replaced it.
 void park_replaced_action(struct signal_action *action);
 // Sends a signal to the calling thread. The signal's handler calls `write(f)` to write the image. Returns 0 or a
 // freeze_result. In a copy it returns, too, with `thawd_landing.restored` set.
@@ -157,7 +157,8 @@ int plan(struct freezing *f);
 // output.c: writes the header, the sections and the data.
 int output(struct freezing *f);
 
-// clocks.c: lets processor time continue in a copy. clocks_find finds the vDSO's clock with the C library. clocks_note
+// clocks.c: lets processor time continue in a copy. clocks_find finds the vDSO's clock with the help of the C library.
+// clocks_of_this_thread returns the thread's processor time, nanoseconds, including the time before a thaw. clocks_note
 // adds this process's processor time to the landing, for the image; clocks_forget takes it away again in the original.
 void clocks_find(void);
 uint64_t clocks_of_this_thread(void);

@@ -68,7 +68,8 @@ static uint64_t first_range(const struct landed_image *image, uint64_t address) 
 }
 
 // Whether [start, end) overlaps a range that was mapped from an image at the thaw; by now other memory may be mapped
-// there. This is checked first, since most calls concern memory that the copy has mapped itself.
+// there. Also true once mremap has moved such a range, or if the ranges are not known. This is checked first, since
+// most calls concern memory that the copy has mapped itself.
 static int may_be_image(uint64_t start, uint64_t end) {
     if (__atomic_load_n(&thawd_landing.moved, __ATOMIC_ACQUIRE))
         return 1;
@@ -91,7 +92,7 @@ static void write_zeros(uint64_t start, uint64_t end) {
 }
 
 // Applies the advice when the mappings cannot be read, because no descriptor is left or /proc is missing. Drops the
-// pages, and writes zeros over those that the image had there.
+// pages, and then writes zeros where thaw had mapped anonymous memory from an image.
 static long advise_blind(uint64_t start, uint64_t end, int advice) {
     if (advice == MADV_WIPEONFORK)
         return -ENOMEM;
@@ -123,7 +124,7 @@ static long advise_part(const struct vma *vma, uint64_t start, uint64_t end, int
     enum backing backing = backing_of(vma);
     if (backing == BACKING_OTHER)
         return sys_madvise(start, end - start, advice);
-    if (backing == BACKING_IMAGE_OF_FILE) // these pages differed from their file, and its contents cannot be restored
+    if (backing == BACKING_IMAGE_OF_FILE) // these pages differed from their file, whose contents cannot be restored
         return advice == MADV_WIPEONFORK || advice == MADV_FREE ? -EINVAL : -EACCES;
     if (advice == MADV_WIPEONFORK) {
         if (!(vma->protection & PROT_READ))
@@ -146,8 +147,8 @@ static long advise(uint64_t start, uint64_t bytes, int advice) {
         return sys_madvise(start, bytes, advice);
     if (hole_make_known(start, end, advice))
         return 0;
-    // The kernel accepts MADV_FREE only for private anonymous memory. If it does, the memory is not image-backed, and
-    // no lookup is needed.
+    // The kernel accepts MADV_FREE only for private anonymous memory. If it accepts the call, the memory is not
+    // image-backed, and no lookup is needed.
     if (advice != MADV_WIPEONFORK && sys_madvise(start, bytes, MADV_FREE) == 0)
         return advice == MADV_FREE ? 0 : sys_madvise(start, bytes, advice);
     long result = 0;
@@ -235,7 +236,8 @@ static long grow(uint64_t from, uint64_t bytes, uint64_t new_bytes, int flags, u
         if (!(flags & MREMAP_MAYMOVE))
             return -ENOMEM;
     }
-    // If a block that grows repeatedly were moved each time, each move would add a mapping: the kernel merges none.
+    // If a block that grows repeatedly were moved each time, each move would add a mapping, because the kernel does not
+    // merge these mappings. So small blocks are copied.
     int copied = (bytes <= COPIED_BYTES || in->parts > MOST_PARTS) && protection & PROT_READ && !in->mixed;
     uint64_t kept = least(bytes, new_bytes);
     long target = sys_mmap(flags & MREMAP_FIXED ? to : 0, new_bytes, protection | (copied ? PROT_WRITE : 0),
@@ -353,7 +355,7 @@ int hooks_install(struct freezing *f) {
         unsigned char jump[JUMP_BYTES];
         write_jump(jump, (uint64_t)hook->replacement);
         copy_bytes(hook->saved, hook->at, JUMP_BYTES);
-        // /proc/self/mem writes to a private copy of read-only code, without mprotect.
+        // Writing through /proc/self/mem changes a private copy of the read-only code, and needs no mprotect.
         long result = sys_pwrite(f->memory_fd, jump, JUMP_BYTES, (uint64_t)hook->at);
         if (result != JUMP_BYTES)
             return fail(f, "hooks", result < 0 ? result : -EIO,

@@ -20,12 +20,13 @@ static void describe_cpu(struct host_key *host) {
     host->cpu_signature = leaf[0];
     host->cpu_features[0] = leaf[2];
     host->cpu_features[1] = leaf[3];
-    if (leaf[2] & 1u << 27) // OSXSAVE: XGETBV may be used
+    if (leaf[2] & 1u << 27) // OSXSAVE: the instruction XGETBV works
         host->xcr0 = extended_state();
     if (highest >= 7) {
         cpu_id(7, 0, leaf);
         host->cpu_features[2] = leaf[1];
-        host->cpu_features[3] = leaf[2] & ~(1u << 4); // OSPKE depends on the kernel's command line; XCR0 covers it
+        // Without the bit OSPKE, which depends on the kernel's command line; XCR0 contains the same fact.
+        host->cpu_features[3] = leaf[2] & ~(1u << 4);
         host->cpu_features[4] = leaf[3];
         cpu_id(7, 1, leaf);
         host->cpu_features[5] = leaf[0];

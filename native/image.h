@@ -50,7 +50,7 @@ struct section_place {
 struct host_key {
     char kernel_release[72];  // uname -r
     char kernel_version[72];  // uname -v
-    char boot_id[40];         // /proc/sys/kernel/random/boot_id: each boot has new clocks and a new vDSO
+    char boot_id[40];         // /proc/sys/kernel/random/boot_id: clocks and vDSO are new after each boot
     char cpu_vendor[16];      // CPUID leaf 0
     uint32_t cpu_signature;   // CPUID leaf 1, EAX: family, model, stepping
     uint32_t cpu_features[6]; // CPUID leaf 1 ECX EDX, leaf 7 EBX ECX EDX, leaf 7.1 EAX
@@ -65,7 +65,7 @@ struct process_facts {
     uint64_t stack_start; // where the main thread's stack began; it grows down from there
     uint64_t arguments_start, arguments_end;
     uint64_t environment_start, environment_end;
-    uint64_t vdso_start, vdso_bytes; // code
+    uint64_t vdso_start, vdso_bytes; // the vDSO's code
     uint64_t vvar_start, vvar_bytes; // all data areas of the vDSO, which are before its code
     uint64_t vdso_hash;              // `checksum` of the code
     uint64_t landing;                // address of struct landing, into which thaw writes (thaw_landing.h)
@@ -282,8 +282,8 @@ struct changed_word {
 };
 
 // A 64-bit checksum that detects damaged and incompletely written tables. It does not protect against forgery; the
-// image's owner and mode do that. Begins with h = bytes. For each word, the last one padded with zeros:
-// h = (h ^ word) * K, then h ^= h >> 29.
+// image's owner and mode do that. It begins with h = number of bytes. For each word of eight bytes, the last one padded
+// with zeros: h = (h ^ word) * K, then h ^= h >> 29.
 static inline uint64_t checksum(const void *data, uint64_t bytes) {
     const unsigned char *at = data;
     uint64_t hash = bytes;

@@ -14,7 +14,7 @@
 #define CHUNK_BYTES (UINT64_C(64) << 20)
 
 // Takes a pending SIGXFSZ, which the kernel sends when the file would exceed a limit. This code runs in a signal
-// handler with all signals blocked; the signal must not be delivered when the handler ends.
+// handler with all signals blocked. If the signal were delivered when the handler ends, it would kill the process.
 static void take_signal_of_limit(void) {
     const uint64_t set = UINT64_C(1) << (SIGXFSZ - 1);
     const struct timespec now = {0, 0};

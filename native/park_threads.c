@@ -31,9 +31,9 @@ struct slot {
 
 // State that the handlers of all threads share. It is in scratch memory, so that the image does not contain it.
 struct parking {
-    uint32_t parked; // number of filled slots
+    uint32_t parked; // number of threads that have stopped and filled a slot
     uint32_t open;   // futex: 1 when all threads may continue
-    uint32_t left;   // number of threads that have stopped waiting in their handler
+    uint32_t woken;  // number of threads that no longer wait in their handler
     uint32_t count;  // number of claimed slots
     uint32_t signalled_count;
     int32_t signalled[MAX_THREADS]; // ids of the threads that were signalled; none may get the signal twice
@@ -83,7 +83,7 @@ static void note_thread(struct slot *slot, ucontext_t *context) {
     __atomic_store_n(&state->tid, sys_gettid(), __ATOMIC_RELEASE);
 }
 
-// Passes a signal 33 that freeze has not sent to glibc's handler; glibc uses it for setuid and similar calls.
+// If freeze has not sent signal 33, passes it on to glibc's handler; glibc uses it for setuid and similar calls.
 static void pass_on(int signal, siginfo_t *info, void *context) {
     if (replaced.handler > (uint64_t)SIG_IGN)
         ((void (*)(int, siginfo_t *, void *))replaced.handler)(signal, info, context);
@@ -109,10 +109,10 @@ static void on_park(int signal, siginfo_t *info, void *context) {
     sys_futex(&here->parked, FUTEX_WAKE, INT_MAX, 0);
     while (!__atomic_load_n(&here->open, __ATOMIC_ACQUIRE))
         sys_futex(&here->open, FUTEX_WAIT, 0, 0);
-    __atomic_fetch_add(&here->left, 1, __ATOMIC_ACQ_REL);
+    __atomic_fetch_add(&here->woken, 1, __ATOMIC_ACQ_REL);
 }
 
-// Sends signal 33 with a value that identifies it as ours. A signal that arrives late, when glibc's handler is
+// Sends signal 33 with a value that identifies it as freeze's. A signal that arrives late, when glibc's handler is
 // installed again, does no harm: glibc's handler ignores signals that were not sent by tgkill.
 static long send_signal(struct freezing *f, int tid) {
     siginfo_t info = {.si_signo = PARK_SIGNAL, .si_code = SI_QUEUE};
@@ -208,7 +208,7 @@ int park_all(struct freezing *f) {
     uint64_t timeout_ns = (f->request->park_timeout_ms ? f->request->park_timeout_ms : 2000) * UINT64_C(1000000);
     uint64_t until_ns = monotonic_ns() + timeout_ns;
     int quiet = 0, missing = 0;
-    // Threads may start other threads meanwhile, so the list must show no running thread twice in a row.
+    // Threads may start other threads meanwhile, so two listings in a row must show that all threads are parked.
     while (quiet < 2) {
         long others = signal_others(f, &missing);
         if (others < 0)
@@ -231,7 +231,7 @@ int park_all(struct freezing *f) {
 // Waits until no thread uses the scratch memory any more.
 static void await_leaving(struct parking *here, uint32_t writers) {
     const struct timespec wait = {0, 100000};
-    while (__atomic_load_n(&here->left, __ATOMIC_ACQUIRE) + writers < __atomic_load_n(&here->count, __ATOMIC_ACQUIRE))
+    while (__atomic_load_n(&here->woken, __ATOMIC_ACQUIRE) + writers < __atomic_load_n(&here->count, __ATOMIC_ACQUIRE))
         sys_futex(&here->open, FUTEX_WAIT, 1, &wait);
 }
 
@@ -312,7 +312,7 @@ static int waits_for(struct freezing *f, const ucontext_t *context, int fd) {
     uint64_t first = (uint64_t)registers[REG_RDI], second = (uint64_t)registers[REG_RSI];
     if (first == (uint64_t)fd)
         return 1; // accept, recv and other calls whose first argument is the descriptor
-    const struct table *watches = &f->sections[SECTION_EPOLL]; // epoll_wait
+    const struct table *watches = &f->sections[SECTION_EPOLL]; // for epoll_wait
     for (uint32_t i = 0; i < watches->count; i++) {
         const struct epoll_watch *watch = AT(*watches, struct epoll_watch, i);
         if (watch->number == fd && first == (uint64_t)watch->epoll)
@@ -324,7 +324,7 @@ static int waits_for(struct freezing *f, const ucontext_t *context, int fd) {
     for (long i = 0; i < (long)second && (i + 1) * (long)sizeof *polled <= got; i++)
         if (polled[i].fd == fd && polled[i].events)
             return 1;
-    uint64_t word = 0; // select
+    uint64_t word = 0; // for select: 64 bits of its set of descriptors
     return first > (uint64_t)fd && first <= 65536 &&
            sys_pread(f->memory_fd, &word, sizeof word, second + (uint64_t)fd / 64 * 8) == sizeof word &&
            word >> (fd % 64) & 1;

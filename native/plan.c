@@ -122,7 +122,7 @@ static int plan_base(struct freezing *f, uint32_t index) {
         return plan_shared(f, mapping, to);
     }
     if (mapping->path == NO_INDEX || mapping->deleted || !mapping->inode)
-        return 0; // anonymous memory is kind 0
+        return 0; // `kind` is 0, OPERATION_ANONYMOUS
     to->kind = OPERATION_FILE;
     to->offset = mapping->offset;
     to->index = add_file(f, mapping->path, 1);
@@ -133,7 +133,7 @@ static int plan_base(struct freezing *f, uint32_t index) {
                : 0;
 }
 
-// Whether the file of this mapping is a program or a library: then it is also mapped executable.
+// Whether the file of this mapping is a program or a library: some mapping of such a file is executable.
 static int is_of_program(struct freezing *f, const struct mapping *mapping) {
     for (uint32_t i = 0; i < f->mappings.count; i++) {
         const struct mapping *other = AT(f->mappings, struct mapping, i);
@@ -146,8 +146,8 @@ static int is_of_program(struct freezing *f, const struct mapping *mapping) {
 // Whether thaw copies this data instead of mapping the image. It copies the main thread's stack, since the kernel lets
 // only anonymous memory grow down. It also copies changed pages of a data file, because after madvise(MADV_DONTNEED)
 // they must show the file's contents again; if there are too many of them, they are mapped nevertheless, and that
-// advice fails. Changed pages of programs and libraries are mapped, since no code gives that advice for them. Of an
-// earlier image's memory, few changed pages are copied: a mapping for each would cost more.
+// advice fails. Changed pages of programs and libraries are mapped, since no code gives that advice for them. In memory
+// of an earlier image, up to 16 changed pages in a row are copied: thaw would take longer to map them.
 static int is_copied(struct freezing *f, const struct range *range) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, range->mapping);
     if (f->request->flags & FREEZE_COPY || is_stack(f, mapping))

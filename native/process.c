@@ -40,7 +40,8 @@ static int is_dead(uint64_t pid) {
     return at[0] == ')' && (at[2] == 'Z' || at[2] == 'X');
 }
 
-// Refuses blocked signals that are pending. They would be lost, because the kernel does not show the data with them.
+// Refuses blocked signals that are pending. They would be lost, because the kernel does not show the data that was sent
+// with them.
 static int refuse_pending(struct freezing *f) {
     const struct table *threads = &f->sections[SECTION_THREADS];
     for (uint32_t i = 0; i < threads->count; i++) {
@@ -106,7 +107,7 @@ static int read_stat(struct freezing *f) {
     const char *at = stat + bytes;
     while (at > stat && *at != ')')
         at--;
-    at += 2; // the process's state, field 3
+    at += 2; // field 3, the process's state
     for (int field = 3; field < 64 && *at; field++) {
         if (*at == '-')
             at++;

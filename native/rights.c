@@ -40,11 +40,12 @@ static long read_status(const char *folder, uint64_t id, char *to) {
     return read_text_file(path, to, STATUS_BYTES);
 }
 
-// Refuses threads that differ in these lines from `status`, which is the first thread's.
+// Refuses the freeze if one of these lines (`shared`) of a thread differs from that in `status`, the lines of the
+// thread that called freeze.
 static int refuse_differences(struct freezing *f, const char *status) {
     const struct table *threads = &f->sections[SECTION_THREADS];
     char *other = (char *)f->text.base + STATUS_BYTES;
-    for (uint32_t i = 1; i < threads->count; i++) {
+    for (uint32_t i = 0; i < threads->count; i++) {
         const struct thread_state *thread = AT(*threads, struct thread_state, i);
         if (read_status("/proc/self/task/", (unsigned)thread->tid, other) <= 0)
             continue;

@@ -1,5 +1,6 @@
-// Runs in the process that is frozen. Describes io_urings without pending requests; event loops such as libuv's, which
-// uvloop uses, have them. A copy makes a ring of the same size at the same address and advances it to the same counts.
+// Runs in the process that is frozen. Describes io_urings without pending requests. Event loops such as libuv's, which
+// uvloop uses, have such io_urings. A copy makes a ring of the same size at the same address and advances it to the
+// same counts.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -109,7 +110,7 @@ static int is_like(const struct ring_state *ring, const struct io_uring_params *
     return lists_in_order(ring, (const uint32_t *)(ring->rings + made->sq_off.array));
 }
 
-// Whether the kernel accepts rings of several pages that are not contiguous: Linux 6.12.
+// Whether the kernel accepts rings of several pages that are not contiguous (since Linux 6.12).
 static int takes_any_pages(void) {
     struct utsname name;
     sys3(SYS_uname, (long)&name, 0, 0);

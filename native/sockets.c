@@ -294,7 +294,7 @@ static int describe_datagram(struct freezing *f, struct look *look, struct socke
     return revive(f, look, state);
 }
 
-// Stores the unread data of one end of a pair, without removing it from the socket.
+// Stores the unread data of one end of a socket pair, without removing it from the socket.
 static int keep_unread(struct freezing *f, struct look *look) {
     int bytes = 0;
     sys_ioctl(look->to->number, FIONREAD, &bytes);
@@ -401,8 +401,9 @@ static struct descriptor *other_end(struct freezing *f, uint32_t first, const st
     return 0;
 }
 
-// Stores the number of each end in the record of the other. A socket whose other end is not in this process becomes an
-// ended connection. Before this function, `position` is the inode of this end, and `index` that of the other end.
+// Stores the number of each end in the record of the other. A socket whose other end is not in this process is
+// described by describe_alone. Before this function, `position` is the inode of this end, and `index` that of the other
+// end.
 static int pair(struct freezing *f, uint32_t index) {
     struct descriptor *one = AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, index);
     if (one->kind != DESCRIPTOR_SOCKETPAIR || !one->position)
@@ -437,18 +438,18 @@ static int refuse_listening(struct freezing *f, struct descriptor *descriptor) {
     return refuse_descriptor(f, &look, listens);
 }
 
-// Whether `peer` is the address of a socket of this process whose port differs in each copy.
-static int is_own_port(struct freezing *f, const struct socket_state *peer) {
+// Whether `socket` is connected to a socket of this process whose port or name differs in each copy.
+static int is_own_port(struct freezing *f, const struct socket_state *socket) {
     const struct table *sockets = &f->sections[SECTION_SOCKETS];
     for (uint32_t i = 0; i < sockets->count; i++) {
         const struct socket_state *own = AT(*sockets, struct socket_state, i);
         int is_new = own->revival == SOCKET_NEW || own->revival == SOCKET_LISTENING;
-        if (!is_new || !own->any_port || !own->local_bytes || !peer->peer_bytes || own->type != peer->type)
+        if (!is_new || !own->any_port || !own->local_bytes || !socket->peer_bytes || own->type != socket->type)
             continue;
-        if (own->family == AF_UNIX && peer->family == AF_UNIX && own->local_bytes == peer->peer_bytes &&
-            same_bytes(own->local, peer->peer, own->local_bytes))
+        if (own->family == AF_UNIX && socket->family == AF_UNIX && own->local_bytes == socket->peer_bytes &&
+            same_bytes(own->local, socket->peer, own->local_bytes))
             return 1;
-        if (is_inet(own) && is_inet(peer) && port_of(own->local) == port_of(peer->peer))
+        if (is_inet(own) && is_inet(socket) && port_of(own->local) == port_of(socket->peer))
             return 1;
     }
     return 0;

@@ -128,8 +128,8 @@ static void take_provided(struct thaw *t, const char *text) {
         misused(text);
 }
 
-// Copies a text of the command line into thaw's data: it is on the stack that the kernel made, which the stage `clear`
-// unmaps.
+// Copies a text of the command line into thaw's data, because the command line is on the stack that the kernel made,
+// and the stage `clear` unmaps that stack.
 static void keep(char *to, uint64_t bytes, const char *text) {
     if (text_bytes(text) >= bytes)
         misused("a path or a name is too long");

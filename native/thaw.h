@@ -2,8 +2,8 @@
 //
 // thaw is a static program without a C library, linked at ZONE_START: the first address of the zone, which the frozen
 // process does not use. After the stage `clear` only the zone is mapped, with thaw's code, data and own stack: the
-// first stack, which the kernel made with the arguments on it, is gone, and there is no heap. Thaw only makes system
-// calls.
+// first stack, which the kernel made with the arguments on it, is gone, and there is no heap. Thaw calls no library,
+// only the kernel.
 //
 // The landing is a struct in the frozen memory through which thaw passes data to the copy; the parcel is an area for
 // data that is too long for it (thaw_landing.h).
@@ -21,7 +21,7 @@
 #define EXIT_REFUSED 120 // this image cannot be thawed here: trying again would not help
 #define EXIT_STAGE 121   // a stage failed
 
-// Addresses in the zone, after thaw's own code and data, at which data is kept meanwhile.
+// Addresses in the zone, after thaw's own code and data, at which thaw keeps data while it works.
 #define ZONE_TABLES (ZONE_START + UINT64_C(0x10000000)) // the image's tables
 #define ZONE_PARKED (ZONE_START + UINT64_C(0x08000000)) // the vDSO, until it is moved to its final address
 
@@ -46,7 +46,7 @@ struct thaw {
     int by_text;      // do not use PROCMAP_QUERY
     int vdso_jump;    // leave the vDSO in place: it is sealed, or --vdso-jump
     int again;        // number of earlier attempts (see exec_again)
-    struct disk disk; // its texts are on the first stack
+    struct disk disk; // its texts are on the first stack, which `clear` unmaps
     enum { RIGHTS_FROZEN, RIGHTS_NAMESPACE, RIGHTS_NONE } rights; // further limits on the copy's rights
     int status_fd;      // gets the error number, four bytes, if the program cannot be executed; 0: not requested
     int run;            // execute a program instead of thawing an image, after the disk was mounted
@@ -104,7 +104,7 @@ _Noreturn void thaw_resume(struct thaw *t);
 // Ends this process if it was started under fewer seccomp filters than the frozen process.
 void rights_check(struct thaw *t);
 // Sets the frozen process's resource limits, and whether other processes may inspect the copy. Called last, since both
-// may forbid what earlier steps do.
+// could forbid what earlier steps do.
 void rights_limit(const struct process_facts *process);
 // The lowest address of the vDSO and its data.
 uint64_t vdso_start(const struct vdso_parts *vdso);

@@ -42,7 +42,7 @@ static void open_once(struct thaw *t, uint32_t index, int flags) {
 }
 
 // On an overlay a file is copied when it is first opened for writing. Descriptors that were opened before that keep
-// reading the old contents.
+// reading the old contents. So this function first opens each such file for writing, and closes it again.
 // Source: Documentation/filesystems/overlayfs.rst, "Non-standard behavior".
 void make_files_own(struct thaw *t) {
     if (!*t->disk_at)

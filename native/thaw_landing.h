@@ -11,8 +11,8 @@
 
 #define LANDING_IMAGES 8
 
-// An image from which memory of this process may be mapped: its own, or one from which the process was thawed before it
-// was frozen again.
+// An image from which memory of this process may be mapped: the image of the last thaw, or, if the process was frozen
+// and thawed several times, the image of an earlier thaw.
 struct landed_image {
     uint64_t device, inode;
     uint64_t anonymous_offset; // data from here on belongs to anonymous memory, data before it to pages of files
@@ -32,8 +32,8 @@ struct landing {
     uint64_t tids;                   // address in the parcel of pairs: thread id at the freeze, current thread id
     uint64_t tid_count;
     uint64_t thread_cpu;         // address in the parcel of the processor time of each thread of `tids`, nanoseconds
-    uint64_t cpu_ns;             // processor time of the frozen process; if that was a copy, with its original's
-    uint64_t user_us, system_us; // the same time, divided as getrusage(2) divides it
+    uint64_t cpu_ns;             // processor time of the frozen process, including its original's if it was a copy
+    uint64_t user_us, system_us; // the same time, divided into user and system time
     uint64_t children_user_us, children_system_us;
     struct landed_image images[LANDING_IMAGES];
 };

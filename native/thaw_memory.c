@@ -115,8 +115,8 @@ static long map_one(struct thaw *t, const struct operation *operation) {
     }
 }
 
-// Repeats advice. Errors matter only for MADV_WIPEONFORK and MADV_DONTFORK, which decide what a child process sees;
-// other advice only affects speed or core dumps.
+// Gives the memory the advice that it had at the freeze. Errors matter only for MADV_WIPEONFORK and MADV_DONTFORK,
+// which decide what a child process sees; other advice only affects speed or core dumps.
 static void give_advice(const struct operation *operation) {
     static const struct {
         uint32_t bit;
@@ -137,8 +137,8 @@ static void give_advice(const struct operation *operation) {
         sys3(SYS_mlock2, (long)operation->address, (long)operation->length, 1 /* MLOCK_ONFAULT */);
 }
 
-// Records the image's device and inode as /proc/self/maps shows them, by which the functions of hooks.c recognise its
-// memory. On some file systems fstat returns other numbers.
+// Records the image's device and inode as /proc/self/maps shows them; on some file systems fstat returns other numbers.
+// The functions of hooks.c recognise the image's memory by these numbers.
 static void identify_image(struct thaw *t, const struct operation *operation) {
     struct vma vma;
     if (t->image_inode || operation->kind != OPERATION_DATA || vma_at(operation->address, &vma, t->by_text) ||

@@ -68,8 +68,8 @@ static void fill_parcel(struct thaw *t, struct landing *landing) {
     note_ranges(t, process->parcel + tids + (fits ? UINT64_C(16) * threads : 0));
 }
 
-// Tells the kernel the addresses of the frozen process's code, data, brk and stack. Without its own brk, glibc's brk()
-// would wrongly report success. With exe_fd -1 the call needs no privilege.
+// Tells the kernel the addresses of the frozen process's code, data, brk and stack. Without the frozen process's brk,
+// glibc's brk() would wrongly report success. With exe_fd -1 the call needs no privilege.
 static void set_memory_map(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
     uint64_t words = process->parcel, variables = words;

@@ -167,6 +167,6 @@ void rights_limit(const struct process_facts *process) {
         if (__builtin_memcmp(now, limit, sizeof now))
             sys6(SYS_prlimit64, 0, resource, (long)limit, 0, 0, 0);
     }
-    // This comes last, because /proc/self belongs to root afterwards if the process is not dumpable.
+    // This comes last: if the process is not dumpable, /proc/self belongs to root, and files there cannot be opened.
     sys_prctl(PR_SET_DUMPABLE, process->dumpable == 1, 0, 0, 0);
 }

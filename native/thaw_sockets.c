@@ -76,8 +76,8 @@ static int make_ended_unix(const struct socket_state *state) {
 }
 
 // Makes a socket listen at a random loopback address 127.x.y.z and a port that the kernel chooses, so that nothing
-// connects to it. Also attaches a filter that drops all connections; if that is not permitted, the address must
-// suffice.
+// connects to it. Also attaches a filter that drops all connections; if that is not permitted, only the address
+// protects the socket.
 static long mute(const struct socket_state *state, int fd) {
     struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
     struct sock_fprog program = {.len = 1, .filter = &nothing};
@@ -117,8 +117,9 @@ int make_socket(struct thaw *t, const struct descriptor *descriptor) {
     if (fd < 0)
         fail_descriptor(descriptor, "a socket cannot be made for descriptor ", fd);
     set_options(t, descriptor, state, fd);
-    // Afterwards read returns 0, write fails with EPIPE, and poll reports both; nothing is ever sent. The call fails
-    // with ENOTCONN, but shuts the socket down nevertheless. Source: net/ipv4/af_inet.c, inet_shutdown.
+    // After the shutdown, read returns 0, write fails with EPIPE, and poll reports POLLIN and POLLHUP; nothing is ever
+    // sent. The call fails with ENOTCONN, but shuts the socket down nevertheless. Source: net/ipv4/af_inet.c,
+    // inet_shutdown.
     if (state->revival == SOCKET_ENDED)
         sys3(SYS_shutdown, fd, SHUT_RDWR, 0);
     else if (state->revival == SOCKET_NEW) {

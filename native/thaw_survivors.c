@@ -107,8 +107,8 @@ static int move_vdso(struct thaw *t, uint64_t start, uint64_t end, uint64_t to) 
     return 0;
 }
 
-// Moves the vDSO into the zone. If the kernel has sealed it, it stays at its address, unless the image has memory
-// there: then thaw starts again.
+// Moves the vDSO into the zone. If the kernel has sealed the vDSO, it stays where it is. If the image has memory
+// there, thaw executes itself again, to get a vDSO at another address.
 static void park_vdso(struct thaw *t) {
     struct vdso_parts *vdso = &t->vdso;
     const struct process_facts *process = &t->header->process;
@@ -160,8 +160,8 @@ static void jump_to_vdso(struct thaw *t) {
         thaw_fail("the vDSO's copy cannot be mapped", "", at);
     unsigned char *code = (unsigned char *)at;
     copy_bytes(code, SECTION(t, char, SECTION_VDSO), bytes);
-    // SAFETY: this is the vDSO that the kernel has mapped, so its headers are valid. By its hash, the image's is the
-    // same.
+    // SAFETY: this is the vDSO that the kernel has mapped, so its headers are valid. park_vdso has compared its hash
+    // with that of the image's vDSO, so both are the same.
     const Elf64_Ehdr *elf = (const Elf64_Ehdr *)(const void *)t->vdso.code_start;
     const Elf64_Shdr *sections = (const Elf64_Shdr *)(const void *)(t->vdso.code_start + elf->e_shoff);
     int redirected = 0;

@@ -66,7 +66,7 @@ static void announce(const struct thread_state *thread, uint32_t tid) {
     }
 }
 
-// Sets the thread's scheduling. It never becomes better than this program's own, since that needs a right.
+// Sets the thread's scheduling. Its priority never becomes higher than this program's, since that needs a privilege.
 static void set_priority(const struct thread_state *thread) {
     const int none = 0;
     if (thread->policy == SCHED_BATCH || thread->policy == SCHED_IDLE)
@@ -89,7 +89,7 @@ static void become(const struct thread_state *thread) {
     set_priority(thread);
 }
 
-// The last thread that reads the tables unmaps them. So no thread waits for another that does not get a processor.
+// The last thread that reads the tables unmaps them. So no thread has to wait until another one gets a processor.
 static void leave_tables(void) {
     if (__atomic_sub_fetch(&reading, 1, __ATOMIC_ACQ_REL) == 0)
         sys_munmap(ZONE_TABLES, thaw_state.tables_bytes);

@@ -51,7 +51,9 @@ static void parse_line(const char *at, struct vma *found) {
 }
 
 static int by_lines(int fd, uint64_t address, struct vma *found) {
-    char buffer[2048]; // small: in a copy, the patched madvise calls this on its caller's stack, which may be small
+    // The buffer is small: in a copy, the patched madvise calls this function on the stack of the thread that called
+    // madvise, and that stack may be small.
+    char buffer[2048];
     uint64_t have = 0;
     int line_has_begun = 1; // the buffer begins at the beginning of a line
     for (;;) {

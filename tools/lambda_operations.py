@@ -1,9 +1,12 @@
-"""Writes src/thawd/gateway/lambda_api/lambda_operations.json: the input of Lambda API operations, from botocore.
+"""Writes src/thawd/gateway/lambda_api/lambda_operations.json, which describes the inputs of Lambda's API operations.
 
-    .venv/bin/python tools/lambda_operations.py           # after a new botocore
+    .venv/bin/python tools/lambda_operations.py           # run it when a new version of botocore is installed
 
-The file has only facts: method, path, status, and for each input its place, type and limits. Source: the model that AWS
-publishes with botocore (`lambda/2015-03-31`). A test compares the file with the model of the installed botocore.
+For each operation the file has the HTTP method, the path and the status, and for each input its location in the
+request, its type and its limits. If the installed botocore has the version that the file was made with, a test compares
+the file with what this program would write.
+
+Source: the service model that AWS publishes with botocore (`lambda/2015-03-31`).
 """
 
 from __future__ import annotations
@@ -35,40 +38,44 @@ OPERATIONS: list[str] = (  # noqa: SIM905 - a list of quoted words reads worse
 _LIMITS = ("min", "max", "pattern")
 
 
-def shape(of: Shape) -> dict[str, Any]:
-    """Return type and limits of a shape; for a structure, those of all its members."""
-    facts: dict[str, Any] = {"type": of.type_name}
-    facts |= {name: of.metadata[name] for name in _LIMITS if name in of.metadata}
-    if of.type_name == "string" and of.enum:
-        facts["enum"] = list(of.enum)
-    if of.type_name == "structure":
-        facts["members"] = {name: member(value, of) for name, value in of.members.items()}
-    elif of.type_name == "list":
-        facts["member"] = shape(of.member)
-    elif of.type_name == "map":
-        facts["key"], facts["value"] = shape(of.key), shape(of.value)
+def shape(described: Shape) -> dict[str, Any]:
+    """Return the type and limits of a shape, which is botocore's word for a type in the service model.
+
+    A structure includes its members, a list or map the shapes of its contents.
+    """
+    facts: dict[str, Any] = {"type": described.type_name}
+    facts |= {name: described.metadata[name] for name in _LIMITS if name in described.metadata}
+    if described.type_name == "string" and described.enum:
+        facts["enum"] = list(described.enum)
+    if described.type_name == "structure":
+        facts["members"] = {name: member(value, described) for name, value in described.members.items()}
+    elif described.type_name == "list":
+        facts["member"] = shape(described.member)
+    elif described.type_name == "map":
+        facts["key"], facts["value"] = shape(described.key), shape(described.value)
     return facts
 
 
-def member(of: Shape, parent: Shape) -> dict[str, Any]:
-    """Return a member of a structure: its shape, its place in the request, and whether it is required."""
-    facts = shape(of)
-    name = next(name for name, value in parent.members.items() if value is of)
-    if "location" in of.serialization:
-        facts["location"] = of.serialization["location"]
-        facts["locationName"] = of.serialization["name"]
+def member(described: Shape, parent: Shape) -> dict[str, Any]:
+    """Return a member of the structure `parent`: its shape, its location in the request, whether it is required."""
+    facts = shape(described)
+    name = next(name for name, value in parent.members.items() if value is described)
+    if "location" in described.serialization:
+        facts["location"] = described.serialization["location"]
+        facts["locationName"] = described.serialization["name"]
     if name in parent.required_members:
         facts["required"] = True
     return facts
 
 
-def operation(of: OperationModel) -> dict[str, Any]:
-    """Return one operation."""
+def operation(described: OperationModel) -> dict[str, Any]:
+    """Return the HTTP method, path and status of an operation, and its input."""
+    no_input = {"type": "structure", "members": {}}
     return {
-        "method": of.http["method"],
-        "path": of.http["requestUri"],
-        "status": of.http["responseCode"],
-        "input": shape(of.input_shape) if of.input_shape is not None else {"type": "structure", "members": {}},
+        "method": described.http["method"],
+        "path": described.http["requestUri"],
+        "status": described.http["responseCode"],
+        "input": shape(described.input_shape) if described.input_shape is not None else no_input,
     }
 
 

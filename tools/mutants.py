@@ -5,11 +5,13 @@
     make mutants MODULE=thawd.stores.events.queue SAMPLE=5  # every fifth mutant of each function
 
 mutmut changes one operator, argument, constant or condition at a time and runs the tests that reach the changed
-function. A mutant that no test notices points to a missing test, unless the change makes no difference. This program
-mutates each module in a copy of the source tree under build/mutants, and runs only the unit tests that PAIRS names.
+function. The changed code is a mutant; it survives if no test fails. A survivor points to a missing test, unless the
+change makes no difference. This program mutates each module in a copy of the source tree under build/mutants, and runs
+only the unit tests that PAIRS names.
 
-Not mutated: module constants, class bodies, text for people (raised errors, log lines). mypy --strict removes the
-mutants that `make check` would refuse. CONTRIBUTING.md says how to read the output.
+Module constants, class bodies and text for people (raised errors, log lines) are not mutated. Mutants that mypy
+--strict rejects are not tested, because `make check` would reject such a change. CONTRIBUTING.md says how to read the
+output.
 
 Source: https://mutmut.readthedocs.io/
 """
@@ -86,7 +88,7 @@ ALSO_READ = ("tests", "native")
 # Lines with text that no test should check exactly: raised errors, log lines, strings of several words.
 TEXT_FOR_PEOPLE = [r"^\s*(raise\b|logger\.|log\.)", r'^\s*f?"[^"]* [^"]*"']
 
-# mutmut's exit code for each mutant: pytest's, or mutmut's own.
+# mutmut records one exit code for each mutant: the status with which pytest ended, or a code of mutmut's own.
 KILLED, SURVIVED, REFUSED_BY_MYPY = {1, 3}, {0}, {37}
 NO_TEST, TIMED_OUT = {5, 33}, {-24, 24, 36, 152, 255}
 
@@ -96,7 +98,7 @@ class Survivor:
     """A mutant that no test noticed.
 
     Attributes:
-        name: mutmut's name of it, for `mutmut show`.
+        name: mutmut's name of the mutant, for `mutmut show`.
         why: empty if tests reached the mutant and passed; otherwise says that no test reached it, or that the
             interpreter crashed.
         change: the lines of the difference, with their ``-`` and ``+``.
@@ -129,7 +131,7 @@ class Verdicts:
 
 
 def main() -> None:
-    """Runs mutmut over the named modules, or all, and prints each module's survivors with their difference."""
+    """Runs mutmut on the named modules, or on all, and prints each module's survivors as diffs."""
     modules = sys.argv[1:] or list(PAIRS)
     if unknown := [module for module in modules if module not in PAIRS]:
         sys.exit(f"no tests are paired with {', '.join(unknown)}; tools/mutants.py pairs: {', '.join(PAIRS)}")
@@ -147,7 +149,7 @@ def main() -> None:
 
 
 def prepare(module: str) -> Path:
-    """Lays out the copy that mutmut works in: sources, tests, and a pyproject.toml of its own."""
+    """Makes the folder in which mutmut works, and returns it: copies of sources and tests, and a pyproject.toml."""
     folder = FOLDER / module
     shutil.rmtree(folder, ignore_errors=True)
     ignore = shutil.ignore_patterns("__pycache__")
@@ -174,10 +176,10 @@ def source(module: str) -> Path:
 
 
 def undecorated(text: str) -> str:
-    """Writes `@property` and other single decorators of methods as calls after the method.
+    """Returns source in which assignments after the functions replace `@property` and `@contextlib.contextmanager`.
 
-    mutmut does not mutate decorated functions, but does not recognise `name = property(_name_undecorated)` as a
-    decoration.
+    mutmut does not mutate decorated functions. It does mutate a function `name_undecorated` that is followed by the
+    assignment `name = property(name_undecorated)`. Functions with several decorators stay as they are.
     """
     lines = text.split("\n")
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
@@ -208,10 +210,11 @@ def configuration(module: str) -> str:
         "do_not_mutate_patterns": TEXT_FOR_PEOPLE,
         "pytest_add_cli_args_test_selection": [f"tests/unit/test_{name}.py" for name in PAIRS[module].split()],
         "type_check_command": [sys.executable, "-m", "mypy", "--output=json", str(source(module))],
-        # A mutant that hangs costs (tests' time + constant) * multiplier seconds.
+        # A mutant that hangs is killed after (duration of the tests + a constant) * this multiplier, in seconds.
         "timeout_multiplier": 6.0,
     }
-    # Errors outside the mutants would end mutmut: its own comments, and what `undecorated` leaves untyped.
+    # mutmut stops if mypy reports errors in unchanged code. Two warnings would be such errors, so they are off:
+    # mutmut adds `type: ignore` comments, and mypy does not know the types of properties that `undecorated` rewrote.
     mypy |= {"warn_unused_ignores": False, "warn_return_any": False}
     tables = {"pytest.ini_options": pytest, "mypy": mypy, "mutmut": mutmut}
     return "\n".join(
@@ -221,9 +224,9 @@ def configuration(module: str) -> str:
 
 
 def run(folder: Path) -> bool:
-    """Runs mutmut in the copy, with its progress in mutmut.log there.
+    """Runs mutmut in `folder` and writes its output to mutmut.log there.
 
-    Returns False if the mutants were not run, for example because a test fails without any mutation.
+    Returns False if mutmut failed, for example because a test fails without any mutation.
     """
     sample = int(os.environ.get("SAMPLE") or 1)
     # mutmut numbers the mutants of a function from 1.
@@ -234,7 +237,7 @@ def run(folder: Path) -> bool:
 
 
 def read(module: str, folder: Path) -> Verdicts:
-    """Reads what mutmut wrote beside the mutated module."""
+    """Returns the results of a module's mutants, from the file that mutmut wrote beside the mutated module."""
     recorded = json.loads((folder / "mutants" / f"{source(module)}.meta").read_text())
     codes: dict[str, int] = {name: code for name, code in recorded["exit_code_by_key"].items() if code is not None}
     bodies = functions(folder / "mutants" / source(module))
@@ -254,7 +257,10 @@ def read(module: str, folder: Path) -> Verdicts:
 
 
 def functions(path: Path) -> dict[str, list[str]]:
-    """Returns the lines of each function in a mutated module, where mutmut keeps the original and all mutants."""
+    """Returns the lines of each function in a mutated module. mutmut writes the original and all mutants into one file.
+
+    The function's name in these lines is that of the original, so that the lines of two mutants can be compared.
+    """
     text = path.read_text()
     lines = text.split("\n")
     found = {}

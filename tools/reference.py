@@ -1,8 +1,8 @@
-"""Generates pages: options, command line, metrics, errors, the layers of the code, the list of decisions.
+"""Generates documentation from the code: options, command line, metrics, errors, layers, and the list of decisions.
 
-``python -m tools.reference`` writes them. A page is generated completely, or has generated parts between ``<!-- made:
-... -->`` and ``<!-- end -->``. ``tests/architecture/test_reference.py`` fails if a page differs from what this program
-generates.
+``python -m tools.reference`` writes the pages. Some pages are generated completely. Others have generated parts, each
+between ``<!-- made: ... -->`` and ``<!-- end -->``. ``tests/architecture/test_reference.py`` fails if a page differs
+from what this program generates.
 """
 
 from __future__ import annotations

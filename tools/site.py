@@ -1,7 +1,7 @@
-"""Checks the built documentation: links between its pages, their anchors, and that it loads nothing from other hosts.
+"""Checks the built documentation: its links lead to existing pages and anchors, and no page loads from other hosts.
 
 ``python -m tools.site build/site`` prints mistakes and, if there are any, exits with status 1. Sphinx checks links in
-the sources. This program checks what a browser sees, including navigation and generated reference pages.
+the sources only. This program checks the HTML that a browser gets, including navigation and generated reference pages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STYLE = re.compile(r"url\(\s*['\"]?([^'\")]+)|@import\s+['\"]([^'\"]+)")
 
 
 class Page(HTMLParser):
-    """The links of a page, what it loads, and its anchors."""
+    """One HTML page: the targets of its links, the addresses that it loads, and its anchors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Page(HTMLParser):
         self.anchors: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Record one tag."""
+        """Record the anchor, link or loaded address of one tag."""
         attributes = dict(attrs)
         if identifier := attributes.get("id"):
             self.anchors.add(identifier)

@@ -3,7 +3,8 @@ weights.
 
 The model is a vision transformer (base, patches of 16, images of 224) and GPT-2 (base, with cross attention). It
 generates at most 16 new tokens by a beam search of four, and a small tokenizer made here turns them into text.
-transformers maps the file with the weights, so the way that file was written matters: see `_rewrite`.
+transformers maps the file with the weights. The size of the writes that made this file changes the number of page
+faults, so `_rewrite` writes it again.
 
     python captions.py FOLDER    makes the model
 """
@@ -62,9 +63,10 @@ def make(folder: Path) -> None:
 
 
 def _rewrite(file: Path) -> None:
-    """Write `file` again in large pieces, as a tool does that copies or downloads a file for mapping.
+    """Write `file` again in pieces of `PIECE_BYTES`, as tools do that copy or download a file.
 
-    Large writes put large folios into the page cache, and the kernel maps those 2 MiB at a time.
+    Large writes put large folios (blocks of contiguous pages) into the page cache, and the kernel maps 2 MiB of those
+    with one page fault.
     """
     partial = file.with_suffix(".partial")
     with file.open("rb") as old, partial.open("wb", buffering=0) as new:

@@ -1,7 +1,7 @@
 """A process of a given size: a heap, waiting threads, and mappings of one page each.
 
-Its "folder" argument is a description, ``HEAP_MB:THREADS:MAPPINGS``. An inference reads one byte of every page of the
-heap.
+The argument that other programs of this folder take as a folder is a size here: ``HEAP_MB:THREADS:MAPPINGS``. An
+inference reads one byte of every page of the heap.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ CHUNK_BYTES = 1 << 20
 
 
 def load(folder: str) -> Callable[[], bytes]:
-    """Make a process of the described size.
+    """Give this process the size that `folder` describes.
 
-    Its pages hold random bytes, so that the freeze leaves none out as empty.
+    The pages of the heap contain random bytes, because a freeze does not store pages of zeros.
     """
     heap_mb, threads, mappings = map(int, folder.split(":"))
     heap = mmap.mmap(-1, heap_mb * 1_000_000 // PAGE * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -44,9 +44,9 @@ def _wait_in_threads(count: int) -> None:
 
 
 def _mappings(count: int) -> list[mmap.mmap]:
-    """Make `count` written pages.
+    """Make `count` mappings of one page each, and write to each page.
 
-    Each has other protection than its neighbours, so that the kernel does not merge them.
+    Every second page is read-only, because the kernel merges neighbouring mappings with the same protection into one.
     """
     made = []
     protect = ctypes.CDLL(None, use_errno=True).mprotect

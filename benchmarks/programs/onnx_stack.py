@@ -16,7 +16,8 @@ from pathlib import Path
 LAYERS = 16
 WIDTH = 4096
 MODEL = "stack.onnx"
-# Scales the weights so that the values of all layers stay in one range: the inputs are rectified, the weights uniform.
+# Scale of the uniform random weights. It keeps the values of all layers at about the same size; with another scale they
+# would grow or vanish from layer to layer.
 SPREAD = 1.4 * (12 / WIDTH) ** 0.5
 
 

@@ -1,8 +1,8 @@
-"""`peer_work` served by BentoML, one worker. Runs in the environment of the extra `bench-peers`.
+"""Serves `peer_work` with BentoML and one worker. Runs in the virtual environment of the extra `bench-peers`.
 
     PEER_SETTING=JSON bentoml serve peer_bentoml:Peer
 
-`peer_litserve` describes the setting; `batch`, `workers` and `window_s` are not used.
+The setting is a JSON object with `kind`, `models`, `threads` and `is_async`; other fields are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SETTING = json.loads(os.environ["PEER_SETTING"])
 
 @bentoml.service(name="peer", workers=1, traffic={"timeout": 120}, logging={"access": {"enabled": False}})
 class Peer:
-    """``POST /predict``."""
+    """The service, which answers ``POST /predict`` in the way that the setting asks for."""
 
     def __init__(self) -> None:
         self.work = peer_work.load(SETTING["kind"], SETTING["models"], SETTING["threads"])

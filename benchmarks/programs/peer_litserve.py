@@ -1,4 +1,4 @@
-"""`peer_work` served by LitServe. Runs in the environment of the extra `bench-peers`.
+"""Serves `peer_work` with LitServe. Runs in the virtual environment of the extra `bench-peers`.
 
     python peer_litserve.py PORT SETTING_AS_JSON
 
@@ -26,7 +26,8 @@ class Classify(litserve.LitAPI):
     def setup(self, device: str) -> None:
         self.work = peer_work.load(self.setting["kind"], self.setting["models"], self.setting["threads"])
 
-    # LitServe reads the annotation of `request`: with one that is not its own it expects a parameter of the URL.
+    # `request` has no annotation, because LitServe takes a parameter that is annotated with another type than its own
+    # request type as a parameter of the URL.
     def decode_request(self, request) -> list[float]:
         return request["pixels"]
 
@@ -44,7 +45,7 @@ class Classify(litserve.LitAPI):
 
 
 class Sleep(litserve.LitAPI):
-    """The sleeping handler as LitServe does it best: one worker, whose loop sleeps for all requests at a time."""
+    """The sleeping handler in LitServe's fastest form: one worker, whose event loop waits for all requests together."""
 
     def __init__(self) -> None:
         super().__init__(enable_async=True)

@@ -21,7 +21,7 @@ import networks
 
 HIDDEN = 64
 OPSETS = {"": 17, "ai.onnx.ml": 3}
-"""Old enough for the ONNX Runtime of both environments."""
+"""Old enough for the ONNX Runtimes in both virtual environments: that of thawd and that of the peers."""
 
 
 def classifier(path: Path) -> None:

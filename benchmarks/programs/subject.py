@@ -7,10 +7,11 @@ returns bytes. The process answers first when the first inference is done. Then 
 and after that each line of standard input as a command. Each answer is a line of JSON on standard output. The process
 ends when its input ends.
 
-    infer          one inference
-    freeze PATH    write this process to an image; a copy thawed from it infers at once, answers, and takes commands
-    fork           a child infers, answers and ends
-    await A B      wait for file A, infer, write the answer to file B; end (for CRIU, which cannot hand pipes over)
+    infer          run one inference and answer
+    freeze PATH    write this process to an image; a copy thawed from it runs one inference, answers, and takes commands
+    fork           fork; the child runs one inference, answers and ends
+    await A B      answer; wait until file A exists, run one inference, write the answer to file B and end (for CRIU,
+                   which passes no pipes to a restored process)
 
 Times are readings of CLOCK_MONOTONIC, which all processes of a machine share.
 """
@@ -69,7 +70,7 @@ def _inference(infer: Infer) -> dict[str, Any]:
 
 
 def _freeze(path: str, infer: Infer) -> None:
-    # Imported only here, so that cold starts do not include an import that only a freeze needs.
+    # Imported in this function, so that the time of a cold start does not include an import that only a freeze needs.
     from thawd.snapshot import engine
 
     gc.collect()
@@ -110,7 +111,7 @@ def _answer(answer: dict[str, Any]) -> None:
 def _next_command() -> str:
     """Return the next line, or an empty string at the end of the input.
 
-    The sender never sends more than one line ahead.
+    One read returns exactly one line, because the sender waits for an answer before it sends the next line.
     """
     return os.read(0, 4096).decode().strip()
 

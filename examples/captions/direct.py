@@ -1,4 +1,4 @@
-"""Captions by the model run directly, without thawd: prints as JSON those of the pictures with the given numbers.
+"""Runs the caption model without thawd, and prints the captions of the pictures with the given numbers as JSON.
 
 python direct.py FOLDER NUMBER...
 """
@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, VisionEncoderDecoderModel, ViTImageProce
 
 
 def main(folder: str, *numbers: str) -> None:
-    """Load, caption, print."""
+    """Load the model from `folder`, and print the caption of each picture."""
     torch.set_num_threads(1)
     model = VisionEncoderDecoderModel.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -2,8 +2,8 @@
 
     python make.py FOLDER [tiny]
 
-The model has 239 million parameters and 957 MB. With ``tiny`` it is a small model of the same parts, for tests. Run
-this with the interpreter that has transformers.
+The model has 239 million parameters and 957 MB. With ``tiny``, the program makes a small model with the same parts, for
+tests. Run the program with an interpreter that has transformers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from transformers import (
 
 TINY_VIT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 TINY_GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 500, "bos_token_id": 499, "eos_token_id": 499}
-# A random decoder repeats itself whatever image it sees. So the image's part in its input is made louder.
+# A decoder with random weights would write the same caption for every image. So the weights of its cross attention,
+# with which it sees the image, are multiplied by the root of this number. Then different images get different captions.
 LOUDNESS = 30.0
 
 

@@ -1,4 +1,4 @@
-"""Captions of images with ViT-GPT2: with thawd's own bucket and table, then with boto3 against S3 and DynamoDB.
+"""Writes captions of images with ViT-GPT2: first with thawd's own bucket and table, then with S3, DynamoDB and boto3.
 
 make example-captions
 """
@@ -51,7 +51,7 @@ def run() -> None:
 
 
 def prepare() -> None:
-    """Make what the function consists of, an event and its image."""
+    """Make the model, the priming event with its image, and a configuration."""
     make()
     prime()
     configuration(HERE / "thawd.toml")
@@ -115,7 +115,7 @@ def prime() -> None:
 def own(sent: dict[str, bytes], expected: dict[str, str]) -> None:
     """Run variant A: thawd's own bucket and table."""
     with serving(configuration(HERE / "thawd.toml")) as served:
-        say("server", f"{served.url}, bucket and table of its own")
+        say("server", f"{served.url}, with thawd's own bucket and table")
         begun_s = time.perf_counter()
         for name, data in sent.items():
             staged = PHOTOS / f".{name}"
@@ -133,9 +133,9 @@ def own(sent: dict[str, bytes], expected: dict[str, str]) -> None:
 def compare(served: Served) -> None:
     """Compare the first caption of a thawed environment and of a cold start with warm captions.
 
-    By now the function has environments, so a second server, which has none, thaws the environment. That server has not
-    seen the photos yet and would write captions during the measurement. So the photos are removed first. The measured
-    request is for the priming image, which has a name that invokes no function.
+    The function has environments on the server `served` by now. So the thaw is measured on a second server, which has
+    none yet. That server would write captions for the photos in the bucket during the measurement, so the photos are
+    removed first. The measured request is for the priming image, which has a name that invokes no function.
     """
     for file in PHOTOS.glob("photo-*.jpg"):
         file.unlink()
@@ -155,7 +155,7 @@ def compare(served: Served) -> None:
 
 
 def aws(sent: dict[str, bytes], expected: dict[str, str]) -> None:
-    """Run variant B: the handler uses boto3 against S3 and DynamoDB, here those of `thawd up --aws`."""
+    """Run variant B: the handler uses S3 and DynamoDB through boto3. `thawd up --aws` emulates both services."""
     import boto3
 
     with serving(configuration(HERE / "aws.toml"), "--aws") as served:

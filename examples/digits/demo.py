@@ -1,9 +1,8 @@
-"""The whole example in one command: train a model, start thawd, drop 360 pictures into a bucket, read 360 rows from a
-table.
+"""Runs the whole example: trains a model, starts thawd, puts 360 pictures into a bucket, reads 360 rows from a table.
 
-Run it with ``make demo``. It starts from an empty bucket and table each time and keeps what takes long to make (the
-model, the function's packages). At the end, also after Ctrl-C, it stops the server it started and removes the pictures
-it put into the bucket.
+Run it with ``make demo``. It empties the bucket and the table each time, and keeps what takes long to make (the model,
+the function's packages). At the end, also after Ctrl-C, it stops the server that it started and removes the pictures
+that it put into the bucket.
 
     python examples/digits/demo.py
 """
@@ -53,7 +52,7 @@ class DemoError(Exception):
 
 
 class Screen:
-    """Lines of output. The last line may change while a step is in progress."""
+    """Lines of output. On a terminal, the last line changes while a step is in progress."""
 
     def __init__(self) -> None:
         self._live = sys.stdout.isatty()
@@ -69,7 +68,7 @@ class Screen:
         self.line(f"  {title:<10} {text}")
 
     def working(self, title: str, text: str) -> None:
-        """Show the progress of a step: continuously on a terminal, every few seconds elsewhere."""
+        """Show the progress of a step: continuously on a terminal, and otherwise as a line every few seconds."""
         if self._live:
             width = shutil.get_terminal_size().columns - 1
             print(f"\r\x1b[K{f'  {title:<10} {text}'[:width]}", end="", flush=True)
@@ -184,14 +183,14 @@ def empty_bucket(labels: dict[str, int]) -> None:
 
 @contextmanager
 def running(screen: Screen) -> Iterator[Server]:
-    """Run `thawd up`: from the moment it serves until it has ended without leaving a process behind."""
+    """Run `thawd up`. The context begins when the server serves. At its end, check that no process is left behind."""
     began_s = time.monotonic()
     first = not PACKAGES.exists()
     with tempfile.TemporaryDirectory(prefix="thawd-demo-") as name:
         ready, log = Path(name) / "ready.json", Path(name) / "thawd.log"
         command = [*thawd("up"), "--port", "0", "--ready-file", str(ready), "--ready-when", "published"]
         with log.open("wb") as output:
-            # A separate session: Ctrl-C reaches only the demo, which then shuts the server down in order.
+            # In a separate session, the server gets no signal from Ctrl-C. Only the demo gets it, and stops the server.
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             server = await_ready(screen, process, ready, log)

@@ -5,8 +5,8 @@ used to train the model or to choose it, only to score the answers of the runnin
 files, enlarged eight times so that people can look at them. Their labels go to a file that the function never sees.
 
 The model is a logistic regression on the products of 30 principal components. Model and parameters were chosen by
-five-fold cross-validation on the 1,437 training pictures. There it gets 98.8 % right, as much as a support vector
-machine, and its probabilities need no calibration. A perceptron of 256 units got 98.0 %.
+five-fold cross-validation on the 1,437 training pictures. In it, the model gets 98.8 % right, as many as a support
+vector machine, and its probabilities need no calibration. A perceptron of 256 units got 98.0 %.
 
     python examples/digits/train.py
 """
@@ -57,7 +57,10 @@ class Digits:
 
 
 def load() -> tuple[Digits, Digits]:
-    """Return the training pictures and the held-out ones: always the same, each digit equally frequent in both."""
+    """Return the training pictures and the held-out ones.
+
+    Each call returns the same two sets, and each digit is about equally frequent in both.
+    """
     data = load_digits()
     images = np.rint(data.images * (255 / 16)).astype(np.uint8)
     split = train_test_split(images, data.target, test_size=HELD_OUT_COUNT, stratify=data.target, random_state=SEED)
@@ -65,7 +68,7 @@ def load() -> tuple[Digits, Digits]:
 
 
 def pixels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-    """Return the model's input: (n, 64), float32, 0 to 1. The function does the same to each picture."""
+    """Return the model's input: (n, 64), float32, 0 to 1. ``function/classify.py`` computes the same input."""
     return images.reshape(-1, 64).astype(np.float32) / np.float32(255)
 
 
@@ -81,7 +84,8 @@ def fit(digits: Digits) -> bytes:
         target_opset=OPSETS,
         name="digits",
     )
-    # The converter takes the imports from a set, which has a different order in each process.
+    # The converter writes these entries in the order of a set, which differs in each process. Sorted entries make the
+    # file the same each time.
     onnx.opset_import.sort(key=lambda opset: opset.domain)
     return bytes(onnx.SerializeToString())
 

@@ -1,4 +1,4 @@
-"""Many models behind one route: loaded in the handler, or thawed from one snapshot per model. The demo measures both.
+"""Measures many models behind one route, loaded by the handler or thawed from a snapshot for each model.
 
 Run it with ``make example-multi-model``. It makes the models that are missing, starts thawd with an emulated S3, and
 stops it.
@@ -40,7 +40,7 @@ SINGLE = "single"
 LATEST = "$LATEST"
 RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}"
 STOP_S = 60.0
-# Size of ResNet-18; its optimised copy is as large. A snapshot contains neither.
+# Size of ResNet-18. Its optimised copy is as large. A snapshot contains neither of the two files.
 MODEL_BYTES = 45e6
 SNAPSHOT_BYTES = 30e6
 FOLLOWED_WITHIN_S = 30.0
@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument(
         "--at-most",
         type=float,
-        help="fail if a snapshot's miss adds more than this part of what reading the file adds to a hit (p50)",
+        help="fail if a miss with snapshots adds more time to a hit than this number times what reading a file adds",
     )
     parser.add_argument("--keep", action="store_true", help="keep the versions of `single` and their snapshots")
     given = parser.parse_args()
@@ -147,7 +147,7 @@ def run(given: argparse.Namespace) -> None:
                 tidy(server)
     step("stop", "done")
     if given.at_most is not None:
-        what = f"a miss served from a snapshot adds {ratio:.2f} times as much to a hit as reading the file"
+        what = f"a miss with snapshots adds {ratio:.2f} times as much time to a hit as a miss that reads the file"
         step("bound", f"{what}; at most {given.at_most:g}")
         if ratio > given.at_most:
             raise DemoError(f"{what}, more than {given.at_most:g} times")
@@ -208,7 +208,7 @@ def taken(begun_s: float) -> str:
 
 @contextlib.contextmanager
 def running() -> Iterator[Server]:
-    """Run `thawd up --aws` with nothing left of an earlier run but its snapshots."""
+    """Run `thawd up --aws`. The logs of an earlier run are deleted; its snapshots and other data are kept."""
     begun_s = time.monotonic()
     data = HERE / ".thawd"
     for path in data.glob("*") if data.exists() else []:
@@ -219,8 +219,8 @@ def running() -> Iterator[Server]:
         command = [sys.executable, "-m", "thawd", "up", "--aws", "--port", "0"]
         command += ["--ready-file", str(ready), "--ready-when", "published"]
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("THAWD_", "AWS_"))}
-        # `single` is created through the API, so its runtime has one of Lambda's names. That name stands for this
-        # interpreter, which has the packages.
+        # `single` is created through the API, which requires one of Lambda's runtime names. The section `[runtimes]`
+        # gives this name to the interpreter that runs the demo, because that one has the packages.
         configuration = HERE / ".served.toml"
         runtime = f'\n[runtimes]\n"{RUNTIME}" = {json.dumps(sys.executable)}\n'
         text = (HERE / "thawd.toml").read_text()
@@ -254,7 +254,7 @@ def running() -> Iterator[Server]:
 def publish(server: Server, names: list[str]) -> None:
     """Publish a version of `single` for each model, with an alias of the model's name.
 
-    This is Lambda's own way to serve several models from one function.
+    This uses only Lambda's API, so it works on AWS Lambda, too.
     """
     begun_s = time.monotonic()
     client = server.client("lambda")
@@ -347,9 +347,9 @@ def compare(server: Server, names: list[str], expected: dict[str, npt.NDArray[np
     """Measure the three ways with the same requests in the same order, and compare each answer with the model run here.
 
     Returns:
-        The time that a miss adds to a hit (p50) with a snapshot for each model, divided by the time that it adds if the
-        handler reads the file. Both times are those of a start or a load, so that the ratio depends less on the machine
-        than a ratio to a hit, which is an inference.
+        A ratio of two times: by how much a miss takes longer than a hit with a snapshot for each model, divided by how
+        much it does if the handler reads the file (medians). Both are times of starting or loading. A miss divided by
+        a hit would depend more on the machine, because a hit is mostly inference.
 
     Raises:
         DemoError: an answer differs.
@@ -394,8 +394,9 @@ def measure(
 
 
 def check(name: str, answer: dict[str, Any], expected: npt.NDArray[np.float32]) -> None:
-    """Check that an answer is that of the model run here, except for rounding: an optimised graph adds in another
-    order.
+    """Check that an answer has the scores of the model run here, except for rounding errors.
+
+    An optimised graph adds numbers in another order, so its rounding errors differ.
 
     Raises:
         DemoError: it differs.
@@ -444,8 +445,7 @@ def replace(server: Server, store: Path, given: argparse.Namespace) -> None:
 
 
 def from_s3(server: Server, names: list[str], expected: dict[str, npt.NDArray[np.float32]]) -> None:
-    """Load the same models from S3, here thawd's emulated S3: downloaded into the cache unless they are cached
-    already."""
+    """Load the same models from S3, which thawd emulates. Models that are not in the cache are downloaded into it."""
     took = []
     for name in names:
         answer = server.invoke("resident-s3", event_of(name, picture(0)))

@@ -1,8 +1,8 @@
 """Makes models for this example: ResNet-18 as ONNX, each with its own weights.
 
 Architecture and size are real (11.2 million weights, 43 MB, 1.8 billion multiplications); the weights are random. The
-example shows how models get into memory, which does not depend on what they have learned. Half the width needs a
-quarter of the weights and of the work.
+example shows how models are loaded into memory, which does not depend on the values of their weights. A model of half
+the width has a quarter of the weights and takes a quarter of the computation.
 
     python examples/multi_model/make_models.py FOLDER --count 100
 """

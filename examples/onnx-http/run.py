@@ -1,5 +1,4 @@
-"""Inception V3 as ONNX behind ``POST /predict``: first answers of a thaw and of a cold start, warm answers, and a
-check.
+"""Serves Inception V3 as ONNX behind ``POST /predict``, measures first and warm answers, and checks each answer.
 
 make example-onnx-http
 """
@@ -41,7 +40,7 @@ def run() -> None:
             times = (f"{ms:.0f} ms" for ms in (first_ms, warm_ms, first_ms - warm_ms))
             rows.append((route, start_of(served, function), *times))
             answers.append([reply.document["predictions"] for reply in replies])
-        table(("route", "start", "first answer", "warm, p50", "the start cost"), rows)
+        table(("route", "start", "first answer", "warm, p50", "added by the start"), rows)
         for number, answer in list(zip(PICTURES, answers[0], strict=True))[:3]:
             best = answer[0]
             say("predicted", f"picture {number}: class {best['class']} with {best['probability']:.4f}")
@@ -49,7 +48,7 @@ def run() -> None:
 
 
 def make(**variant: float) -> None:
-    """Make the model unless it exists, a picture to send by hand, and the priming request."""
+    """Make a picture to send by hand and the priming event. Make the model, too, unless it exists."""
     if not MODEL.exists():
         parameters = networks.inception_v3(MODEL, **variant)
         say("model", f"Inception V3 made: {parameters:,} parameters, {MODEL.stat().st_size / 2**20:.0f} MiB")

@@ -1,4 +1,4 @@
-"""A slow-starting program, frozen once: `answer.py freeze answer.img`, then `thawd thaw answer.img 3 4`."""
+"""A program that starts slowly. To freeze and thaw it, run `answer.py freeze a.img`, then `thawd thaw a.img 3 4`."""
 
 import random
 import sys
@@ -8,7 +8,7 @@ from thawd import snapshot
 
 
 def load() -> "list[list[float]]":
-    """Represents loading a model: takes a second or two."""
+    """Take a second or two, as a program does that loads a model."""
     generator = random.Random(7)
     return [[generator.random() for _ in range(1000)] for _ in range(3000)]
 

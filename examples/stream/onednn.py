@@ -2,8 +2,8 @@
 
     python onednn.py MODEL on|off
 
-Prints JSON: milliseconds for import, load, first run, and the median of warm runs. Fails if the scores differ from ONNX
-Runtime's.
+It prints JSON: milliseconds for the import, the load, the first run, and the median of warm runs. It fails if the
+scores differ from those of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WARM = 10
 
 
 def main(path: str, setting: str) -> None:
-    """Measure and print."""
+    """Measure the steps and print their times."""
     marks = [time.perf_counter()]
     import torch
 

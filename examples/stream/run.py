@@ -1,4 +1,4 @@
-"""Product images through ResNet-50 v2: bucket to bucket, bucket to table, replaced models, downloads at init.
+"""Classifies product images with ResNet-50 v2: bucket to bucket, bucket to table, replaced models, downloads at init.
 
 make example-stream
 """
@@ -155,7 +155,7 @@ def bucket_to_table(served: Served, sent: dict[str, bytes]) -> None:
 
 
 def replace_labels(served: Served, sent: dict[str, bytes]) -> None:
-    """Replace the labels in the bucket without changing code: the next image gets one of the new labels."""
+    """Replace the labels in the bucket without changing code. Check that the next image gets one of the new labels."""
     write_labels("sort")
     try:
         name, data = next(iter(sent.items()))
@@ -172,7 +172,8 @@ def replace_labels(served: Served, sent: dict[str, bytes]) -> None:
 
 
 def replace_model(served: Served, sent: dict[str, bytes]) -> None:
-    """Replace the model in the bucket with one that has the classes in opposite order: it classifies the next image."""
+    """Replace the model in the bucket with one whose classes are in reverse order. Check that it classifies the next
+    image."""
     first, staged = MODELS / ".first", MODELS / ".other"
     model = onnx.load(MODEL)
     _, weights, biases = next(node for node in model.graph.node if node.op_type == "Gemm").input
@@ -201,10 +202,10 @@ def compare(served: Served) -> None:
     """Show first and warm answers of the variants."""
     event = object_created("images", f"product-{PICTURES[0]}.jpg")
     told = {
-        "accelerated": "ONNX Runtime as it comes",
-        "plain": "its CPU acceleration off",
-        "downloaded": "libraries and model to /tmp at init",
-        "downloaded-thawed": "the same, before the snapshot",
+        "accelerated": "ONNX Runtime with its CPU acceleration",
+        "plain": "ONNX Runtime without it",
+        "downloaded": "libraries and model downloaded at each init",
+        "downloaded-thawed": "downloaded once, before the snapshot",
     }
     rows = []
     for function, words in told.items():

@@ -1,11 +1,13 @@
 // Runs in the process that is frozen. Tests madvise and mlock before and after the thaw. A copy's memory is mapped from
-// the image, so after MADV_DONTNEED the kernel alone would show the frozen contents instead of zeros.
+// the image, so after MADV_DONTNEED the kernel alone would show the frozen contents instead of zeros. thawd replaces
+// the C library's madvise for this reason.
 
 #include "harness.h"
 
 #include <sys/wait.h>
 
-// Whether the mapping at `address` has this flag, a pair of letters in VmFlags of /proc/self/smaps: vmflag(at, " wf").
+// Returns whether the mapping at `address` has a flag: a space and two letters from the line VmFlags in
+// /proc/self/smaps, for example vmflag(at, " wf").
 static bool vmflag(const void *address, const char *flag) {
     FILE *maps = fopen("/proc/self/smaps", "re");
     CHECK(maps);
@@ -137,7 +139,7 @@ CASE(free_pages, "MADV_FREE is accepted, and what is written after it stays") {
     CHECK(filled(memory + 150 * PAGE, 50 * PAGE, 1 + 150 * PAGE / 8));
 }
 
-CASE(errors, "madvise fails in the copy as it does elsewhere, errno included") {
+CASE(errors, "madvise fails in the copy as in a process that was never frozen, errno included") {
     char *memory = map_anonymous(100);
     fill(memory, 100 * PAGE, 1);
     CHECK_EQUAL(munmap(memory + 50 * PAGE, 10 * PAGE), 0);
@@ -189,7 +191,7 @@ CASE(kept_advice, "advice given before the freeze holds in the copy: fork, dump,
     CHECK_EQUAL(status, 0);
 }
 
-CASE(wipe_on_fork, "memory that is wiped on fork was never stored, and is wiped on fork in the copy") {
+CASE(wipe_on_fork, "memory that is wiped on fork is not stored in the image, and is wiped on fork in the copy") {
     char *memory = map_anonymous(20), *later = map_anonymous(20);
     memset(memory, 5, 20 * PAGE);
     fill(later, 20 * PAGE, 6);
@@ -242,7 +244,7 @@ static void advise_again_and_again(struct worker *worker) {
     }
 }
 
-CASE(many_threads, "8 threads give MADV_DONTNEED and MADV_FREE at once, each to its own part of one mapping") {
+CASE(many_threads, "8 threads call MADV_DONTNEED and MADV_FREE at the same time, each on its own part of one mapping") {
     struct worker workers[8] = {0};
     char *memory = map_anonymous(900);
     fill(memory, 900 * PAGE, 1);
@@ -264,7 +266,7 @@ CASE(raw_calls, "with FREEZE_COPY, code that makes the system calls itself gets 
     fill(grows, 20 * PAGE, 2);
     freeze_here();
     if (copy && !(flags && atoi(flags) & FREEZE_COPY))
-        return; // without FREEZE_COPY these calls see the image, as docs/reference/refusals.md says
+        return; // without FREEZE_COPY, memory after these calls shows the image: docs/reference/refusals.md
     CHECK_EQUAL(syscall(SYS_madvise, memory + 10 * PAGE, 10 * PAGE, MADV_DONTNEED), 0);
     CHECK(zeros(memory + 10 * PAGE, 10 * PAGE) && filled(memory, 10 * PAGE, 1));
     CHECK_EQUAL(syscall(SYS_madvise, memory + 50 * PAGE, 10 * PAGE, MADV_FREE), 0);

@@ -48,7 +48,7 @@ CASE(pipes, "a pipe keeps its contents, its capacity and its flags") {
         CHECK(filled(page, PAGE, (uint64_t)i));
     }
     CHECK_EQUAL(close(ends[1]), 0);
-    CHECK_EQUAL(read(ends[0], text, 1), 0); // no other writer holds it
+    CHECK_EQUAL(read(ends[0], text, 1), 0); // no writing end is open any more
 }
 
 CASE(shared_ends, "ends of a pipe that were duplicated still belong to one pipe") {
@@ -86,7 +86,7 @@ static void watch(int epoll, int fd, uint32_t events, uint64_t data) {
     CHECK_EQUAL(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event), 0);
 }
 
-// The data bits of all watches that are ready now.
+// Returns the data of all watches that are ready now, combined by OR.
 static uint64_t ready(int epoll) {
     struct epoll_event events[8];
     int count = epoll_wait(epoll, events, 8, 0);
@@ -182,7 +182,7 @@ CASE(epoll_sets, "epoll sets keep their watches: events, data, edge-triggered an
     CHECK_EQUAL(fcntl(epoll, F_GETFD), FD_CLOEXEC);
 }
 
-CASE(epoll_in_epoll, "an epoll set that watches another one") {
+CASE(epoll_in_epoll, "an epoll set that watches another epoll set still reports it as ready") {
     int outer = epoll_create1(0), inner = epoll_create1(0), event = eventfd(0, 0);
     watch(outer, inner, EPOLLIN, 1);
     watch(inner, event, EPOLLIN, 2);

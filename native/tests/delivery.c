@@ -1,6 +1,6 @@
-// Runs in the process that is frozen. Tests what the thawing process passes to a copy: arguments, environment
-// variables, descriptors. The runner thaws with the arguments `first "second argument" ''`, the variable
-// THAWED_BY=runner, and the descriptors that each case needs (--fd).
+// Runs in the process that is frozen. Tests what the process that starts thaw passes to a copy: arguments, environment
+// variables, descriptors. The runner, tests/native/test_delivery.py, thaws with the arguments
+// `first "second argument" ''`, the variable THAWED_BY=runner, and the descriptors that each case needs (--fd).
 
 #include "harness.h"
 
@@ -21,12 +21,11 @@ CASE(arguments, "the report of a copy holds the arguments and the environment th
     for (int i = 0; report.environment[i]; i++)
         found += strcmp(report.environment[i], "THAWED_BY=runner") == 0;
     CHECK_EQUAL(found, 1);
-    CHECK(
-        !getenv("THAWED_BY")); // the program's own environment is unchanged; applying the new one is the caller's task
+    CHECK(!getenv("THAWED_BY")); // the variables of the C library are unchanged: the program must set new ones itself
     CHECK(report.restore_ns > 0 && report.restore_ns < 20000000000u);
 }
 
-CASE(many_arguments, "a thousand arguments, or a long one, arrive completely or are refused") {
+CASE(many_arguments, "a thousand arguments arrive completely in the copy") {
     freeze_here();
     if (!copy)
         return;
@@ -40,7 +39,7 @@ CASE(many_arguments, "a thousand arguments, or a long one, arrive completely or 
     CHECK_EQUAL(count, 1000);
 }
 
-// The runner passes files. Each contains one line, with the number under which the copy must find that file.
+// The runner passes files. Each contains one line: the number of the descriptor that must be this file in the copy.
 static void check_number(int fd) {
     char line[16] = "", wanted[16];
     snprintf(wanted, sizeof wanted, "%d\n", fd);
@@ -91,7 +90,8 @@ CASE(watched, "a passed descriptor may be of a kind that epoll cannot watch") {
     watch_passed(EPOLLIN);
 }
 
-CASE(watched_exclusively, "a copy is not made without a watch that could be made before the freeze") {
+CASE(watched_exclusively,
+     "as the case `watched`, with EPOLLEXCLUSIVE; the thaw fails if this watch cannot be made again") {
     watch_passed(EPOLLIN | EPOLLEXCLUSIVE);
 }
 

@@ -1,11 +1,12 @@
-// Runs in the process that is frozen. Programs of which thousands of copies are thawed. Each copy prints the same sum
-// as the original before the freeze, but computes it again, with threads from before the freeze and with new threads.
+// Runs in the process that is frozen. Cases of which thousands of copies are thawed. Each copy computes a sum again
+// that the original printed before the freeze, with threads from before the freeze and with new threads, and must print
+// the same number.
 
 #include "harness.h"
 
 #define WAITING 6
 #define BUSY 5
-#define SIDE 40 // of the matrices
+#define SIDE 40 // width and height of the matrices
 #define BLOCKS 32
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -15,7 +16,8 @@ static int missing;
 
 static __thread uint64_t seed;
 
-// A product of two matrices that depend on the seed. It is exact, because all numbers in it are small integers.
+// Multiplies two matrices that depend on `from`, and returns a sum over the product. The result is the same each time,
+// because all numbers in it are small integers, with which floating-point arithmetic is exact.
 static uint64_t multiply(uint64_t from) {
     static __thread double left[SIDE][SIDE], right[SIDE][SIDE];
     uint64_t sum = 0;
@@ -34,7 +36,7 @@ static uint64_t multiply(uint64_t from) {
     return sum;
 }
 
-// Allocates blocks of many sizes, fills and checks them, and frees them in another order.
+// Allocates blocks of many sizes, fills and checks them, and frees them in another order. Returns a sum over them.
 static uint64_t allocate(uint64_t from) {
     uint64_t *blocks[BLOCKS], sum = 0;
     size_t bytes[BLOCKS];
@@ -53,7 +55,7 @@ static uint64_t allocate(uint64_t from) {
     return sum;
 }
 
-// Waits on a condition for one task after the other.
+// The function of a thread that waits on a condition for one task after the other, and stores each result.
 static void answer(struct worker *worker) {
     uint64_t done = 0;
     seed = (uint64_t)worker->index * 1000003;
@@ -106,7 +108,7 @@ static void work(struct worker *worker) {
     while (!worker->stop) {
         CHECK_EQUAL(multiplies ? multiply(from) : allocate(from), first);
         if (++worker->rounds % 8 == 0)
-            rest(); // otherwise the copies would become slower with each thread
+            rest(); // leaves the processor to the other threads and copies
     }
 }
 
@@ -131,7 +133,7 @@ static void answer_twice(struct worker *busy, int busy_count) {
         check_goes_on(&busy[i]);
     }
     freeze_here();
-    uint64_t first = ask_all(2); // another question first, then the same one as before the freeze
+    uint64_t first = ask_all(2); // first a new task, then the one from before the freeze
     CHECK(first);
     dprintf(1, "sum %lx\n", ask_all(1) ^ start_one_and_join());
     for (int i = 0; i < busy_count; i++) {

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Makes a freeze fail at each fault point: afterwards the process continues
-// unchanged, no file is left, and the next freeze works.
+// Runs in the process that is frozen. Makes a freeze fail at each fault point, a named place in the engine at which
+// tests can cause an error. Afterwards the process continues unchanged, no file is left, and the next freeze works.
 
 #include "refusing.h"
 
@@ -16,10 +16,11 @@ static void list_points(void) {
     dprintf(1, "points: %s\n", points);
 }
 
-// Counts the lines of /proc/self/maps, without those that malloc may change.
+// Returns the number of mappings of this process. Under the address sanitizer it returns 0, because the sanitizer's
+// allocator keeps freed memory in mappings of its own, so their number would change.
 static int count_mappings(void) {
     if (getenv("ASAN_OPTIONS"))
-        return 0; // the sanitizer's allocator keeps freed memory in its own mappings
+        return 0;
     FILE *maps = fopen("/proc/self/maps", "re");
     CHECK(maps);
     int count = 0, byte;

@@ -50,7 +50,7 @@ CASE(append, "a file opened with O_APPEND, O_CREAT, O_EXCL and O_TRUNC is not cr
     CHECK(strcmp(text, "before\nafter\n") == 0);
 }
 
-CASE(shared_offset, "descriptors made by dup share their offset, those opened twice do not") {
+CASE(shared_offset, "descriptors made by dup share their offset; descriptors of a file that was opened twice do not") {
     int first = make_file("data", 4, 1), twin = dup(first), far = fcntl(first, F_DUPFD_CLOEXEC, 700);
     int other = open("data", O_RDWR);
     CHECK_EQUAL(far, 700);
@@ -80,7 +80,7 @@ static int count_open(void) {
 CASE(only_what_was_open, "only the descriptors that were open at the freeze are open in the copy") {
     CHECK(open("/dev/null", O_RDONLY) >= 0);
     int before = count_open();
-    freeze_here(); // the runner lets the copies inherit one more
+    freeze_here(); // the runner lets each copy inherit one more descriptor, which thaw must close
     CHECK_EQUAL(count_open(), before);
 }
 
@@ -104,7 +104,7 @@ CASE(folders, "an open folder can still be listed, searched and changed to") {
     CHECK_EQUAL(access("inside", F_OK), 0);
 }
 
-CASE(devices, "/dev/null, /dev/zero, /dev/full and /dev/urandom are open again") {
+CASE(devices, "/dev/null, /dev/zero, /dev/full and /dev/urandom are open in the copy") {
     int null = open("/dev/null", O_RDWR), zero = open("/dev/zero", O_RDONLY), full = open("/dev/full", O_WRONLY);
     int random = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
     CHECK(null >= 0 && zero >= 0 && full >= 0 && random >= 0);
@@ -206,13 +206,13 @@ CASE(own_folder_of_proc, "an open file of /proc/self is about the copy, not abou
     CHECK_EQUAL(memcmp(text, "MemTotal:", 9), 0);
 }
 
-CASE(standard_streams, "descriptors 0, 1 and 2 are those of the thawing process") {
+CASE(standard_streams, "descriptors 0, 1 and 2 of a copy are those with which thaw was started") {
     struct stat before, after;
     CHECK_EQUAL(fstat(0, &before), 0);
     freeze_here();
     CHECK_EQUAL(fstat(0, &after), 0);
     CHECK_EQUAL(write(1, "", 0), 0);
-    CHECK(!copy || S_ISFIFO(after.st_mode)); // the runner gives the original /dev/null, the copies a pipe
+    CHECK(!copy || S_ISFIFO(after.st_mode)); // the runner starts the original with /dev/null and thaw with a pipe
     CHECK(copy || before.st_ino == after.st_ino);
     char byte;
     CHECK_EQUAL(read(0, &byte, 1), 0);

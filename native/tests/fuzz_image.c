@@ -1,10 +1,11 @@
 // Runs as a separate test program. Passes damaged images to the parser of images (check.c). If the parser accepts one,
-// reads every record, text and piece of data in it, as thaw would.
+// the program reads every record and text in its tables, and checks every offset on which thaw relies.
 //
-// Built with libFuzzer (clang -fsanitize=fuzzer -DWITH_LIBFUZZER) it is an ordinary fuzz target. Built with gcc it has
-// its own loop: `fuzz_image IMAGE RUNS SEED` changes the tables of a valid image at random. Nearly all such changes
-// would only show as a wrong checksum, so three times out of four the checksums are corrected. The tables end directly
-// before a page that cannot be read, so that a read past them is found even without a sanitizer.
+// Built with libFuzzer (clang -fsanitize=fuzzer -DWITH_LIBFUZZER), the program is an ordinary fuzz target. Built with
+// gcc, it has its own loop: `fuzz_image IMAGE RUNS SEED` changes the tables of a valid image at random. The parser
+// would refuse nearly all of these images because of a wrong checksum, before it reads the changed field. So in three
+// of four runs the checksums are corrected. The tables end directly before a page that cannot be read, so a read past
+// them is found even without a sanitizer.
 
 #define _GNU_SOURCE
 #include "../check.h"
@@ -36,7 +37,7 @@ static void read_bytes(const unsigned char *bytes, uint64_t count) {
 
 static void read_text(const unsigned char *tables, uint32_t offset) {
     const struct section_place *strings = &((const struct image_header *)tables)->sections[SECTION_STRINGS];
-    need(offset < strings->count, "a text outside of the texts");
+    need(offset < strings->count, "a text outside of section strings");
     sum += strlen((const char *)tables + strings->offset + offset);
     need(offset + strlen((const char *)tables + strings->offset + offset) < strings->count, "a text without end");
 }
@@ -144,7 +145,10 @@ static int accepted(const unsigned char *tables, uint64_t tables_bytes, uint64_t
         use(tables, tables_bytes);
         return 1;
     }
-    need(failure.what && *failure.what, "nothing, but gave no reason");
+    if (!failure.what || !*failure.what) {
+        fprintf(stderr, "the parser refused an image without a reason\n");
+        abort();
+    }
     return 0;
 }
 
@@ -166,6 +170,7 @@ static uint64_t draw(uint64_t below) {
     return random_state % below;
 }
 
+// Returns a number that parsers often handle wrongly: a boundary value, one close to `near`, or any number.
 static uint64_t odd_number(uint64_t near) {
     static const uint64_t odd[] = {0,
                                    1,

@@ -1,6 +1,5 @@
 // Runs in the process that is frozen. Tests a copy that is frozen again, the copy of that copy, and so on. The runner
-// thaws each image with the path of the next image as the only argument. Without an argument a copy checks itself and
-// exits.
+// thaws each image with one argument, the path of the next image. A copy that gets no argument checks itself and exits.
 
 #include "harness.h"
 
@@ -28,8 +27,9 @@ static void prepare(void) {
     start_worker(&worker, count_rounds);
 }
 
-// Generation g writes pages g * 10 and g * 10 + 2, and releases page g * 10 + 1 by madvise. The next generation
-// releases page g * 10 + 2. All other pages are unchanged.
+// The original process is generation 0 and changes nothing. Generation g, the copy after g thaws, writes pages g * 10
+// and g * 10 + 2, and releases page g * 10 + 1 by madvise. The next generation releases page g * 10 + 2. All other
+// pages are unchanged.
 static void check_and_change(void) {
     for (size_t i = 0; i < PAGES; i++) {
         char *page = memory + i * PAGE;

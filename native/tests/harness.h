@@ -1,4 +1,5 @@
-// Runs in the process that is frozen. The frame of every test program in this folder.
+// Runs in the process that is frozen. Every test program in this folder includes this file, which has its main function
+// and the helpers of its cases. A case looks like this:
 //
 //     CASE(name, "the claim that the case tests") {
 //         prepare some state of the kernel or the C library
@@ -6,12 +7,14 @@
 //         CHECK that the state is still there
 //     }
 //
-// `PROGRAM CASE IMAGE` runs one case; the current folder must be used by this case only. The process that was frozen
-// prints `frozen` and waits to be killed. Each copy thawed from the image runs the checks, prints `pass` or
-// `FAIL file:line why`, and exits with 0 or 1. Environment variables change that. With THAWD_TEST=goes-on the original
-// runs the checks, too, since a freeze must not harm it. With THAWD_TEST=dry there is no freeze, to show that the
-// checks pass without it. FREEZE_FLAGS is a number of enum freeze_flag, FREEZE_FAIL_AT a fault point. tests/native
-// finds the cases by the first line of each CASE.
+// `PROGRAM CASE IMAGE` runs one case, in a folder that no other case uses. The process that was frozen prints `frozen`
+// and waits to be killed. Each copy thawed from the image runs the checks, prints `pass` or `FAIL file:line why`, and
+// exits with 0 or 1. The runner, the tests in tests/native, finds the cases by the first line of each CASE.
+//
+// Environment variables change what happens. With THAWD_TEST=goes-on, the original runs the checks, too, because a
+// freeze must not harm it. With THAWD_TEST=dry, nothing is frozen, which shows that the checks pass without a freeze.
+// FREEZE_FLAGS is a number whose bits are those of enum freeze_flag. FREEZE_FAIL_AT names a fault point, at which the
+// freeze fails.
 
 #ifndef THAWD_TESTS_HARNESS_H
 #define THAWD_TESTS_HARNESS_H
@@ -83,10 +86,10 @@ _Noreturn static inline void fail(const char *file, int line, const char *why, l
             fail(__FILE__, __LINE__, #value " == " #wanted, got_, wanted_);                                            \
     } while (0)
 
-static int32_t started_filters;  // seccomp filters that this program was started under
-static uint32_t park_timeout_ms; // for the freezes of this program; 0: the engine's default
-static uint32_t freeze_flags;    // added to those in FREEZE_FLAGS
-static const int32_t *any_port;  // see struct freeze_request
+static int32_t started_filters;  // number of seccomp filters that this program was started under
+static uint32_t park_timeout_ms; // how long a freeze waits until all threads have stopped; 0: the engine's default
+static uint32_t freeze_flags;    // flags for the freeze, in addition to those in FREEZE_FLAGS
+static const int32_t *any_port;  // this and the next variable: see struct freeze_request
 static uint32_t any_port_count;
 
 // Freezes this process, with the flags in FREEZE_FLAGS and `freeze_flags`.
@@ -113,7 +116,9 @@ static inline bool runs_as(const char *mode) {
     return strcmp(wanted ? wanted : "killed", mode) == 0;
 }
 
-// Returns only in processes that must run the checks: in a copy, or in an original that continues.
+// Freezes this process to `image_path`. Returns only in processes that must run the checks: in a copy, in an original
+// with THAWD_TEST=goes-on, and with THAWD_TEST=dry. `provided` are the numbers of descriptors that the runner passes to
+// each copy.
 static inline void freeze_providing(const int32_t *provided, uint32_t provided_count) {
     if (runs_as("dry"))
         return;
@@ -137,7 +142,7 @@ static inline void freeze_here(void) {
     freeze_providing(NULL, 0);
 }
 
-// Ends a case that cannot be tested on this machine; the runner reports it as skipped, with the reason.
+// Ends a case that cannot be tested on this machine. The runner reports the case as skipped, with the reason `why`.
 _Noreturn static inline void not_here(const char *why) {
     dprintf(1, "not here: %s [errno %d: %s]\n", why, errno, strerror(errno));
     _exit(77);
@@ -162,8 +167,8 @@ static inline struct timespec from_now_ms(clockid_t clock, long ms) {
     return at;
 }
 
-// Lets other threads use the processor for a moment. Every loop that waits, or only shows that it continues, calls
-// this. Threads that must be stopped in the middle of a computation do not.
+// Lets other threads use the processor for a moment. Every loop calls this that waits for something, or that runs only
+// to show that its thread continues. Threads that the freeze must stop in the middle of a computation do not call it.
 static inline void rest(void) {
     int kept = errno;
     usleep(200);
@@ -184,9 +189,9 @@ static inline void rest(void) {
         }                                                                                                              \
     } while (0)
 
-// Call it in a process that must outlive the one that was frozen. It writes the process's id to the file `outlives`, so
-// that the tests kill the process after the case. It closes the standard streams, because the tests first read them to
-// the end.
+// Call this function in a process that must outlive the process that was frozen. It writes the caller's process id to
+// the file `outlives`, so that the runner kills the caller after the case. It replaces the standard streams by
+// /dev/null, because the runner reads the output of a case until no process has it open.
 static inline void outlive(void) {
     int null = open("/dev/null", O_RDWR | O_CLOEXEC), file = open("outlives", O_WRONLY | O_CREAT | O_EXCL, 0600);
     CHECK(null >= 0 && file >= 0);
@@ -197,7 +202,7 @@ static inline void outlive(void) {
     close(file);
 }
 
-// The number of the system call in which thread `tid` of this process is blocked; -1: it is running.
+// Returns the number of the system call in which thread `tid` of this process is blocked; -1 if the thread is running.
 static inline long blocked_in(int tid) {
     char path[64], text[32] = "";
     snprintf(path, sizeof path, "/proc/self/task/%d/syscall", tid);
@@ -208,15 +213,15 @@ static inline long blocked_in(int tid) {
     return text[0] == 'r' ? -1 : atol(text);
 }
 
-// A thread, and the facts about it that the cases need.
+// A thread of a case.
 struct worker {
     pthread_t thread;
     void (*run)(struct worker *);
     _Atomic int tid;    // gettid() at its start
-    _Atomic int rounds; // number of repetitions, for a thread that repeats something
-    _Atomic bool stop;
-    long index;
-    void *data;
+    _Atomic int rounds; // how often the thread has repeated its work, or another result of it
+    _Atomic bool stop;  // the thread should end
+    long index;         // for the function of the thread
+    void *data;         // for the function of the thread
 };
 
 static inline void *worker_main(void *argument) {
@@ -244,7 +249,7 @@ static inline void join_worker(struct worker *worker) {
     CHECK(result == worker);
 }
 
-// A worker whose counter `rounds` proves that it continues. It computes for a short time and rests for a longer one.
+// The function of a thread whose counter `rounds` shows that it continues.
 static inline void count_rounds(struct worker *worker) {
     while (!worker->stop) {
         if (++worker->rounds % 16)
@@ -294,7 +299,7 @@ static inline char *map_anonymous(size_t pages) {
     return map_pages(pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
-// Makes a file in the case's folder, filled with `pages` pages for `seed`; returns its descriptor.
+// Makes a file in the case's folder with `pages` pages of what `fill` writes for `seed`. Returns its descriptor.
 static inline int make_file(const char *name, size_t pages, uint64_t seed) {
     int fd = open(name, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     CHECK(fd >= 0);
@@ -306,7 +311,8 @@ static inline int make_file(const char *name, size_t pages, uint64_t seed) {
     return fd;
 }
 
-// The number after `name` in a file of /proc about this process or one of its threads; -1: there is none.
+// Returns the number after `name` in a file of /proc about this process or one of its threads; -1 if `name` is not
+// there.
 static inline long status_number(const char *path, const char *name, int base) {
     static __thread char status[16384];
     int fd = open(path, O_RDONLY | O_CLOEXEC);

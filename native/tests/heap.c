@@ -58,14 +58,14 @@ static void allocate_and_check(struct worker *worker) {
     uint64_t state = (uint64_t)worker->index;
     exercise(slots, &state, 600);
     worker->rounds = 1;
-    while (!worker->stop) // the thread is frozen here, or while it allocates
+    while (!worker->stop) // the freeze happens during this loop
         exercise(slots, &state, 20);
     exercise(slots, &state, 600);
     for (int i = 0; i < SLOTS; i++)
         check_and_free(&slots[i]);
 }
 
-CASE(storm, "8 threads allocate, grow, clear and free through the freeze, with malloc_trim, and no byte is wrong") {
+CASE(storm, "8 threads allocate, grow, clear and free during the freeze, with malloc_trim, and no byte is wrong") {
     struct worker workers[8] = {0};
     for (int i = 0; i < 8; i++) {
         workers[i].index = i + 1;
@@ -100,7 +100,7 @@ static void fill_and_free(struct worker *worker) {
     }
 }
 
-CASE(cleared, "calloc returns zeros from heaps that shrank after the thaw, in main and in threads") {
+CASE(cleared, "calloc returns zeros from heaps that shrank after the thaw, in the main thread and in others") {
     struct worker workers[3] = {0};
     for (int i = 0; i < 3; i++) {
         start_worker(&workers[i], fill_and_free);
@@ -142,7 +142,7 @@ CASE(large_blocks, "large blocks with their own mappings can be freed, and callo
     }
 }
 
-CASE(larger_than_the_limit, "120 MB of memory can be read by a copy with a lower limit of data size") {
+CASE(larger_than_the_limit, "a copy has 120 MiB of memory from the image even if its RLIMIT_DATA is lower") {
     size_t bytes = 120 * MIB;
     char *memory = malloc(bytes);
     CHECK(memory);

@@ -1,5 +1,6 @@
-// Runs in the process that is frozen. Tests very many holes: if a copy releases memory page by page, that adds only a
-// limited number of mappings, the memory reads as zeros, and neighbouring pages are unchanged.
+// Runs in the process that is frozen. Tests copies that release memory of the image page by page. Each released page is
+// a hole, which the kernel would represent as one more mapping. The number of mappings grows only to a limit, the holes
+// read as zeros, and neighbouring pages are unchanged.
 
 #include "harness.h"
 
@@ -11,7 +12,7 @@
 #include <sys/wait.h>
 
 #define PAGES 12000ul      // every third page is released
-#define MAPPINGS_MORE 1500 // mappings that may be added, far fewer than there are holes
+#define MAPPINGS_MORE 1500 // more mappings than this must not be added; there are far more holes
 #define BLOCKS 100000ul
 #define BLOCK_BYTES 6000ul
 
@@ -25,7 +26,7 @@ static long mappings(void) {
     return lines;
 }
 
-// The number of KiB that /proc/self/smaps_rollup shows under `name`.
+// Returns the number of KiB that /proc/self/smaps_rollup shows under `name`.
 static long memory_kib(const char *name) {
     FILE *status = fopen("/proc/self/smaps_rollup", "re");
     char line[256];
@@ -39,7 +40,7 @@ static long memory_kib(const char *name) {
     return kib;
 }
 
-// Releases the middle one of each three pages.
+// Releases the middle page of each three.
 static void give_back(char *memory, int advice) {
     for (size_t i = 1; i < PAGES; i += 3)
         CHECK_EQUAL(madvise(memory + i * PAGE, PAGE, advice), 0);
@@ -88,7 +89,7 @@ CASE(freed_lazily, "4,000 holes by MADV_FREE add few mappings, and data written 
     CHECK(filled(memory, PAGES * PAGE, 2));
 }
 
-CASE(again, "holes released again, in other sizes and after being written, take neither mappings nor memory") {
+CASE(again, "pages that were released, written and released again take neither more mappings nor more memory") {
     char *memory = map_anonymous(PAGES);
     fill(memory, PAGES * PAGE, 1);
     freeze_here();
@@ -106,7 +107,7 @@ CASE(again, "holes released again, in other sizes and after being written, take 
     CHECK(memory_kib("Anonymous:") - kib < (long)(PAGES * PAGE / 1024 / 8));
 }
 
-CASE(of_forbidden_memory, "4,000 holes in memory without write or read permission are zeros, and it stays protected") {
+CASE(of_forbidden_memory, "4,000 holes in memory without write or read permission are zeros and keep this protection") {
     char *read_only = map_anonymous(PAGES), *closed = map_anonymous(PAGES);
     fill(read_only, PAGES * PAGE, 1);
     fill(closed, PAGES * PAGE, 2);
@@ -130,7 +131,7 @@ CASE(of_forbidden_memory, "4,000 holes in memory without write or read permissio
 }
 
 CASE(protected_later,
-     "holes in memory whose protection changed after very many holes are zeros, and it stays as protected") {
+     "after very many holes, holes in memory whose protection was changed are zeros and keep the new protection") {
     char *memory = map_anonymous(PAGES);
     fill(memory, PAGES * PAGE, 1);
     freeze_here();
@@ -152,7 +153,7 @@ CASE(protected_later,
 }
 
 CASE(under_a_filter,
-     "if the program installs a seccomp filter after very many holes, later holes make no new kind of system call") {
+     "if a program installs a seccomp filter after very many holes, later holes need no system call that it forbids") {
     struct sock_filter rules[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_get_mempolicy, 2, 0),
@@ -175,7 +176,7 @@ CASE(under_a_filter,
 }
 
 CASE(of_locked_memory,
-     "after very many holes locked memory is refused as before, and memory that is not from the image is dropped") {
+     "after very many holes, madvise fails on locked memory as before, and releases memory mapped after the thaw") {
     char *memory = map_anonymous(PAGES), *locked = map_anonymous(30);
     fill(memory, PAGES * PAGE, 1);
     fill(locked, 30 * PAGE, 2);
@@ -202,7 +203,7 @@ static void write_neighbours(struct worker *worker) {
     char *memory = worker->data;
     while (!worker->stop) {
         uint64_t number = (uint64_t)++worker->rounds;
-        for (size_t i = 0; i < PAGES; i += 300) { // with the page of a hole between the two
+        for (size_t i = 0; i < PAGES; i += 300) { // page i + 1, between the two written pages, is a hole
             fill(memory + i * PAGE, PAGE, number + i);
             fill(memory + (i + 2) * PAGE, PAGE, number + i);
             CHECK(filled(memory + i * PAGE, PAGE, number + i));
@@ -212,7 +213,7 @@ static void write_neighbours(struct worker *worker) {
     }
 }
 
-CASE(beside_writers, "threads that write and read the pages beside the holes while they are made see what they wrote") {
+CASE(beside_writers, "while holes are made, a thread that writes and reads the pages beside them reads what it wrote") {
     struct worker writer = {0};
     char *memory = map_anonymous(PAGES);
     fill(memory, PAGES * PAGE, 1);
@@ -234,7 +235,7 @@ static void do_nothing(struct worker *worker) {
     (void)worker;
 }
 
-CASE(trimmed_heap, "freeing two of three of 100,000 blocks, with malloc_trim, adds few mappings; threads still start") {
+CASE(trimmed_heap, "freeing two thirds of 100,000 blocks, with malloc_trim, adds few mappings; threads still start") {
     static char *blocks[BLOCKS];
     for (size_t i = 0; i < BLOCKS; i++) {
         CHECK(blocks[i] = malloc(BLOCK_BYTES));
@@ -247,7 +248,7 @@ CASE(trimmed_heap, "freeing two of three of 100,000 blocks, with malloc_trim, ad
             free(blocks[i]);
     malloc_trim(0);
     CHECK(mappings() - before < 3 * MAPPINGS_MORE);
-    // The copy must not have more than the original had before it freed anything.
+    // The copy must not use more memory than the original used before it freed anything.
     CHECK(memory_kib("Anonymous:") < (long)(BLOCKS * (BLOCK_BYTES + 32) / 1024 + 20 * 1024));
     for (size_t i = 0; i < BLOCKS; i += 3)
         CHECK(blocks[i][0] == (char)(1 + i % 100) && blocks[i][BLOCK_BYTES - 1] == (char)(1 + i % 100));
@@ -273,7 +274,7 @@ CASE(grown_again_and_again,
         CHECK(small != MAP_FAILED && large != MAP_FAILED);
         CHECK(zeros(small + (10 + i) * PAGE, PAGE) && zeros(large + (600 + i) * PAGE, PAGE));
         small[(10 + i) * PAGE] = large[(600 + i) * PAGE] = (char)(i + 1);
-        // A mapping after each block, so that it must move.
+        // Put a mapping directly after each block, so that the block must move when it grows again.
         mmap(small + (11 + i) * PAGE, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
         mmap(large + (601 + i) * PAGE, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     }

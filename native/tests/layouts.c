@@ -1,6 +1,6 @@
-// Runs in the process that is frozen. Tests memory in very many pieces. Layouts are random, and each has mappings with
-// more than 512 runs of used pages: Linux reports at most 512 at a time (fs/proc/task_mmu.c, PAGEMAP_WALK_SIZE).
-// THAWD_LAYOUT is the random seed.
+// Runs in the process that is frozen. Tests memory in very many pieces. Layouts are random. Each has a mapping with
+// more than 512 runs of used pages, because Linux reports at most 512 runs at a time (fs/proc/task_mmu.c,
+// PAGEMAP_WALK_SIZE), so that the freeze must ask more than once. THAWD_LAYOUT is the random seed.
 
 #include "harness.h"
 
@@ -9,7 +9,7 @@
 #define MOST_RUNS 1100
 #define FILE_PAGES 4000
 
-// Gaps of up to 16 pages are stored with the runs around them.
+// How long the gaps between the runs of an area are. The freeze stores short gaps together with the runs around them.
 enum gaps { ALL_LONG, ALL_SHORT, MIXED };
 
 struct area {
@@ -40,7 +40,7 @@ static size_t run(uint64_t *state) {
     return between(state, 1, 3);
 }
 
-// The number of pages that `runs` runs take, including the gaps before them.
+// Returns the number of pages that `runs` runs of an area take, including the gap before each.
 static size_t pages_of(const struct area *area, uint64_t runs) {
     uint64_t state = area->seed, pages = 0;
     for (; runs; runs--) {
@@ -50,7 +50,7 @@ static size_t pages_of(const struct area *area, uint64_t runs) {
     return pages;
 }
 
-// Writes the runs of an area, or checks that the whole area is unchanged since then.
+// With `check` false, writes the runs of an area. With `check` true, checks that the runs and gaps are unchanged.
 static void walk(const struct area *area, bool check) {
     uint64_t state = area->seed;
     for (size_t at = 0; at < area->pages;) {
@@ -89,20 +89,19 @@ static void draw_areas(void) {
             area->memory = map_anonymous(area->pages);
         }
         walk(area, false);
-        if (i && draw(&state) % 2) // boundaries between mappings at random places
+        if (i && draw(&state) % 2) // divides some areas into several mappings
             CHECK_EQUAL(mprotect(area->memory + area->pages / 3 * PAGE, area->pages / 5 * PAGE, PROT_READ), 0);
     }
 }
 
-CASE(random_layout, "mappings with thousands of runs of used pages, also of a file, are restored page by page") {
+CASE(random_layout, "every page of mappings with hundreds of runs of used pages, also of a file, is restored") {
     draw_areas();
     freeze_here();
     for (int i = 0; i < AREAS; i++)
         walk(&areas[i], true);
 }
 
-CASE(fragmented_heap,
-     "a heap with every third of 20,000 blocks of 6,000 bytes left is frozen and unchanged in a copy") {
+CASE(fragmented_heap, "a heap in which only every third of 20,000 blocks is still allocated is unchanged in a copy") {
     enum { BLOCKS = 20000, BYTES = 6000 };
     static void *blocks[BLOCKS];
     for (size_t i = 0; i < BLOCKS; i++) {

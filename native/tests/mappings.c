@@ -20,7 +20,7 @@ static void catch_faults(void) {
     CHECK_EQUAL(sigaction(SIGBUS, &action, NULL), 0);
 }
 
-// Returns 0 if `at` can be read (or written), otherwise the signal that the attempt raised.
+// These two functions return 0 if `at` can be read, or written, and otherwise the signal that the attempt raised.
 static int fault_of_read(const volatile char *at) {
     int number = sigsetjmp(before_fault, 1);
     if (number == 0)
@@ -145,7 +145,7 @@ CASE(reservation, "a reservation of 256 GiB takes no memory, and its used part k
     memory[0] = 1;
 }
 
-CASE(code, "code made at run time runs, both in writable and in merely executable memory") {
+CASE(code, "code made at run time runs, both in writable memory and in memory that is only executable and readable") {
     static const unsigned char add_five[] = {0x8d, 0x47, 0x05, 0xc3}; // lea 5(%rdi), %eax; ret
     char *writable = map_pages(1, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *sealed = map_anonymous(1);
@@ -191,7 +191,7 @@ CASE(large_pages, "memory of transparent huge pages, aligned and not, keeps its 
     CHECK(filled(aligned + 8 * MIB, bytes - 8 * MIB, 5));
 }
 
-CASE(written_in_fork, "a child sees what the copy wrote before the fork, and not what it writes after") {
+CASE(written_in_fork, "a child sees what the copy wrote before the fork, and not what the copy writes after it") {
     char *memory = map_anonymous(2000);
     fill(memory, 2000 * PAGE, 8);
     freeze_here();
@@ -233,7 +233,7 @@ CASE(unmapped_and_mapped_anew, "memory from before the freeze can be unmapped; n
     CHECK_EQUAL(fault_of_write(memory), SIGSEGV);
 }
 
-CASE(break_area, "the heap of brk has its contents, grows by zeros and shrinks") {
+CASE(break_area, "the heap of brk keeps its contents, grows by pages of zeros and shrinks") {
     char *start = sbrk(0);
     CHECK(sbrk(64 * PAGE) == start);
     start = (char *)(((uintptr_t)start + 15) & ~15ul);

@@ -32,7 +32,7 @@ static void check_contended(void) {
     stop_worker(&workers[1]);
 }
 
-CASE(recursive, "a recursive mutex that is free at the freeze counts its owner's locks") {
+CASE(recursive, "a recursive mutex that is free at the freeze counts its owner's locks in the copy") {
     make_mutex(PTHREAD_MUTEX_RECURSIVE, PTHREAD_MUTEX_STALLED, PTHREAD_PRIO_NONE);
     CHECK_EQUAL(pthread_mutex_lock(&mutex), 0);
     CHECK_EQUAL(pthread_mutex_unlock(&mutex), 0);
@@ -45,7 +45,7 @@ CASE(recursive, "a recursive mutex that is free at the freeze counts its owner's
     check_contended();
 }
 
-CASE(error_checking, "an error-checking mutex that is free at the freeze finds its errors") {
+CASE(error_checking, "an error-checking mutex that is free at the freeze reports wrong uses in the copy") {
     make_mutex(PTHREAD_MUTEX_ERRORCHECK, PTHREAD_MUTEX_STALLED, PTHREAD_PRIO_NONE);
     freeze_here();
     CHECK_EQUAL(pthread_mutex_lock(&mutex), 0);
@@ -55,7 +55,7 @@ CASE(error_checking, "an error-checking mutex that is free at the freeze finds i
     check_contended();
 }
 
-CASE(inheriting, "a mutex with priority inheritance that is free at the freeze") {
+CASE(inheriting, "a mutex with priority inheritance that is free at the freeze works in the copy") {
     make_mutex(PTHREAD_MUTEX_NORMAL, PTHREAD_MUTEX_STALLED, PTHREAD_PRIO_INHERIT);
     CHECK_EQUAL(pthread_mutex_lock(&mutex), 0);
     CHECK_EQUAL(pthread_mutex_unlock(&mutex), 0);
@@ -103,7 +103,7 @@ static void unlock_later(struct worker *worker) {
     worker->rounds = pthread_mutex_unlock(&mutex) == 0 ? 2 : -1;
 }
 
-CASE(robust_unlocked, "a robust mutex that was held through the freeze is unlocked by its owner") {
+CASE(robust_unlocked, "the owner of a robust mutex that was held at the freeze can unlock it in the copy") {
     make_mutex(PTHREAD_MUTEX_NORMAL, PTHREAD_MUTEX_ROBUST, PTHREAD_PRIO_NONE);
     struct worker owner = {0};
     start_worker(&owner, unlock_later);
@@ -180,7 +180,7 @@ static void initialise(void) {
     initialised++;
 }
 
-CASE(once_only, "pthread_once does not initialise again what was initialised before the freeze") {
+CASE(once_only, "pthread_once does not repeat an initialisation that happened before the freeze") {
     CHECK_EQUAL(pthread_once(&once, initialise), 0);
     freeze_here();
     CHECK_EQUAL(pthread_once(&once, initialise), 0);

@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. Makes an error that the sanitizers must detect, to show that they are active.
+// Runs in the process that is frozen. Causes an error that the sanitizers must detect, to show that they are active.
 
 #include "harness.h"
 

@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. Reads the state of a socket as a client sees it.
+// Runs in the process that is frozen. polled() returns the events that poll reports now about a socket.
 
 #ifndef THAWD_TESTS_POLLED_H
 #define THAWD_TESTS_POLLED_H

@@ -29,7 +29,7 @@ static int64_t user_and_system_us(int who) {
            usage.ru_stime.tv_usec;
 }
 
-// Readings of all clocks of this process's and this thread's processor time, each in its own unit.
+// Readings of all clocks of processor time, of this process and of this thread, each in the unit of its clock.
 struct readings {
     int64_t values[9];
 };
@@ -104,7 +104,8 @@ CASE(goes_on, "no reading of processor time runs backwards, of the process, of t
     stop_worker(&worker);
 }
 
-CASE(frozen_again, "no reading runs backwards in a copy of a copy, whose image the runner names in the only argument") {
+// The runner passes the path of the second image as the only argument.
+CASE(frozen_again, "no reading runs backwards in a copy of a copy") {
     compute(CLOCK_THREAD_CPUTIME_ID);
     struct readings before = take_readings();
     freeze_here();
@@ -137,7 +138,7 @@ CASE(forked, "no reading runs backwards in a fork of a copy, compared with readi
     CHECK_EQUAL(status, 0);
 }
 
-CASE(wrong_clocks, "errors are the same as the kernel's, and other clocks are unchanged") {
+CASE(wrong_clocks, "clock_gettime and getrusage fail as the kernel does, and other clocks are unchanged") {
     struct timespec now;
     freeze_here();
     CHECK_EQUAL(clock_gettime(1234, &now), -1);

@@ -13,7 +13,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-// Expects a refusal while `fd` is open, and none once it is closed.
+// Expects a refusal while `fd` is open, and a freeze that works once `fd` is closed. The refusal must contain `thing`
+// and `way_out`, and the number of the descriptor.
 static void refused_while_open(int fd, const char *thing, const char *way_out) {
     char number[16];
     if (fd < 0)
@@ -52,11 +53,11 @@ CASE(performance_counter, "a performance counter is refused") {
                        "before the freeze");
 }
 
-CASE(terminal, "a terminal is refused as a device, and named") {
+CASE(terminal, "a terminal is refused as a device, and the refusal names it") {
     refused_while_open(open("/dev/ptmx", O_RDWR | O_NOCTTY), "/dev/p", "first invocation");
 }
 
-CASE(device, "a device of hardware is refused, and named") {
+CASE(device, "a device of hardware is refused, and the refusal names it") {
     static const char *const paths[] = {"/dev/kvm", "/dev/fuse", "/dev/loop-control", "/dev/vsock"};
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         int fd = open(paths[i], O_RDWR);
@@ -68,16 +69,16 @@ CASE(device, "a device of hardware is refused, and named") {
     not_here("no device can be opened");
 }
 
-CASE(namespace, "a namespace is refused as unknown, and named") {
+CASE(namespace, "a namespace is refused as unknown, and the refusal names it") {
     refused_while_open(open("/proc/self/ns/uts", O_RDONLY), "uts:", "close it before the freeze");
 }
 
-CASE(proc_of_another, "a file of /proc that belongs to another process is refused, and named") {
+CASE(proc_of_another, "a file of /proc that belongs to another process is refused, and the refusal names it") {
     refused_while_open(open("/proc/1/status", O_RDONLY), "/proc/1/status", "before the freeze");
 }
 
-// Starts a process that is not a child of this one. It holds `theirs` but not `ours`, and exits when no process holds
-// `ours`.
+// Starts a process that is not a child of this one. Of the two ends of a pipe, only that process has `theirs` open, and
+// only this one has `ours` open. That process exits when `ours` is closed.
 static void give_away(int theirs, int ours) {
     int status;
     pid_t child = fork();
@@ -100,7 +101,7 @@ CASE(pipe_of_another, "a pipe whose other end another process holds is refused")
     refused_while_open(ends[1], "other end", "before the freeze");
 }
 
-CASE(named_pipe, "a named pipe is refused, and named") {
+CASE(named_pipe, "a named pipe is refused, and the refusal names it") {
     CHECK_EQUAL(mkfifo("named", 0600), 0);
     refused_while_open(open("named", O_RDWR), "/named", "close it before the freeze");
 }
@@ -112,7 +113,7 @@ static int locked(bool by_flock, int command) {
     return fd;
 }
 
-CASE(posix_lock, "a POSIX lock on a file is refused, and the file named") {
+CASE(posix_lock, "a POSIX lock on a file is refused, and the refusal names the file") {
     refused_while_open(locked(false, F_SETLK), "/locked",
                        "holds a lock on a file, which no copy would hold; release it");
 }
@@ -125,7 +126,7 @@ CASE(open_file_lock, "a lock of an open file description is refused") {
     refused_while_open(locked(false, F_OFD_SETLK), "lock", "release it before the freeze");
 }
 
-CASE(lock_by_a_closed_number, "a lock is also found if the descriptor is a duplicate") {
+CASE(lock_by_a_closed_number, "a lock is also refused if it was made through a descriptor that is closed by now") {
     int fd = locked(true, 0), twin = dup(fd);
     close(fd);
     refused_while_open(twin, "lock", "release it before the freeze");
@@ -142,7 +143,7 @@ CASE(watch_of_closed_number, "an epoll set that watches an open file whose descr
     freeze_after_all();
 }
 
-CASE(watch_of_reused_number, "an epoll set that watches an eventfd whose number another eventfd has is refused") {
+CASE(watch_of_reused_number, "an epoll set is refused if it watches an eventfd whose number another eventfd has now") {
     int epoll = epoll_create1(0), event = eventfd(0, 0), twin = dup(event);
     struct epoll_event watch = {.events = EPOLLIN};
     CHECK_EQUAL(epoll_ctl(epoll, EPOLL_CTL_ADD, event, &watch), 0);

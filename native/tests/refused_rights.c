@@ -30,7 +30,7 @@ static void be_filtered(struct worker *self) {
         rest();
 }
 
-CASE(filter_of_a_thread, "a thread with its own seccomp filter is refused, and named") {
+CASE(filter_of_a_thread, "a thread with its own seccomp filter is refused, and the refusal names it") {
     CHECK_EQUAL(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
     start_worker(&worker, be_filtered);
     CHECK_EQUAL(pthread_setname_np(worker.thread, "filtered one"), 0);
@@ -50,7 +50,7 @@ static void lose_capabilities(struct worker *self) {
         rest();
 }
 
-CASE(capabilities_of_a_thread, "a thread with fewer capabilities than others is refused, and named") {
+CASE(capabilities_of_a_thread, "a thread with fewer capabilities than others is refused, and the refusal names it") {
     if (status_number("/proc/self/status", "\nCapPrm:", 16) == 0)
         not_here("there are no capabilities to drop");
     start_worker(&worker, lose_capabilities);
@@ -62,8 +62,28 @@ CASE(capabilities_of_a_thread, "a thread with fewer capabilities than others is 
     freeze_after_all();
 }
 
+static void freeze_without_capabilities(struct worker *self) {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[2] = {0};
+    CHECK_EQUAL(syscall(SYS_capset, &header, none), 0);
+    expect_refusal("first one", "after the freeze");
+    self->rounds = 1;
+}
+
+CASE(capabilities_of_the_main_thread, "a main thread with other capabilities than the freezing thread is refused") {
+    if (status_number("/proc/self/status", "\nCapPrm:", 16) == 0)
+        not_here("there are no capabilities to drop");
+    begin();
+    CHECK_EQUAL(prctl(PR_SET_NAME, "first one"), 0);
+    start_worker(&worker, freeze_without_capabilities);
+    WAIT_UNTIL(worker.rounds == 1);
+    stop_worker(&worker);
+    freeze_after_all();
+}
+
 // This is the last case, because a filter cannot be removed.
-CASE(filter, "a process that has installed a seccomp filter is refused, whether its first number is known or not") {
+CASE(filter,
+     "a process that has installed a seccomp filter is refused, whether the number at its start is known or not") {
     add_filter();
     begin();
     expect_refusal("seccomp filter", "first invocation");

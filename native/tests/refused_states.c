@@ -12,7 +12,7 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 
-CASE(writable_shared_file, "a writable shared mapping of a file is refused, and the file named") {
+CASE(writable_shared_file, "a writable shared mapping of a file is refused, and the refusal names the file") {
     int fd = make_file("database", 3, 1);
     char *memory = map_pages(3, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
@@ -112,7 +112,7 @@ CASE(posix_timer, "a POSIX timer is refused") {
 CASE(child_process, "a running child is refused; a child that has ended and was not waited for is not") {
     int status;
     char number[16];
-    int ends[2]; // a pipe, as a pool of workers has it: the refusal must name the child, not the pipe
+    int ends[2]; // a pipe to the child, as pools of workers have: the refusal must name the child, not the pipe
     CHECK_EQUAL(pipe(ends), 0);
     pid_t child = fork();
     if (child == 0)
@@ -136,7 +136,7 @@ static void take(int number) {
     taken += number;
 }
 
-CASE(pending_signal, "a signal that is blocked and pending for the process is refused, and named") {
+CASE(pending_signal, "a signal that is blocked and pending for the process is refused, and the refusal names it") {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGUSR2);
@@ -185,14 +185,16 @@ static void block_all_by_call(struct worker *worker) {
     CHECK_EQUAL(syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, 8), 0);
 }
 
-CASE(unparkable_thread, "a thread that blocks signal 33 by the raw system call is refused, and named") {
+CASE(unparkable_thread, "a thread that blocks signal 33 by the raw system call is refused, and the refusal names it") {
     struct worker worker = {0};
     park_timeout_ms = 200;
     start_worker(&worker, block_all_by_call);
     CHECK_EQUAL(pthread_setname_np(worker.thread, "deaf one"), 0);
     WAIT_UNTIL(worker.rounds == 1);
     begin();
-    if (!runs_as("dry")) { // the handler stays, because the signal has not arrived yet, so less is checked here
+    // The engine's handler of signal 33 stays installed, because the blocked signal can still arrive. So this does not
+    // call expect_refusal, which checks that the handler is removed.
+    if (!runs_as("dry")) {
         CHECK_EQUAL(freeze_to(image_path, NULL, 0), FREEZE_REFUSED);
         dprintf(1, "refused: %s\n", report.text);
         CHECK(strstr(report.text, "deaf one") && strstr(report.text, "Start it after"));
@@ -201,7 +203,7 @@ CASE(unparkable_thread, "a thread that blocks signal 33 by the raw system call i
     }
     stop_worker(&worker);
     park_timeout_ms = 0;
-    CHECK_EQUAL(setgid(getgid()), 0); // glibc's own use of signal 33
+    CHECK_EQUAL(setgid(getgid()), 0); // glibc sends signal 33 to all threads for this call
     freeze_after_all();
 }
 
@@ -250,14 +252,14 @@ CASE(folder_removed, "a working folder that was removed is refused") {
     freeze_after_all();
 }
 
-CASE(no_folder, "an image in a folder that does not exist fails, and the error says so") {
+CASE(no_folder, "a freeze to a folder that does not exist fails, and the error says so") {
     begin();
     expect_no_freeze("missing/folder/image", FREEZE_FAILED, "missing/folder", "folder");
     CHECK(runs_as("dry") || report.error == ENOENT);
     freeze_after_all();
 }
 
-CASE(not_writable, "an image in a folder that cannot be written to fails, and the error says so") {
+CASE(not_writable, "a freeze to a folder that cannot be written to fails, and the error says so") {
     begin();
     expect_no_freeze("/proc/self/image", FREEZE_FAILED, "/proc/self/image", "folder");
     freeze_after_all();

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Shared by the programs that test refusals: expects that a freeze is refused and
-// that the process is unchanged afterwards.
+// Runs in the process that is frozen. The programs that test refusals include this file. Its functions check that a
+// freeze is refused and that the process is unchanged afterwards.
 
 #ifndef THAWD_TESTS_REFUSING_H
 #define THAWD_TESTS_REFUSING_H
@@ -25,8 +25,8 @@ static inline void read_code(unsigned char code[16]) {
     memcpy(code, (const void *)(uintptr_t)madvise, 16);
 }
 
-// Expects that a freeze to `path` returns `wanted` with a text that contains `thing`, the cause, and `way_out`, and
-// that it changes nothing else.
+// Checks that a freeze to `path` returns `wanted`, that its text contains `thing` (the cause) and `way_out` (what to
+// do), and that it leaves the process and the folder unchanged.
 static inline void expect_no_freeze(const char *path, int wanted, const char *thing, const char *way_out) {
     if (runs_as("dry"))
         return;
@@ -60,7 +60,8 @@ static inline void expect_refusal(const char *thing, const char *way_out) {
     expect_no_freeze(image_path, FREEZE_REFUSED, thing, way_out);
 }
 
-// A case begins with a thread that must keep running. It ends with a freeze that works, after the cause was removed.
+// A case calls begin() first, which starts a thread that must keep running. When the cause of the refusal is removed,
+// it calls freeze_after_all(), which freezes and must succeed.
 static inline void begin(void) {
     start_worker(&bystander, count_rounds);
 }

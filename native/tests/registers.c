@@ -86,7 +86,8 @@ CASE(vectors, "SSE, AVX and AVX-512 registers of running threads, as far as the 
         join_worker(&workers[i]);
 }
 
-// void spin_general(const uint64_t in[14], uint64_t out[30]): all general registers but rsp, then 16 words of red zone.
+// Loads the 16 words of `in` into the red zone, the 128 bytes below the stack pointer that a function may use, and the
+// first 15 of them into all general registers but rsp. Stores the 15 registers and then the 16 words to `out`.
 __asm__(".text\n.type spin_general, @function\nspin_general:\n"
         "push %rbx\npush %rbp\npush %r12\npush %r13\npush %r14\npush %r15\npush %rsi\n"
         ".irp n,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16\n"

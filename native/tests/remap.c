@@ -1,5 +1,6 @@
-// Runs in the process that is frozen. Tests mremap after the thaw. Memory of a copy is mapped from the image, so grown
-// memory must not show the image's next pages, and must not fault.
+// Runs in the process that is frozen. Tests mremap after the thaw. Memory of a copy is mapped from the image. If mremap
+// grows such a mapping, the kernel alone would show the next pages of the image in the new part, or a fault if there
+// are none. The new part must be zeros.
 
 #include "harness.h"
 
@@ -21,7 +22,7 @@ CASE(grow, "mremap grows memory, moved or in place: old contents, then zeros") {
     fill(larger, 1000 * PAGE, 3);
     CHECK(filled(larger, 1000 * PAGE, 3));
     char *grown = mremap(stays, 100 * PAGE, 250 * PAGE, 0);
-    if (grown == MAP_FAILED) { // something else may have been mapped after it since
+    if (grown == MAP_FAILED) { // other memory may have been mapped directly after it since
         CHECK_EQUAL(errno, ENOMEM);
         CHECK(filled(stays, 100 * PAGE, 2));
     } else {
@@ -83,7 +84,7 @@ CASE(of_changed_memory, "mremap works after the memory was written, partly relea
     fill(memory + 10 * PAGE, 5 * PAGE, 50);
     CHECK_EQUAL(madvise(memory + 40 * PAGE, 20 * PAGE, MADV_DONTNEED), 0);
     char *larger = GROW_MOVED(memory, 100, 400);
-    if (larger == MAP_FAILED) { // several mappings by now, which mremap(2) refuses; then nothing may have changed
+    if (larger == MAP_FAILED) { // mremap(2) refuses memory that consists of several mappings; it must be unchanged then
         CHECK_EQUAL(errno, EFAULT);
         larger = memory;
     } else {
@@ -115,7 +116,7 @@ CASE(dont_unmap, "MREMAP_DONTUNMAP moves the contents and leaves zeros, or fails
     char *memory = pattern(40, 1);
     freeze_here();
     char *moved = mremap(memory, 40 * PAGE, 40 * PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
-    if (moved == MAP_FAILED) { // on memory of files before kernel 5.13
+    if (moved == MAP_FAILED) { // kernels before 5.13 refuse this for memory that is mapped from a file
         CHECK_EQUAL(errno, EINVAL);
         CHECK(filled(memory, 40 * PAGE, 1));
     } else {
@@ -126,7 +127,7 @@ CASE(dont_unmap, "MREMAP_DONTUNMAP moves the contents and leaves zeros, or fails
     }
 }
 
-CASE(shared, "mremap of shared memory grows the view, as it does elsewhere") {
+CASE(shared, "mremap of shared memory shows more of the memory object, as in a process that was never frozen") {
     int fd = memfd_create("grows", MFD_CLOEXEC);
     CHECK_EQUAL(ftruncate(fd, 100 * PAGE), 0);
     char *memory = map_pages(50, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -152,7 +153,7 @@ CASE(of_files, "mremap of a private mapping of a file shows more of the file") {
     CHECK(filled(larger, 100 * PAGE, 1));
     char *moved = GROW_MOVED(memory, 30, 80);
     if (moved == MAP_FAILED) {
-        CHECK_EQUAL(errno, EFAULT); // now three mappings: file, image, file
+        CHECK_EQUAL(errno, EFAULT); // the memory consists of three mappings in a copy: file, image, file
         moved = memory;
     } else {
         CHECK(filled(moved + 30 * PAGE, 50 * PAGE, 1 + 30 * PAGE / 8));
@@ -161,7 +162,7 @@ CASE(of_files, "mremap of a private mapping of a file shows more of the file") {
     CHECK(filled(moved + 11 * PAGE, 19 * PAGE, 1 + 11 * PAGE / 8));
 }
 
-CASE(errors, "mremap fails in the copy as it does elsewhere, errno included") {
+CASE(errors, "mremap fails in the copy as in a process that was never frozen, errno included") {
     char *memory = pattern(10, 1), *between = map_anonymous(30);
     CHECK_EQUAL(munmap(between + 10 * PAGE, 10 * PAGE), 0);
     freeze_here();

@@ -1,5 +1,6 @@
-// Runs in the process that is frozen. Tests restartable sequences (rseq), which the C library registers for every
-// thread: the kernel writes the number of the processor on which a thread runs to the thread's memory.
+// Runs in the process that is frozen. Tests restartable sequences (rseq). The C library registers an area of each
+// thread's memory for them with the kernel. The kernel writes the number of the processor on which the thread runs into
+// that area.
 
 #include "harness.h"
 
@@ -37,7 +38,7 @@ static void check_when_told(struct worker *worker) {
     check_area();
 }
 
-CASE(registered, "the sequences of old and new threads are registered with the kernel, and the processor is right") {
+CASE(registered, "the areas of old and new threads are registered with the kernel, and show the right processor") {
     struct worker old = {0}, late = {.stop = true};
     start_worker(&old, check_when_told);
     check_area();

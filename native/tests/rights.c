@@ -18,7 +18,7 @@
 
 #define SELF "/proc/self/status"
 
-static struct worker worker; // a thread from before the freeze, which must have the same limits
+static struct worker worker; // a thread from before the freeze, which must have the same rights as the main thread
 
 static void look_for_privileges(struct worker *self) {
     while (!self->stop)
@@ -26,7 +26,7 @@ static void look_for_privileges(struct worker *self) {
     self->rounds = (int)prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0);
 }
 
-CASE(no_new_privileges, "no_new_privs stays, for old threads and new ones") {
+CASE(no_new_privileges, "no_new_privs stays set, in the main thread and in another thread from before the freeze") {
     CHECK_EQUAL(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
     start_worker(&worker, look_for_privileges);
     freeze_here();
@@ -107,7 +107,8 @@ CASE(users_and_groups,
     CHECK(found[0] == 7 && found[1] == 9);
 }
 
-CASE(settings, "settings by prctl stay: subreaper, no huge pages, fixed code, the signal at the parent's death") {
+CASE(settings,
+     "settings by prctl and personality stay: subreaper, no huge pages, fixed code, the signal at the parent's death") {
     int subreaper = 0, signal = 0;
     CHECK_EQUAL(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
     CHECK_EQUAL(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
@@ -124,7 +125,7 @@ CASE(settings, "settings by prctl stay: subreaper, no huge pages, fixed code, th
     CHECK(!fixed || prctl(PR_GET_MDWE, 0, 0, 0, 0) == 1);
 }
 
-CASE(not_dumpable, "copies of a process that other processes may not inspect may not be inspected either") {
+CASE(not_dumpable, "if other processes may not inspect the frozen process, they may not inspect its copies either") {
     CHECK_EQUAL(prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), 0);
     if (access("/proc/self/mem", R_OK) < 0)
         not_here("a process that is not dumpable cannot read its own memory as this user, so nothing is frozen");

@@ -13,7 +13,7 @@ struct ring {
     struct io_uring_params made;
     char *rings;
     struct io_uring_sqe *requests;
-    uint32_t tail; // our own copy of the ring's tail; liburing keeps one, too
+    uint32_t tail; // a copy of the ring's tail in private memory, as liburing keeps one
 };
 
 static uint32_t *field(const struct ring *ring, uint32_t offset) {
@@ -24,7 +24,7 @@ static struct ring make_ring(uint32_t flags) {
     struct ring ring = {.made = {.flags = flags}};
     ring.fd = (int)syscall(SYS_io_uring_setup, ENTRIES, &ring.made);
     if (ring.fd < 0)
-        not_here("io_uring");
+        not_here("io_uring is not allowed");
     uint32_t end = ring.made.cq_off.cqes + ring.made.cq_entries * (uint32_t)sizeof(struct io_uring_cqe);
     uint32_t list_end = ring.made.sq_off.array + ring.made.sq_entries * 4;
     ring.rings = mmap(NULL, list_end > end ? list_end : end, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring.fd,
@@ -92,7 +92,7 @@ CASE(fresh_ring, "an io_uring that was not used is restored") {
     comes_back(0, 0);
 }
 
-CASE(ring_without_list, "an io_uring without a list of requests is restored") {
+CASE(ring_without_list, "an io_uring without the array that lists its requests (IORING_SETUP_NO_SQARRAY) is restored") {
     comes_back(SETUP_NO_SQARRAY, 5);
 }
 

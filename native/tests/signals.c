@@ -152,7 +152,7 @@ static void note_stack(int number) {
     calls++;
 }
 
-CASE(alternate_stack, "the alternate stack is still there, and handlers run on it") {
+CASE(alternate_stack, "the alternate stack is still set, and handlers with SA_ONSTACK run on it") {
     use_alternate();
     struct sigaction action = {.sa_handler = note_stack, .sa_flags = SA_ONSTACK}, plain = {.sa_handler = note_stack};
     CHECK_EQUAL(sigaction(SIGUSR1, &action, NULL), 0);
@@ -235,7 +235,7 @@ static void jump_back(int number, siginfo_t *info, void *context) {
     siglongjmp(before_fault, 5);
 }
 
-CASE(faults, "a fault in the copy reaches its handler, which may jump out") {
+CASE(faults, "a fault in the copy reaches its handler, and the handler can leave with siglongjmp") {
     struct sigaction action = {.sa_sigaction = jump_back, .sa_flags = SA_SIGINFO};
     CHECK_EQUAL(sigaction(SIGSEGV, &action, NULL), 0);
     freeze_here();

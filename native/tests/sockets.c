@@ -1,5 +1,5 @@
 // Runs in the process that is frozen. Tests sockets. In a copy, connections have ended in a way that clients notice. An
-// unconnected socket is new and has its options. A listening socket gets another port.
+// unconnected socket is a new socket with the same options. A listening socket gets another port.
 
 #include "polled.h"
 #include "refusing.h"
@@ -65,8 +65,7 @@ static void connection(int ends[2]) {
     close(listener);
 }
 
-// Checks that a client sees a connection that its server has closed: in poll, select and epoll, and in reads and
-// writes.
+// Checks that `fd` behaves like a connection that its server has closed: in poll, select and epoll, reads and writes.
 static void check_ended(int fd) {
     char byte;
     fd_set readable;
@@ -116,7 +115,8 @@ CASE(ended_connection,
 }
 
 CASE(connecting_socket, "a connection that is being made has ended in a copy") {
-    // accept is not called, so the queue of the listening socket is full and stays full.
+    // accept is never called, so the queue of the listening socket becomes full, and the last connection stays
+    // incomplete.
     int listener = bound(SOCK_STREAM, 0), waiting = -1;
     struct sockaddr_in address = loopback(port_of(listener));
     CHECK_EQUAL(listen(listener, 0), 0);
@@ -151,7 +151,7 @@ static void read_one(struct worker *worker) {
     worker->rounds = got == 0 ? 1 : -1;
 }
 
-CASE(reader, "a thread that waits to read from a connection gets its end") {
+CASE(reader, "a thread that waits to read from a connection wakes, and its read returns 0") {
     int ends[2];
     connection(ends);
     struct worker worker = {.index = ends[0]};
@@ -171,7 +171,8 @@ static void wait_by_epoll(struct worker *worker) {
     worker->rounds = got == 1 ? (int)event.data.u32 : -1;
 }
 
-CASE(epoll_waiter, "in epoll, the end of a connection wakes a thread; for a new socket it keeps waiting") {
+CASE(epoll_waiter,
+     "in epoll, the end of a connection wakes a thread; a thread that waits for a new socket keeps waiting") {
     int ends[2], epoll = epoll_create1(0), other = epoll_create1(0), fresh = bound(SOCK_DGRAM, 0);
     connection(ends);
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = 42};
@@ -228,6 +229,7 @@ static int low_port(int type) {
     not_here("no port is free");
 }
 
+// The case does not check which port a copy gets, because another copy can have the original's port.
 CASE(bound_datagram, "a datagram socket that requested a port gets the same port if it is free, otherwise another") {
     int fd = low_port(SOCK_DGRAM), port = port_of(fd);
     freeze_here();

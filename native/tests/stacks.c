@@ -1,5 +1,4 @@
-// Runs in the process that is frozen. Tests stacks: that of the main thread, which had grown before the freeze, and
-// those of other threads.
+// Runs in the process that is frozen. Tests the main thread's stack, which can grow, and the stacks of other threads.
 
 #include "harness.h"
 
@@ -100,7 +99,8 @@ CASE(large_thread_stack, "a thread with a stack of 64 MiB uses it in the copy") 
     stop_worker(&worker);
 }
 
-// Finds the line of /proc/self/smaps that begins with `name`, for the mapping at `address`.
+// Finds a line of /proc/self/smaps about the mapping at `address`: the one that begins with `name`, or the first one if
+// `name` is NULL.
 static void mapping_line(const void *address, const char *name, char *line, int bytes) {
     FILE *maps = fopen("/proc/self/smaps", "re");
     CHECK(maps);
@@ -118,7 +118,7 @@ static void mapping_line(const void *address, const char *name, char *line, int 
 }
 
 CASE(main_grows_down,
-     "the kernel treats the main thread's stack as a stack: it grows down, is named, and no other memory is near it") {
+     "the kernel treats the main thread's stack as a stack: it grows down, is named, and has free addresses below it") {
     char line[512];
     freeze_here();
     mapping_line(line, "VmFlags:", line, sizeof line);
@@ -152,7 +152,7 @@ CASE(main_ends_at_its_limit, "the main thread's stack can be used up to a few pa
     CHECK_EQUAL(number, SIGSEGV);
 }
 
-// Executes machine code in a variable on the stack. Libraries that request an executable stack do that.
+// Executes machine code in a variable on the stack, as libraries do that request an executable stack.
 static int run_on_stack(void) {
     volatile unsigned char code[] = {0xb8, 42, 0, 0, 0, 0xc3}; // mov $42, %eax; ret
     return ((int (*)(void))(uintptr_t)code)();
@@ -174,7 +174,7 @@ CASE(library_asks_for_execution,
     struct worker before = {0}, after = {0};
     int status;
     start_worker(&before, run_when_told);
-    pid_t child = fork(); // tests whether this C library permits it; glibc from 2.41 on does not
+    pid_t child = fork(); // finds out whether this C library makes stacks executable; glibc from 2.41 on does not
     if (child == 0)
         _exit(load_what_asks() ? 0 : 1);
     CHECK_EQUAL(waitpid(child, &status, 0), child);

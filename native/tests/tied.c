@@ -1,14 +1,14 @@
 // Runs as a separate program and then executes another: `tied PARENT [OPTION]... -- PROGRAM [ARGUMENT]...`. The tests
-// start every program by it, so that no program outlives them: PROGRAM is killed when the thread that started it ends
-// (a thread of the process with the id PARENT), and at the latest after CPU_MOST_S of processor time. Both also apply
-// to a thawed copy.
+// start every program with it, so that no program outlives the tests. PROGRAM is killed when the thread that started it
+// ends (a thread of the process with the id PARENT), and at the latest after CPU_MOST_S seconds of processor time. Both
+// also apply to a copy, if PROGRAM is thaw. The options say how PROGRAM runs:
 //
-//   --no-new-privileges  prctl(2), PR_SET_NO_NEW_PRIVS
-//   --user-namespace     in a user namespace of its own, where this user is mapped to nobody; user_namespaces(7)
+//   --no-new-privileges  with no_new_privs set; prctl(2), PR_SET_NO_NEW_PRIVS
+//   --user-namespace     in a new user namespace, which has no mapping for this user; user_namespaces(7)
 //   --no-randomisation   without address space layout randomisation; personality(2)
 //   --group=FILE         in a cgroup; FILE is the cgroup's list of processes; cgroups(7)
-//   --no-kcmp            kcmp(2) fails with EPERM, as in many containers
-//   --no-query           fcntl(2) has no F_DUPFD_QUERY, as before Linux 6.10
+//   --no-kcmp            in such a way that kcmp(2) fails with EPERM, as in many containers
+//   --no-query           without fcntl(2)'s F_DUPFD_QUERY, as before Linux 6.10
 
 #define _GNU_SOURCE
 #include <errno.h>

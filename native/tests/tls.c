@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Tests thread-local state: variables of the program and of libraries that were
-// loaded later, keys with their destructors, errno and the locale.
+// Runs in the process that is frozen. Tests thread-local state: variables of the program and of libraries that it loads
+// while it runs, keys with their destructors, errno and the locale.
 
 #include "harness.h"
 
@@ -81,7 +81,7 @@ static void count_in_plugin(struct worker *worker) {
     worker->rounds = (int)counter_of_plugin(1);
 }
 
-CASE(library_variables, "a library loaded by dlopen has its variables in each thread, old and new") {
+CASE(library_variables, "each thread, old and new, has its own variables of a library that was loaded by dlopen") {
     void *library = dlopen("./plugin.so", RTLD_NOW);
     if (!library)
         dprintf(1, "%s\n", dlerror());

@@ -1,5 +1,6 @@
 // Runs in the process that is frozen. Tests Unix sockets. In a copy, a connection to another process has ended, and a
-// pair within the process keeps its data. Sockets that a copy could not have are refused.
+// pair within the process keeps its data. If the process has a socket that a copy could not have, the freeze is
+// refused.
 
 #include "polled.h"
 #include "refusing.h"
@@ -8,7 +9,8 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-// Starts a process that is not a child of this one, and that holds `theirs` until no process holds `ours`.
+// Starts a process that is not a child of this one. It keeps `theirs`, the other end of `ours`, open until `ours` is
+// closed.
 static void give_away(int theirs, int ours) {
     int status;
     pid_t child = fork();
@@ -57,7 +59,7 @@ CASE(unix_datagrams, "a Unix datagram socket is connected to its path again, as 
     pid_t child = fork();
     if (child == 0) {
         if (fork() == 0) {
-            setsid(); // the runner ends the process that was frozen with its process group
+            setsid(); // the runner kills the whole process group of the process that was frozen
             outlive();
             CHECK_EQUAL(write(ready[1], "", 1), 1);
             for (ssize_t got; (got = recv(server, text, sizeof text - 1, 0)) > 0;) {
@@ -114,7 +116,7 @@ CASE(half_closed_pair, "a socket pair that is shut down in one direction is refu
     freeze_after_all();
 }
 
-CASE(pair_with_descriptors, "a socket pair that holds descriptors is refused") {
+CASE(pair_with_descriptors, "a socket pair with descriptors that were sent but not received is refused") {
     int ends[2];
     char byte = 'x', control[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec part = {&byte, 1};
@@ -132,7 +134,7 @@ CASE(pair_with_descriptors, "a socket pair that holds descriptors is refused") {
     freeze_after_all();
 }
 
-CASE(pair_with_messages, "a socket pair that holds unread messages is refused") {
+CASE(pair_with_messages, "a pair of datagram sockets with unread messages is refused") {
     int ends[2];
     CHECK_EQUAL(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends), 0);
     CHECK_EQUAL(send(ends[0], "x", 1, 0), 1);

@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Tests threads that are frozen while they wait in the kernel. Each keeps waiting
-// in the copy, and wakes when the event for which it waits occurs.
+// Runs in the process that is frozen. Tests threads that wait in the kernel at the freeze. Each keeps waiting in the
+// copy, and wakes when the event for which it waits occurs.
 
 #include "harness.h"
 
@@ -70,7 +70,7 @@ static void await_until(struct worker *worker) {
     worker->rounds = result;
 }
 
-CASE(timed_condition, "a wait with a time limit ends at its time, also in the copy") {
+CASE(timed_condition, "a wait for a condition with a time limit ends at that time in the copy, too") {
     struct timespec end = from_now_ms(CLOCK_REALTIME, 400);
     struct worker worker = {.data = &end};
     start_blocked_worker(&worker, await_until, SYS_futex);
@@ -91,7 +91,7 @@ static void take_semaphore(struct worker *worker) {
     worker->rounds++;
 }
 
-CASE(semaphore_wait, "threads that wait for a semaphore wake one by one") {
+CASE(semaphore_wait, "each sem_post in the copy wakes one of the threads that wait for the semaphore") {
     struct worker workers[2] = {0};
     CHECK_EQUAL(sem_init(&semaphore, 0, 0), 0);
     for (int i = 0; i < 2; i++)
@@ -231,7 +231,7 @@ static void select_pipe(struct worker *worker) {
     worker->rounds = count == 1 && FD_ISSET(pipe_ends[0], &watch);
 }
 
-CASE(poll_and_select, "a pipe wakes threads in poll and select") {
+CASE(poll_and_select, "data that is written to a pipe in the copy wakes threads that wait in poll and select") {
     struct worker poller = {0}, selector = {0};
     CHECK_EQUAL(pipe(pipe_ends), 0);
     start_blocked_worker(&poller, poll_pipe, SYS_poll);

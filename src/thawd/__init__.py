@@ -5,8 +5,8 @@ Inside a handler, ``import thawd`` gives access to the platform's tables and buc
     thawd.table("labels").put("cat.png", {"label": "cat"})
     image = thawd.bucket("uploads").read("cat.png")
 
-This module imports `thawd.runtime.services` only when it is used. Every execution environment imports this package,
-and each module that it loads becomes part of every template and snapshot.
+This package imports `thawd.runtime.services` only when a handler uses `table` or `bucket`. Every execution environment
+imports this package, and each module that the package imports becomes part of every template and snapshot.
 """
 
 from typing import TYPE_CHECKING, Any

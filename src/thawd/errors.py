@@ -16,7 +16,7 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 class ThawdError(Exception):
-    """Base of all errors thawd raises on purpose.
+    """Base class of all errors that thawd raises on purpose.
 
     Attributes:
         type: AWS error code, sent as ``x-amzn-ErrorType``.
@@ -183,7 +183,7 @@ class StoreError(ThawdError):
 
 
 class NothingStored(StoreError):
-    """The store does not exist yet; the first write creates it. A reader may treat it as empty."""
+    """The store does not exist yet; the first write creates it. A reader can treat it as an empty store."""
 
 
 class StoreFullError(StoreError):
@@ -229,7 +229,7 @@ class EnvironmentBuildError(ThawdError):
 
 
 def unexpected(error: BaseException) -> str:
-    """Describe, in one line, an error that thawd did not raise on purpose: class, message and line of thawd's code.
+    """Describe, in one line, an error that thawd did not raise on purpose: its class, message and place in the code.
 
     Args:
         error: the error as caught; for an exception group, its first error is described.

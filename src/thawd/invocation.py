@@ -40,7 +40,7 @@ def new_request_id() -> str:
 
 
 def in_a_line(error: str) -> str:
-    """Convert a function's error document to ``Type: message`` on one line. Any other text only loses line breaks."""
+    """Convert a function's error document to ``Type: message`` on one line. Put any other text on one line, too."""
     try:
         document = json.loads(error)
         error = f"{document.get('errorType', 'Error')}: {document['errorMessage']}"
@@ -101,8 +101,8 @@ class Result:
         executed_version: the version that ran.
         start_kind: how the environment was started for this invocation; `StartKind.WARM` if it was already there.
         duration_ms: time in the handler, milliseconds.
-        init_ms: milliseconds from spawning the environment until it was ready (for a thawed one, the restore); None
-            unless this invocation was the environment's first.
+        init_ms: milliseconds from the request for the environment's start until the environment was ready; None if the
+            invocation did not wait for a start.
         prepare_ms: the part of `init_ms` spent inside the process: init, fork or restore, with after-restore hooks.
         log_tail: last 4 KiB of this invocation's log; empty unless requested.
         content_type: content type that a streaming handler set; None for ordinary handlers.

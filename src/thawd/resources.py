@@ -3,7 +3,8 @@
 All structs are immutable.
 
 Names and units are AWS Lambda's where AWS has them (``MemorySize`` in MB is ``memory_mb``). These structs do not
-validate their values: `thawd.config` validates those from the file, and `thawd.control` those from the Lambda API.
+validate their values: `thawd.config` validates values from the configuration file, `thawd.control` values from the
+Lambda API.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         size: most requests that one environment runs together, 1-256.
-        window_ms: how long the start of a further environment for a batch that is not full is delayed while all
-            environments of the function are busy or starting, milliseconds, 0-1,000.
+        window_ms: how long to wait for more requests before a further environment is started, while all environments
+            of the function are busy or starting and the waiting requests do not fill a batch; milliseconds, 0-1,000.
     """
 
     size: int
@@ -112,8 +113,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
             frozen, and that socket accepts no connections in a thawed environment.
         prime: priming event, run before the function is frozen, so that the snapshot contains everything that the
             first invocation loads; JSON text in UTF-8; None: the function is frozen after init.
-        idle_timeout_s: an environment that has been idle for this long is stopped; seconds.
-        keep_alive: ``fixed``: idle environments are stopped after `idle_timeout_s`; ``histogram``: after a time learnt
+        idle_timeout_s: an environment that has been idle for this long is ended; seconds.
+        keep_alive: ``fixed``: idle environments are ended after `idle_timeout_s`; ``histogram``: after a time learnt
             from the arrivals of requests, and after `idle_timeout_s` until enough arrivals are recorded.
         batch: how requests are joined; the handler takes a list of events and returns a list of answers. None: the
             handler takes one event.

@@ -16,7 +16,8 @@ This module uses only the standard library, and supports Python 3.9.
     def handler(event, context):
         yield from words(event)
 
-When a test, or a runtime without streaming, calls such a handler like an ordinary one, it returns the whole answer.
+When a test, or a runtime without streaming, calls such a handler like an ordinary one, the call returns the whole
+answer.
 
 Source: AWS Lambda developer guide, "Response streaming for Lambda functions". Status, headers and cookies are sent
 before the body, as a prelude in the format that AWS's runtimes write.

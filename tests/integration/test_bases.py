@@ -143,7 +143,9 @@ def test_an_interpreter_that_starts_otherwise_for_a_variable_has_no_base(project
         assert "switched" in ask(running, "first")["modules"]
         assert "switched" not in ask(running, "second")["modules"]
         refused = snapshot(running, "first")["base_refused"]
-        assert refused == "over its base, the interpreter starts with other modules (switched) than without it"
+        assert refused == (
+            "a copy of the version's base differs in modules (switched) from an interpreter started without the base"
+        )
         assert snapshot(running, "second")["base"] is not None
 
 

@@ -139,7 +139,7 @@ def test_what_is_not_there_refuses(aws: EmulatedAws, tmp_path: Path, to: Destina
 
 @pytest.mark.parametrize("to", [arn_of("sqs", "q.fifo"), arn_of("sns", "t.fifo")], ids=str)
 def test_fifo_queues_and_topics_are_refused_as_by_lambda(tmp_path: Path, to: Destination) -> None:
-    with pytest.raises(DestinationRefused, match="is FIFO"):
+    with pytest.raises(DestinationRefused, match="is a FIFO queue"):
         deliver(to, tmp_path, DestinationContext(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))
 
 
@@ -147,7 +147,7 @@ def test_fifo_queues_and_topics_are_refused_as_by_lambda(tmp_path: Path, to: Des
 def test_a_record_that_is_too_large_is_refused_with_its_size(tmp_path: Path, service: str, most: int) -> None:
     async def work(destinations: Destinations) -> None:
         made = destinations.success(arn_of(service, "event-bus/b"), EVENT, Result(b'"' + b"x" * most + b'"'), arn=ARN)
-        with pytest.raises(DestinationRefused, match=rf"of at most {most:,} bytes, and this has {len(made.body):,}"):
+        with pytest.raises(DestinationRefused, match=rf"of at most {most:,} bytes; this one has {len(made.body):,}"):
             await destinations.deliver(made)
 
     run(work, tmp_path, DestinationContext(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))

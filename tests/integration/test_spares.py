@@ -132,7 +132,7 @@ def test_a_function_with_threads_of_its_own_has_no_spare(project: Project) -> No
         eventually(lambda: not processes_of(project.data), what="the end of all environments")
         shown = running.function("f")
         assert shown["spare"] is False
-        assert shown["spare_refused"] == "Python threads of the function would run while it waits"
+        assert shown["spare_refused"] == "Python threads of the function would run while the spare waits"
 
 
 def test_a_spare_of_replaced_code_is_not_used(project: Project) -> None:

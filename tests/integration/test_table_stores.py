@@ -126,7 +126,7 @@ def test_a_scan_gives_every_item_once_and_in_the_order_of_keys_where_the_store_h
         (b"1", "is a JSON number"),
         (b"null", "is a JSON null"),
         (b"true", "is a JSON boolean"),
-        (b'{"a":"' + b"x" * MAX_ITEM_BYTES + b'"}', "allowed are 409600"),
+        (b'{"a":"' + b"x" * MAX_ITEM_BYTES + b'"}', "at most 409600 are allowed"),
     ],
 )
 def test_what_is_no_item_is_refused_by_table_and_key(store: TableStore, item: bytes, said: str) -> None:

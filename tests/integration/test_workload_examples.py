@@ -87,7 +87,7 @@ def test_stream_writes_objects_and_rows_and_follows_its_bucket_of_models(example
     assert "20 rows" in done.stdout
     assert "labels.txt; the next image is a 'sort " in done.stdout
     assert "resnet50v2.onnx; the next image is a 'kind " in done.stdout
-    assert "libraries and model to /tmp at init" in done.stdout
+    assert "libraries and model downloaded at each init" in done.stdout
 
 
 @pytest.mark.parametrize(("network", "size"), [("inception_v3", 75), ("resnet50_v2", 64)])

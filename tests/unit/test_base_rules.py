@@ -56,8 +56,8 @@ def test_equal_states_do_not_differ() -> None:
 )
 def test_a_difference_is_named_without_values(changed: dict[str, Any], named: str) -> None:
     found = difference(STATE, {**STATE, **changed})
-    assert found == f"over its base, the interpreter starts with other {named} than without it"
+    assert found == f"a copy of the version's base differs in {named} from an interpreter started without the base"
 
 
 def test_a_copy_without_a_report_differs() -> None:
-    assert difference(STATE, None) == "the copy of its base did not report its state"
+    assert difference(STATE, None) == "the copy of the version's base did not report its state"

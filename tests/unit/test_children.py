@@ -4,6 +4,7 @@ killed."""
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -22,6 +23,34 @@ def test_a_forked_process_that_was_reaped_before_it_is_watched_keeps_its_status(
         children.report_exit(process.pid, 9)
         child = children.watch(process.pid)
         assert await within(child.ended) == 9
+
+    claim(work)
+
+
+def test_a_fork_that_died_with_its_template_and_was_swept_before_it_is_watched_keeps_its_status() -> None:
+    async def work() -> None:
+        children = Children()
+        fork = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # noqa: ASYNC220
+        fork.returncode = 0  # `Children` reaps it, not Popen
+        children._note_session(fork.pid)  # it has the session of its template
+        os.kill(fork.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, fork.pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222
+        children.reap()
+        assert await within(children.watch(fork.pid).ended) == signal.SIGKILL
+
+    claim(work)
+
+
+def test_a_report_about_an_earlier_process_with_the_same_id_is_ignored() -> None:
+    async def work() -> None:
+        children = Children()
+        process = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # noqa: ASYNC220
+        process.returncode = 0  # `Children` reaps it, not Popen
+        children.report_exit(process.pid, 9)
+        child = children.watch(process.pid)
+        assert not child.ended.done()
+        child.kill()
+        await within(child.ended)
 
     claim(work)
 

@@ -239,6 +239,23 @@ async def test_a_long_computation_does_not_hold_up_a_function_of_which_nothing_r
     long.release(computing)
 
 
+async def test_looks_that_take_long_are_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(cores=1)
+    pool = await warmed(machine, "f", ran_ms=10)
+    tasks = [ask(pool) for _ in range(2)]
+    await turns()
+    assert begun(tasks) == [0]
+    cores = machine.room.cores
+    monkeypatch.setattr(module, "_LOOK_S", 0.005)
+    monkeypatch.setattr(cores, "_usage", lambda environment: time.sleep(0.02) or machine.used.get(environment))
+    machine.look()
+    assert cores._timer is not None
+    assert cores._timer.when() - asyncio.get_running_loop().time() > 0.3  # twenty times as long as the look took
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_requests_of_an_unknown_function_are_let_in_once_the_first_is_seen_to_sleep() -> None:
     machine = Machine(cores=2, max_environments=64)
     pool = machine.pool()

@@ -183,7 +183,7 @@ def test_a_pattern_has_4096_characters_at_most() -> None:
     text = '{"a": ["' + "x" * (4096 - 11) + '"]}'
     assert len(text) == 4096
     assert Pattern(text).matches({"a": "x" * (4096 - 11)})
-    with pytest.raises(PatternError, match=r"4097 characters; 4096"):
+    with pytest.raises(PatternError, match=r"4097 characters; at most 4096"):
         Pattern(text + " ")
 
 

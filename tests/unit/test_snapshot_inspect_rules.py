@@ -243,7 +243,7 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a vDSO beyond all addresses": (facts(vdso_start=0x7FFFFFFFF000), "process: vdso, 4096 bytes"),
     "a number twice": (
         change("descriptors", 1, number=0),
-        "descriptor 1 (provided), number 0: its number is not above that of the record before",
+        "descriptor 1 (provided), number 0: its number is not above the number of the record before it",
     ),
     "a file descriptor's file": (
         change("descriptors", 3, index=4),

@@ -13,7 +13,7 @@ _clients = {}
 
 
 def client(service):
-    # The first invocation makes the clients, not init: a snapshot must hold no open connection and no credentials.
+    # The first invocation makes the clients, not init: a snapshot must contain no open connection and no credentials.
     if service not in _clients:
         _clients[service] = boto3.client(service)
     return _clients[service]

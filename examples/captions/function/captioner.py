@@ -15,9 +15,9 @@ BEAMS = 4
 MOST_NEW_TOKENS = 16
 FOLDER = str(Path(__file__).with_name("model"))
 
-# otherwise progress bars leave a thread behind, and a process with threads is not forked
+# With another interval, tqdm's progress bars start a thread, and thawd does not fork a process with threads.
 tqdm.tqdm.monitor_interval = 0
-torch.set_num_threads(1)  # an environment has one invocation at a time
+torch.set_num_threads(1)  # an environment runs one invocation at a time
 Image.preinit()
 model = VisionEncoderDecoderModel.from_pretrained(FOLDER).eval()
 tokenizer = AutoTokenizer.from_pretrained(FOLDER)

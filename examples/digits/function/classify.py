@@ -1,4 +1,4 @@
-"""Which digit is on the picture? Asked for every PNG that arrives in the bucket, and by POST /classify."""
+"""Classifies the digit on a picture: on every PNG that arrives in the bucket, and in the body of POST /classify."""
 
 import base64
 import io
@@ -15,7 +15,7 @@ import thawd
 # Code at the top level runs once, in the init phase. Forked environments have everything loaded already.
 Image.preinit()  # otherwise each environment loads Pillow's decoders at its first picture
 options = onnxruntime.SessionOptions()
-options.intra_op_num_threads = 1  # an environment has one invocation at a time, and threads do not survive a fork
+options.intra_op_num_threads = 1  # an environment runs one invocation at a time, and threads do not survive a fork
 session = onnxruntime.InferenceSession(str(Path(__file__).with_name("digits.onnx")), options)
 
 

@@ -28,8 +28,11 @@ def address_of(name):
 
 
 def load(model):
-    """Load a model mapped, without prepacking: the optimised copy has convolution weights in their final layout
-    already."""
+    """Load a model, mapped from its optimised copy.
+
+    Prepacking would copy weights into the layout that ONNX Runtime's kernels use. It is off, because the optimised copy
+    has the weights of convolutions in that layout already.
+    """
     return models.load_onnx(model, prepack=False, optimise=os.environ.get("OPTIMISE") != "no")
 
 

@@ -1,4 +1,4 @@
-"""What does the picture show? POST /predict with a picture answers the five likeliest classes of Inception V3."""
+"""Answers POST /predict, with a picture in the body, with its five likeliest classes according to Inception V3."""
 
 import base64
 import io
@@ -9,10 +9,10 @@ import numpy as np
 import onnxruntime
 from PIL import Image
 
-# Code at the top level runs once, in the init phase, before the snapshot. Thawed environments have it all loaded.
+# Code at the top level runs once, in the init phase, before the snapshot. Thawed environments contain what it loaded.
 Image.preinit()
 options = onnxruntime.SessionOptions()
-# an environment has one invocation at a time; further requests get further environments
+# An environment runs one invocation at a time, so one thread is enough.
 options.intra_op_num_threads = 1
 session = onnxruntime.InferenceSession(str(Path(__file__).with_name("inception_v3.onnx")), options)
 SIZE = session.get_inputs()[0].shape[2]

@@ -1,9 +1,8 @@
-"""ResNet-50 v2 and its labels, both objects of the bucket `models`. If they are replaced there, the next picture uses
-the new ones.
+"""Classifies pictures with ResNet-50 v2. The model and its labels are objects of the bucket `models`.
 
-The variable MODELS names a folder to read them from instead.
-ACCELERATION=off switches off ONNX Runtime's acceleration: no fused operators, no memory layout for the processor's
-vectors.
+If one of them is replaced there, the next picture uses the new one. If the environment variable MODELS names a folder,
+both are read from that folder instead. ACCELERATION=off switches off ONNX Runtime's graph optimisations: fused
+operators, and memory layouts for the processor's vector instructions.
 """
 
 import io
@@ -24,7 +23,7 @@ _held = {}
 
 
 def follow(key, load):
-    """Return the result of `load` on the object's file. Load it again when the object has changed."""
+    """Return what `load` returned for the object's file. Call `load` again if the object has changed since."""
     path = str(Path(FOLDER, key)) if FOLDER else thawd.bucket("models").path(key)
     found = Path(path).stat()
     mark = (found.st_ino, found.st_size, found.st_mtime_ns)

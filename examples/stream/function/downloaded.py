@@ -1,7 +1,7 @@
 """Like `stream`, but init downloads libraries, model and labels from the bucket `models` to /tmp.
 
-It unpacks the libraries before it imports anything from them. Functions larger than a deployment package were built in
-this way. Every cold start repeats all of it.
+It unpacks the libraries before it imports anything from them. On AWS Lambda, functions are built in this way if they
+are larger than a deployment package may be. Every cold start repeats the download.
 """
 
 import io

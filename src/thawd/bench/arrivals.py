@@ -1,7 +1,8 @@
-"""Computes the times at which an open loop sends its requests. Random times come from a seed.
+"""Computes the times at which an open loop sends its requests.
 
 An open loop sends at times that do not depend on the answers, like independent users. The functions return offsets: the
-times in seconds since the beginning of the load, ascending.
+times in seconds since the beginning of the load, ascending. Random times come from a random generator with a given
+seed, so that a measurement can be repeated with the same times.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ def _poisson(rate_per_s: float, seed: int) -> Iterator[float]:
 def recorded(path: Path, *, speed: float = 1.0) -> list[float]:
     """Read offsets from a file with a time in seconds on each line.
 
-    In a line with commas, the first field is the time; ``#`` begins a comment. The times may be relative to any moment,
-    such as 1970: the offsets are relative to the earliest time.
+    In a line with commas, the first field is the time; ``#`` begins a comment. The first line may be a heading. The
+    times may count from any moment, such as 1970: the offsets count from the earliest time.
 
     Args:
         path: the file.
-        speed: factor by which the recording is replayed faster.
+        speed: factor by which requests are sent faster than recorded.
 
     Raises:
         StoreError: the file cannot be read, contains no times, or contains other text.
@@ -76,7 +77,7 @@ def recorded(path: Path, *, speed: float = 1.0) -> list[float]:
                 if time_s is not None:
                     times.append(time_s)
                 elif number > 1:  # the first line may be a heading
-                    raise StoreError(f"{path}, line {number}: {field[:40]!r} is not a time in seconds")
+                    raise StoreError(f"{path}, line {number}: {field[:40]!r} is not a time in seconds; write a number")
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"the file of arrival times {path} cannot be read: {error}") from error
     times.sort()

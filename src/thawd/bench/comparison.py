@@ -1,9 +1,10 @@
 """Compares two runs: ratios of their figures, with 95 % bootstrap intervals.
 
-A bootstrap repeatedly draws samples from the measured requests of each run. The bounds of an interval are chosen so
-that 95 of 100 ratios between such samples lie within them. The rank of a sample's percentile is distributed like an
-order statistic of uniform numbers (a Beta distribution), so only that rank is drawn, not the whole sample. The bounds
-do not cover differences between runs under the same conditions: measure more than once.
+A bootstrap repeatedly draws random samples from the measured latencies of each run. The bounds of an interval are
+chosen so that 95 of 100 ratios between such samples lie within them. A sample is not drawn in full: the percentile of a
+sample is one of the measured latencies, and its place among them, as a share of their number, has a Beta distribution,
+so one number from that distribution is enough. The interval says nothing about the differences that always exist
+between two runs under the same conditions. To learn about these, measure more than once.
 
 Source: Efron, Tibshirani, "An Introduction to the Bootstrap", 13.3 (percentile intervals); David, Nagaraja, "Order
 Statistics", 2.1.
@@ -34,7 +35,7 @@ class Ratio(msgspec.Struct, frozen=True):
         after: value in the second run.
         ratio: second value divided by the first.
         low: lower bound of the ratio's 95 % interval; None for ``max`` and ``requests/s``, which have no interval.
-        high: upper bound of the ratio's 95 % interval; None for these two.
+        high: upper bound of the ratio's 95 % interval; None for ``max`` and ``requests/s``.
     """
 
     name: str
@@ -45,12 +46,15 @@ class Ratio(msgspec.Struct, frozen=True):
     high: float | None = None
 
     def bounds(self) -> str:
-        """The 95 % interval of the ratio as text, for example "0.912 to 1.034"; "-" if there is none."""
+        """Return the 95 % interval of the ratio as text, for example "0.912 to 1.034"; "-" if there is none."""
         return "-" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
 
 
 def compare(before: Run, after: Run) -> list[Ratio]:
-    """Ratios of the percentiles, the maximum and the rate of right answers; empty if a run has no right answer."""
+    """Return the ratios of the percentiles, the maximum and the rate of right answers of two runs.
+
+    The list is empty if one of the runs has no right answer.
+    """
     first, second = _sorted(before), _sorted(after)
     if not first or not second:
         return []
@@ -62,12 +66,12 @@ def compare(before: Run, after: Run) -> list[Ratio]:
 
 
 def regressions(lines: Sequence[Ratio], *, above: float) -> list[Ratio]:
-    """Percentiles that rose by more than the factor `above`, even at the lower bound of their 95 % interval."""
+    """Return the percentiles whose ratio is above `above` even at the lower bound of its 95 % interval."""
     return [line for line in lines if line.low is not None and line.low > above]
 
 
 def differences(before: Run, after: Run) -> list[str]:
-    """Describe the differences between the conditions of two runs. They may explain a ratio."""
+    """Describe the differences between the conditions of two runs, which may be the cause of a ratio."""
     pairs = {
         "targets": (before.target, after.target),
         "loads": (before.load.in_words(), after.load.in_words()),
@@ -110,12 +114,15 @@ def _percentile(fraction: float, first: Sequence[float], second: Sequence[float]
 
 
 def _rank(fraction: float, count: int) -> int:
-    """Rank, from 1, of a percentile: the smallest value that at least `fraction` of `count` values do not exceed."""
+    """Return the rank of a percentile among `count` ascending values: at least `fraction` of them have no higher rank.
+
+    The lowest value has the rank 1.
+    """
     return max(1, math.ceil(fraction * count - 1e-9))
 
 
 def _drawn(fraction: float, values: Sequence[float], chance: random.Random) -> float:
-    """A percentile of a random bootstrap sample of `values`; only its rank is drawn, not the sample."""
+    """Return a percentile of a random bootstrap sample of `values`, which are ascending. See the module's docstring."""
     count = len(values)
     rank = _rank(fraction, count)
     return values[min(count - 1, int(count * chance.betavariate(rank, count - rank + 1)))]

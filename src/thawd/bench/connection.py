@@ -1,7 +1,7 @@
 """A connection of the load generator: it sends encoded requests and parses the answers.
 
-Requests are encoded beforehand, and a connection has at most one request in flight. The module uses no HTTP client
-library, because the time spent in the library would be measured too.
+Requests are encoded before they are due, and a connection has at most one request in flight. The module uses no HTTP
+client library, only a parser: the time spent in a library would count as latency.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Protocol, cast
 
 import httptools
 
-# This many bytes of an answer's body are kept, to search them for the expected text and for error messages.
+# This many bytes at the beginning of an answer's body are kept. The expected text is searched in them, and they are the
+# source of error messages.
 KEPT_BYTES = 65_536
 _SHOWN_BYTES = 40
 
@@ -50,7 +51,7 @@ class Owner(Protocol):
     """Receives the events of its connections, which call these methods."""
 
     def answered(self, connection: Connection, answer: Answer) -> None:
-        """Called when the request on `connection` has ended; the connection may have been closed too."""
+        """Called when the request on `connection` has ended. `Connection.alive` says whether the connection is open."""
 
     def lost(self, connection: Connection) -> None:
         """Called when `connection` was closed while no request was in flight."""
@@ -58,6 +59,11 @@ class Owner(Protocol):
 
 class Connection(asyncio.Protocol):
     """One connection to the measured server.
+
+    Args:
+        owner: receives the connection's events.
+        timeout_s: time after which a request without a complete answer has failed, seconds.
+        whole: whether whole bodies are kept; if not, only their first `KEPT_BYTES` bytes.
 
     Attributes:
         alive: whether the connection is open.
@@ -119,7 +125,7 @@ class Connection(asyncio.Protocol):
         was_alive, self.alive = self.alive, False
         if self._answer is not None:
             if exc is None and self._has_head and self._until_end:
-                self.on_message_complete()  # HTTP/1.0: the end of the connection is the end of the body
+                self.on_message_complete()  # as in HTTP/1.0, the body ends where the connection ends
             else:
                 self._fail("connection", self._how_it_ended(exc))
         elif was_alive:
@@ -158,7 +164,7 @@ class Connection(asyncio.Protocol):
         assert answer is not None
         status: int = self._parser.get_status_code()
         if status < 200:
-            return  # an interim status such as 100 Continue: the answer follows
+            return  # this is an interim answer such as 100 Continue, and the answer itself follows
         answer.done_ns = clock_ns()
         answer.status = status
         if not self._parser.should_keep_alive():

@@ -1,9 +1,10 @@
 """Sends the load, in a closed or an open loop, from one process with one event loop.
 
 A closed loop keeps a number of requests in flight: it sends the next one when an answer has arrived. It measures
-service time, and sends fewer requests while the server stalls. An open loop sends at given times, however slow the
-answers are. It measures latency from the time at which a request should have been sent; otherwise the time that
-requests wait during a stall would be missing (coordinated omission).
+service time. While the server stalls, it sends fewer requests, so it shows less of the stall than users notice. An
+open loop sends at given times, however slow the answers are. It measures latency from the time at which a request
+should have been sent. Otherwise the time that requests wait during a stall would be missing in the figures (coordinated
+omission).
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from thawd.bench.requests import Expected, Requests, Target
 from thawd.bench.samples import OK, Samples
 
 _SHOWN_BYTES = 300
-# Servers close idle connections (uvicorn after 5 s), and a request sent at that moment would be lost. A connection that
-# was idle for this long is not used again.
+# Servers close idle connections (uvicorn after 5 s), and a request sent at that moment would be lost. An open loop does
+# not use a connection again that was idle for this long.
 _STALE_NS = 3_000_000_000
-# Number of connections that are opened at the same time. Opening one to a distant server takes long, so several are
-# opened; some servers accept only a few at a time.
+# Before the load begins, this many connections are opened at the same time: one at a time would take long if the server
+# is distant, and all at once would be refused by servers that accept only a few at a time.
 _OPENED_AT_ONCE = 64
-# Pause between two attempts to connect to a server that refuses connections.
+# In a closed loop, pause after an attempt to connect to a server that refused the connection.
 _AGAIN_S = 0.05
 
 
@@ -39,7 +40,7 @@ class Limits:
     """Limits of a load, and the answers that it expects.
 
     Attributes:
-        timeout_s: time after which a request without an answer has failed, seconds.
+        timeout_s: time after which a request without a complete answer has failed, seconds.
         connections: largest number of connections of an open loop; a closed loop has one for each request in flight.
         expected: describes a right answer.
     """
@@ -51,6 +52,11 @@ class Limits:
 
 class Load:
     """Base class of both loops: manages connections, records answers, and detects the end of the load.
+
+    Args:
+        target: address of the requests.
+        requests: the encoded requests.
+        limits: limits of the load.
 
     Attributes:
         samples: record of all requests that have ended.
@@ -89,7 +95,7 @@ class Load:
             first = await self._open_first(connections)
             self._idle = [connection for connection in reversed(first) if connection.alive]
             gc.collect()
-            gc.freeze()  # the garbage collector skips existing objects, so that it disturbs the measurement less
+            gc.freeze()  # the garbage collector skips the objects that exist now, so its pauses are shorter
             self.begun_ns = clock_ns()
             if not self.stopped:
                 self._begin()
@@ -104,7 +110,7 @@ class Load:
         return self.samples
 
     async def _open_first(self, count: int) -> list[Connection]:
-        """Open `count` connections. If the load is stopped meanwhile, return an empty list."""
+        """Open `count` connections. If the load ends meanwhile, because of Ctrl-C, return an empty list."""
         gate = asyncio.Semaphore(_OPENED_AT_ONCE)
 
         async def one() -> Connection:
@@ -141,7 +147,7 @@ class Load:
         return self.sent - len(self.samples)
 
     def answered(self, connection: Connection, answer: Answer) -> None:
-        """Record an answer, and go on with the load. See `connection.Owner`."""
+        """Record an answer, and continue the load. See `connection.Owner`."""
         if self._is_finished:
             return
         intended_ns, sent_ns = connection.tag
@@ -233,7 +239,7 @@ class Load:
 
 
 def _said(answer: Answer) -> str:
-    """What to report about a wrong answer: its error message, or the beginning of its body."""
+    """Return what to report about a wrong answer: its error message, or the beginning of its body."""
     if 300 <= answer.status < 400 and answer.location:
         return f"to {answer.location[:_SHOWN_BYTES].decode('latin-1')}; redirects are not followed"
     if answer.function_error:
@@ -251,8 +257,8 @@ class ClosedLoop(Load):
         target: address of the requests.
         requests: the encoded requests.
         limits: limits of the load.
-        count: number of requests; None: as many as can be sent within `duration_s`.
-        duration_s: seconds after which no more requests are sent; None: the load ends after `count` requests.
+        count: largest number of requests; None: no limit.
+        duration_s: seconds after which no more requests are sent; None: no limit.
     """
 
     def __init__(
@@ -302,8 +308,8 @@ class OpenLoop(Load):
         offsets: intended time of each request, seconds after the beginning, ascending.
 
     Attributes:
-        late_ns: how late this client sent each request for which a connection was free; shows its own delay.
-        without_connection: number of requests that waited because all `Limits.connections` were busy.
+        late_ns: for each request for which a connection was free when it was due, how late this client sent it.
+        without_connection: number of requests that waited because all `Limits.connections` were in use.
     """
 
     def __init__(self, target: Target, requests: Requests, limits: Limits, *, offsets: Iterator[float]) -> None:

@@ -1,6 +1,6 @@
 """Starts a private server: a thawd server in its own process and data folder, which runs only for one measurement.
 
-Afterwards the process is ended and the data folder removed.
+After the measurement, the process is ended and the data folder is removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOLD_BYTES = 3000
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of a private server, and the process that starts it.
+    """Paths of the files of a private server, and the process that starts the server.
 
     Attributes:
         config: the configuration file, absolute.
@@ -57,18 +57,18 @@ class PrivateServer(msgspec.Struct, frozen=True):
 def private_server(
     settings: Settings, *, purpose: str, conditions: Callable[[Place], msgspec.Struct]
 ) -> Iterator[PrivateServer]:
-    """Run a private server inside the ``with`` block; its data folder is removed afterwards.
+    """Run a private server inside the ``with`` block. Its data folder is removed afterwards.
 
-    Its data folder is created in the configured one, so it is on the same disk. The virtual environments in which
-    functions' requirements are installed are shared with the configured data folder.
+    The server's data folder is created inside the configured one, so that both are on the same disk. The server uses
+    the virtual environments of the configured data folder, so that functions' requirements are not installed again.
 
     Args:
         settings: the configuration.
-        purpose: ``bench`` or ``tune``; the program is ``thawd.server.measurement.PURPOSE``.
-        conditions: makes the argument of the program.
+        purpose: ``bench`` or ``tune``; the program that serves is ``thawd.server.measurement.PURPOSE``.
+        conditions: makes the argument of this program from the paths of the server's files.
 
     Raises:
-        StoreError: the server could not start, or the folder cannot be created.
+        StoreError: the server could not start, or its folder cannot be created.
     """
     with _own_folder(settings.server.data, purpose) as folder:
         yield from _serving(settings, folder, purpose, conditions)
@@ -76,14 +76,17 @@ def private_server(
 
 @contextlib.contextmanager
 def _own_folder(data: Path, purpose: str) -> Iterator[Path]:
-    """Create a folder for the private server in `data`, and remove it afterwards, even after Ctrl-C."""
+    """Create a folder in `data` for the private server, and remove it after the ``with`` block, even after Ctrl-C."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         _clean(data, purpose)
         (data / "environments").mkdir(exist_ok=True)
         made = tempfile.TemporaryDirectory(prefix=f"{purpose}-{os.getpid()}-", dir=data, ignore_cleanup_errors=True)
     except OSError as error:
-        raise StoreError(f"a folder for the private server cannot be created in {data}: {error.strerror}") from error
+        raise StoreError(
+            f"a folder for the private server cannot be created in {data}: {error.strerror}; make {data} writable, or "
+            "name another folder in server.data"
+        ) from error
     with made as name:
         (Path(name) / "data").mkdir()
         (Path(name) / "data" / "environments").symlink_to(data / "environments")
@@ -93,7 +96,7 @@ def _own_folder(data: Path, purpose: str) -> Iterator[Path]:
 def _serving(
     settings: Settings, folder: Path, purpose: str, conditions: Callable[[Place], msgspec.Struct]
 ) -> Iterator[PrivateServer]:
-    """Run the server in its folder."""
+    """Start the server with its files in `folder`, yield it when it is ready, and end it."""
     place = Place(
         config=str(settings.path),
         data=str(folder / "data"),
@@ -102,8 +105,8 @@ def _serving(
     )
     argument = msgspec.json.encode(conditions(place)).decode()
     with (folder / "server.log").open("wb") as log:
-        # The server runs in its own session, so that Ctrl-C reaches only this process. This process may wait for the
-        # last answers before it stops the server.
+        # The server runs in its own session, so that Ctrl-C reaches only this process. After Ctrl-C, this process still
+        # waits for the server's last answers before it stops the server.
         process = subprocess.Popen(
             [sys.executable, "-m", f"thawd.server.measurement.{purpose}", argument],
             stdin=subprocess.DEVNULL,
@@ -130,7 +133,7 @@ def _await_ready(process: subprocess.Popen[bytes], folder: Path) -> PrivateServe
 
 
 def _clean(data: Path, purpose: str) -> None:
-    """Remove folders whose measurement was killed: the process whose id is in the folder's name does not exist."""
+    """Remove the folders of measurements that were killed: the process whose id is in a folder's name has ended."""
     for folder in data.glob(f"{purpose}-*-*"):
         owner = folder.name.split("-")[1]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():

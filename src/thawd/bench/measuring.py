@@ -25,7 +25,7 @@ _PROGRESS_S = 0.5
 _WARM_ROUNDS = 3
 
 Progress = Callable[[Load, float], None]
-"""A function that is called regularly with the load and the number of seconds since it began."""
+"""A function that is called every half second with the load and the number of seconds since the load began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Served:
 
     Attributes:
         url: URL of the server.
-        headers: headers with the key for a status request.
+        headers: headers with the server's key, if it has one.
         function: name of the function; its environments are watched.
         is_private: whether the server runs only for this measurement.
     """
@@ -58,10 +58,10 @@ class Plan:
         shape: whether the loop is closed or open, and its parameters.
         offsets: returns the send times of an open loop; None: the loop is closed.
         connections: number of connections opened before the load begins.
-        served: the thawd server that answers; None: another program answers.
-        engine: how environments start; None: as the running server starts them.
-        begun_from: environments that exist when the load begins: ``zero``, ``one``, or ``warm``: those that requests
-            which are not counted have started; None: those that exist at that moment.
+        served: the thawd server that answers; None: the target is any URL.
+        engine: how environments start, one of `conditions.ENGINES`; None: the option --engine is not used.
+        begun_from: environments to have when the load begins: ``zero``, ``one``, or ``warm``: those that uncounted
+            requests have started; None: those that exist anyway.
         provisioned: number of environments that must be ready before the load begins.
         warm_up: number of requests to send before the load begins; they are not counted.
         notes: remarks for readers of the results, which reports print.
@@ -84,9 +84,9 @@ class Plan:
 
 
 def measure(plan: Plan, *, progress: Progress) -> Run:
-    """Carry out a plan. After Ctrl-C no more requests are sent; after a second one, answers are not awaited either.
+    """Carry out a plan and return the run, which contains all requests that have ended.
 
-    The returned run contains all requests that had ended by then.
+    After Ctrl-C, no more requests are sent. After a second Ctrl-C, the measurement ends without the last answers.
 
     Raises:
         StoreError: the target cannot be reached, or the function cannot be run.
@@ -154,7 +154,7 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
 
 
 async def _watched(load: Load, connections: int, watch: Watch | None, progress: Progress) -> bool:
-    """Run the load; meanwhile watch the server and report progress. Returns whether Ctrl-C ended the load."""
+    """Send the load, and meanwhile watch the server and report progress. Returns whether Ctrl-C ended the load."""
     loop = asyncio.get_running_loop()
     begun_s = loop.time()
     interrupted = False
@@ -162,7 +162,7 @@ async def _watched(load: Load, connections: int, watch: Watch | None, progress: 
     def interrupt() -> None:
         nonlocal interrupted
         if interrupted:
-            loop.remove_signal_handler(signal.SIGINT)  # a third Ctrl-C ends the command
+            loop.remove_signal_handler(signal.SIGINT)  # so that a third Ctrl-C raises KeyboardInterrupt
             load.abandon()
             return
         interrupted = True
@@ -174,7 +174,7 @@ async def _watched(load: Load, connections: int, watch: Watch | None, progress: 
             await asyncio.sleep(_PROGRESS_S)
             progress(load, loop.time() - begun_s)
 
-    with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
+    with contextlib.suppress(ValueError, RuntimeError):  # signals can be handled only in the main thread
         loop.add_signal_handler(signal.SIGINT, interrupt)
     others = [loop.create_task(report())]
     running = loop.create_task(load.run(connections))
@@ -206,10 +206,10 @@ def _load(plan: Plan, requests: Requests) -> Load:
 
 
 async def _some(plan: Plan, requests: Requests, count: int, *, at_once: int = 1) -> None:
-    """Send `count` requests that are not counted.
+    """Send `count` requests that are not part of the measurement, `at_once` of them at the same time.
 
     Raises:
-        StoreError: one of them got a wrong answer.
+        StoreError: a request got a wrong answer.
     """
     load = ClosedLoop(plan.target, requests, plan.limits, count=count, duration_s=None)
     samples = await load.run(min(count, at_once))
@@ -238,7 +238,7 @@ async def _function_ready(client: StatusClient, name: str) -> None:
 
 
 async def _prepare_environments(plan: Plan, client: StatusClient, requests: Requests) -> None:
-    """Bring the environments into the state in which the load is to begin: wait, or send uncounted requests."""
+    """Wait, or send requests that are not counted, until the environments exist with which the load is to begin."""
     assert plan.served is not None
     name = plan.served.function
 
@@ -298,7 +298,7 @@ def _lateness(load: Load) -> dict[str, float]:
 
 
 def this_machine() -> Machine:
-    """Description of this machine."""
+    """Describe the machine on which this process runs."""
     processor = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,14 +1,14 @@
-"""A program that measures the memory of a server and of the processes below it over time, for `thawd bench`.
+"""A program that repeatedly measures the memory of a server and of its descendants, for `thawd bench`.
 
-It runs as a separate process, so that it does not delay the process that sends requests. It uses only the standard
+It runs as a process of its own, so that it does not delay the process that sends requests. It imports only the standard
 library, so that it starts fast.
 
     python -m thawd.bench.memory PID
 
-This command writes a line every quarter of a second, or less often if it would use more than a twentieth of a core. A
-line contains the time in nanoseconds of the monotonic clock, the memory of all descendants of PID, and the memory of
-PID, in MiB. Memory is PSS: each page is divided among the processes that share it. The program exits when its standard
-input is closed, or when PID exits.
+The program writes a line every quarter of a second, or less often if it would otherwise use more than a twentieth of a
+core. A line contains the time in nanoseconds of the monotonic clock, the memory of all descendants of the process PID,
+and the memory of PID, in MiB. Memory is measured as PSS: a page that several processes share is divided among them. The
+program exits when its standard input is closed, or when PID exits.
 
 Source: proc(5), smaps_rollup.
 """
@@ -36,7 +36,11 @@ def main() -> None:
 
 
 def _look(pid: int) -> float | None:
-    """Measure once and write a line. Returns how long that took in seconds, or None if the process has exited."""
+    """Measure once and write a line.
+
+    Returns:
+        How long the measurement took, seconds; None: the process `pid` has exited.
+    """
     begun_ns = time.perf_counter_ns()
     server_mib, below_mib = measure(pid)
     if server_mib is None:
@@ -46,12 +50,12 @@ def _look(pid: int) -> float | None:
 
 
 def measure(pid: int) -> tuple[float | None, float]:
-    """PSS of a process (None if it cannot be read), and of all its descendants together, MiB."""
+    """Return the PSS of a process (None if it cannot be read), and the PSS of all its descendants together, MiB."""
     return pss_mib(pid), sum(pss_mib(child) or 0.0 for child in descendants(pid))
 
 
 def pss_mib(pid: int) -> float | None:
-    """PSS of one process, MiB; None if it has exited or may not be read."""
+    """Return the PSS of one process, MiB; None if it has exited, or this process has no permission to read it."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -62,7 +66,7 @@ def pss_mib(pid: int) -> float | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Process ids of the children of `pid`, their children, and so on."""
+    """Return the process ids of the children of `pid`, of their children, and so on."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""A kernel timer that wakes an event loop with a precision of microseconds. The loop's own timers are less precise.
+"""A kernel timer that wakes an event loop to within microseconds. The timers of uvloop itself count milliseconds.
 
 Source: timerfd_create(2).
 """
@@ -39,7 +39,11 @@ class Timer:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def wake_at(self, time_ns: int) -> None:
-        """Become readable at `time_ns` by `time.perf_counter_ns` (monotonic); immediately if that time has passed."""
+        """Make the descriptor readable at a time; now if it has passed.
+
+        Args:
+            time_ns: the time, as `time.perf_counter_ns` counts it.
+        """
         time_ns = max(1, time_ns)
         setting = _Setting(_Timespec(0, 0), _Timespec(time_ns // _NS, time_ns % _NS))
         if self._library.timerfd_settime(self.fd, _ABSOLUTE, ctypes.byref(setting), None) < 0:

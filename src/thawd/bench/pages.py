@@ -38,8 +38,8 @@ def document(template: str, folder: Path = _OWN, /, **values: object) -> str:
     """Render a whole page.
 
     Args:
-        template: name of a file in `folder`, or else in this package's `templates` folder, which all pages share.
-        folder: folder that is searched first.
+        template: name of a file in `folder`, or else in the folder `templates` of `thawd.bench`, which all pages share.
+        folder: folder that is searched first for templates.
         values: values for the template, by name.
 
     Raises:
@@ -50,7 +50,11 @@ def document(template: str, folder: Path = _OWN, /, **values: object) -> str:
 
 
 def fragment(template: str, **values: object) -> Markup:
-    """Render a part of a page, which other templates insert unescaped.
+    """Render a part of a page. The result is `Markup`, so that other templates insert it without escaping it.
+
+    Args:
+        template: name of a file in the folder `templates` of `thawd.bench`.
+        values: values for the template, by name.
 
     Raises:
         StoreError: Jinja2 is not installed.

@@ -1,7 +1,8 @@
-"""Draws plots as SVG: scales, axes, dots, lines, steps, bars. The page's style sheet defines their look.
+"""Draws plots as SVG: scales, axes, dots, lines, steps, bars. The page's style sheet defines colours and line widths.
 
-A plot is drawn in a box that is `WIDTH` units wide, and is scaled with the page. The CSS class ``k-NAME`` gives data
-its colour; the other elements have classes such as ``axis``, ``grid`` and ``label``.
+A plot is drawn in a box that is `WIDTH` units wide, and the browser scales it to the width of the page. Elements that
+show data have a CSS class ``k-NAME``, which selects their colour; other elements have classes such as ``axis``,
+``grid`` and ``label``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 WIDTH = 860.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 14.0, 40.0
 _MOST_STEPS = 2000
-# Fewer dots than this are drawn larger.
+# If a plot has fewer dots than this, they are drawn larger.
 _FEW = 20
 
 Point = tuple[float, float]
@@ -52,17 +53,20 @@ class Shape:
 
 
 def drawing(shapes: Sequence[Shape], *, width: float, height: float, title: str) -> Markup:
-    """Shapes as SVG; `title` describes them for readers who cannot see the drawing."""
+    """Return `shapes` as one SVG drawing. `title` describes it for readers who cannot see it."""
     return fragment("drawing.svg", shapes=shapes, width=f"{width:g}", height=f"{height:g}", title=title)
 
 
 def path(kind: str, d: str) -> Shape:
-    """A path with a CSS class."""
+    """Return an SVG path with the CSS class `kind`; `d` is the path in SVG's notation."""
     return Shape("path", {"class": kind, "d": d})
 
 
 def text(kind: str, words: str, *, x: object, y: object, anchor: str | None = None, **more: object) -> Shape:
-    """Text with a CSS class. `anchor` says which point of the text is placed at `x`; by default its start."""
+    """Return a text with the CSS class `kind`.
+
+    `anchor` says which point of the text is at `x`: ``start`` (the default), ``middle`` or ``end``.
+    """
     return Shape("text", {"class": kind, **more, "x": x, "y": y, "text-anchor": anchor}, words)
 
 
@@ -71,7 +75,7 @@ class Scale:
     """Maps values to places on an axis.
 
     Attributes:
-        place: converts a value to its place, 0-1.
+        place: converts a value to its place on the axis, 0-1.
         ticks: values that are marked on the axis, with their labels.
     """
 
@@ -80,7 +84,7 @@ class Scale:
 
 
 def linear(largest: float, *, whole: bool = False, unit: str = "") -> Scale:
-    """A linear scale from 0 to a little more than `largest`, in round steps. If `whole`, steps are whole numbers."""
+    """Return a linear scale from 0 to `largest` or a little more, with round steps, in whole numbers if `whole`."""
     largest = largest if largest > 0 else 1.0
     step = 10 ** math.floor(math.log10(largest / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if largest / (step * factor) <= 5.5)
@@ -94,7 +98,7 @@ def linear(largest: float, *, whole: bool = False, unit: str = "") -> Scale:
 
 
 def logarithmic(smallest: float, largest: float, *, unit: str = "") -> Scale:
-    """A logarithmic scale whose ends are 1, 2 or 5 times a power of ten."""
+    """Return a logarithmic scale whose ends are 1, 2 or 5 times a power of ten."""
     smallest = max(smallest, 1e-3)
     largest = max(largest, smallest * 1.01)
     rounds = [m * 10**e for e in range(-4, 9) for m in (1, 2, 5)]
@@ -112,7 +116,7 @@ def logarithmic(smallest: float, largest: float, *, unit: str = "") -> Scale:
 
 
 def of_percentiles(most: float) -> Scale:
-    """A scale of percentiles: the distances from 90 to 99, from 99 to 99.9 and so on are equal.
+    """Return a scale of percentiles, on which the distances from 90 to 99, from 99 to 99.9 and so on are equal.
 
     Args:
         most: largest percentile below 100 that is shown.
@@ -148,27 +152,27 @@ class Plot:
     _parts: list[Shape] = field(default_factory=list)
 
     def dots(self, points: Iterable[Point], kind: str) -> None:
-        """A dot for each point; dots that would cover each other are drawn once."""
+        """Draw a dot for each point. Points at nearly the same place get one dot."""
         places = dict.fromkeys((round(self._x(x), 1), round(self._y(y) * 2) / 2) for x, y in points)
         if places:
             few = " few" if len(places) < _FEW else ""
             self._parts.append(path(f"dots{few} k-{kind}", "".join(f"M{x:g} {y:g}h0" for x, y in places)))
 
     def crosses(self, points: Iterable[Point], kind: str) -> None:
-        """A cross for each point."""
+        """Draw a cross for each point. Points at nearly the same place get one cross."""
         places = dict.fromkeys((round(self._x(x), 1), round(self._y(y))) for x, y in points)
         if places:
             way = "".join(f"M{x - 3:g} {y - 3:g}l6 6m-6 0l6 -6" for x, y in places)
             self._parts.append(path(f"crosses k-{kind}", way))
 
     def line(self, points: Sequence[Point], kind: str) -> None:
-        """A line through the points."""
+        """Draw a line through the points."""
         if points:
             way = "L".join(f"{self._x(x):.1f} {self._y(y):.1f}" for x, y in points)
             self._parts.append(path(f"line k-{kind}", f"M{way}"))
 
     def steps(self, points: Sequence[Point], kind: str, *, filled: bool = False) -> None:
-        """A step line, which stays level until the next point."""
+        """Draw a line that is horizontal until the next point, and there goes vertically to that point's value."""
         points = _highest(points, _MOST_STEPS)
         if not points:
             return
@@ -180,13 +184,13 @@ class Plot:
         self._parts.append(path(f"{'area' if filled else 'line'} k-{kind}", "".join(way)))
 
     def level(self, y: float, words: str) -> None:
-        """A dashed horizontal line with a label."""
+        """Draw a dashed horizontal line with a label."""
         at, right = self._y(y), WIDTH - _RIGHT
         self._parts.append(path("level", f"M{_LEFT} {at:.1f}H{right}"))
         self._parts.append(text("label", words, x=right - 4, y=f"{at - 4:.1f}", anchor="end"))
 
     def svg(self) -> Markup:
-        """The drawing."""
+        """Return the drawing."""
         return drawing([*self._axes(), *self._parts], width=WIDTH, height=self.height, title=self.title)
 
     def _axes(self) -> Iterator[Shape]:
@@ -219,7 +223,7 @@ def bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]], *, title:
     """Draw horizontal bars that consist of several parts.
 
     Args:
-        rows: for each bar its name, its parts as (length, kind), and the text behind the bar.
+        rows: for each bar its name, its parts as (length, name of the colour), and the text to the right of the bar.
         title: description for readers who cannot see the drawing.
         unit: label of the horizontal axis.
     """
@@ -249,7 +253,7 @@ def bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]], *, title:
 
 
 def _highest(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """Reduce `points` to at most about `most`: of each group of neighbours, the highest is kept."""
+    """Reduce `points` to about `most`: of each group of neighbouring points, only the highest is kept."""
     if len(points) <= most:
         return points
     size = math.ceil(len(points) / most)

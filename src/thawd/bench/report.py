@@ -1,7 +1,7 @@
 """Shows runs on one HTML page that includes its styles and drawings. It has no scripts, and a light and a dark mode.
 
-The page is for people who have not read the documentation: a text beside each plot explains how to read it. The texts
-and the markup are in `templates/content.html`; this module computes the values for it.
+The page is for people who have not read the documentation: a text beside each plot explains how to read the plot. The
+texts and the markup are in the template `templates/content.html`, for which this module computes the values.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Against(msgspec.Struct, frozen=True):
         before: label of the first run.
         after: label of the second run.
         ratios: ratios of the second run's figures to the first run's.
-        differences: descriptions of the differences between their conditions.
+        differences: descriptions of the differences between the conditions of the two runs.
     """
 
     before: str
@@ -58,7 +58,13 @@ class Against(msgspec.Struct, frozen=True):
 
 
 class _Drawn(msgspec.Struct, frozen=True):
-    """Plots of a section: the legend of the colours, and each plot with the label of its run."""
+    """Plots of a section, one for each run.
+
+    Attributes:
+        legend: for each colour its CSS class and its meaning.
+        drawings: for each plot the label of its run and the plot.
+        watched: whether the plots show environments as well as requests.
+    """
 
     legend: Sequence[tuple[str, str]]
     drawings: Sequence[tuple[str, object]]
@@ -82,13 +88,13 @@ class _Particulars(msgspec.Struct, frozen=True):
 
 
 def page(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Against] = ()) -> str:
-    """The HTML page about `runs`, which were measured together or are compared."""
+    """Return an HTML page about `runs`, which were measured by one command or are compared."""
     title = f"{runs[0].target}: {runs[0].load.in_words()}"
     return document("report.html", title=title, content=content(runs, summaries, against))
 
 
 def content(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Against] = ()) -> Markup:
-    """The sections of the page about `runs`. A report about several workloads has such sections for each of them."""
+    """Return the sections of a page about `runs`. A report about several workloads has these sections for each."""
     pairs = list(zip(runs, summaries, strict=True))
     return fragment(
         "content.html",
@@ -110,7 +116,7 @@ def content(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence
 
 
 def _conditions(run: Run) -> str:
-    """The target and the shape of the load, in words."""
+    """Describe in words the load, and the environments that existed when it began."""
     alive = {"zero": ", no environment alive at the beginning", "one": ", one environment alive", "warm": ", warm"}
     ready = ", environments ready before" if run.engine == "provisioned" and run.begun_from is None else ""
     return run.load.in_words() + alive.get(run.begun_from or "", ready)
@@ -140,7 +146,7 @@ def _mib(value: float | None) -> str:
 
 
 def _colour(run: Run, index: int, runs: Sequence[Run]) -> str:
-    """Colour of each run: by engine if the engines differ, else by position."""
+    """Return the CSS class of a run's colour: the engine if all runs have different engines, else one by position."""
     engines = [other.engine for other in runs]
     if len(set(engines)) == len(runs) and run.engine in ("cold", "fork", "thaw", "provisioned"):
         return run.engine
@@ -282,7 +288,11 @@ def _particulars(runs: Sequence[Run]) -> _Particulars:
     if "open" in loops:
         told.append(
             "Open loop: requests are sent at given times, however slow the answers are. Latency is measured from the "
-            "time at which a request should have been sent, so a stall delays all requests that are due during it."
+            "time at which a request should have been sent. So if the server stalls, all requests that are due "
+            "meanwhile have a long latency."
         )
-    told.append("Only expected answers count for latencies. Percentiles come from an HDR histogram with three digits.")
+    told.append(
+        "Only right answers count for latencies. Percentiles come from an HDR histogram, which keeps three significant "
+        "digits of each latency."
+    )
     return _Particulars(" ".join(told), rows)

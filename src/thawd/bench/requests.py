@@ -11,7 +11,8 @@ from urllib.parse import quote, unquote, urlsplit
 from thawd.bench.connection import Answer
 from thawd.errors import StoreError
 
-# Signatures are valid for five minutes, on AWS and in thawd. Requests are signed again after a minute.
+# AWS and thawd accept a signature for five minutes. Requests that are sent later than a minute after they were signed
+# are signed again.
 _FRESH_S = 60.0
 # Characters that are not percent-encoded. Source: RFC 3986, 2.2. The percent sign is one of them, because parts of the
 # URL may be encoded already.
@@ -57,7 +58,7 @@ class Target:
 
     @property
     def path(self) -> str:
-        """Path and query for the request line; characters that are not allowed there are percent-encoded."""
+        """Path and query for the request line. Characters that are not allowed in it are percent-encoded."""
         parts = urlsplit(self.url)
         return quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_AS_IT_IS)
 
@@ -79,9 +80,10 @@ def check_url(url: str) -> None:
 
 
 def without_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """Split a URL into the URL without user name and password, and an ``Authorization`` header with these two.
+    """Remove user name and password from a URL, so that reports can show it.
 
-    Without them, the URL may be shown in reports.
+    Returns:
+        The URL without them, and an ``Authorization`` header that contains them (empty: the URL had none).
     """
     parts = urlsplit(url)
     credentials, at, place = parts.netloc.rpartition("@")
@@ -93,7 +95,7 @@ def without_credentials(url: str) -> tuple[str, dict[str, str]]:
 
 
 def shown(url: str) -> str:
-    """A URL for reports: without the signature of a presigned request."""
+    """Return a URL for reports, with ``***`` in place of the signature and security token of a presigned request."""
     start, question, query = url.partition("?")
     pairs = (pair.partition("=") for pair in query.split("&"))
     return (
@@ -121,7 +123,7 @@ class Requests:
         self._encoded_s = 0.0
 
     def __getitem__(self, index: int) -> bytes:
-        """The encoded request number `index`, from 0."""
+        """Return the encoded request number `index`, counted from 0. If its signature is old, sign it again."""
         is_stale = self._target.credentials is not None and time.monotonic() - self._encoded_s > _FRESH_S
         if not self._encoded or is_stale:
             self._encoded = [self._encode(payload) for payload in self._payloads]

@@ -1,6 +1,6 @@
-"""The record of a run, which is one measurement: its plan, its conditions and every request.
+"""Records runs of `thawd bench`. A run is one measurement; its record contains its conditions and every request.
 
-Records are written as JSON and CSV, and read from JSON.
+Records are written as JSON and CSV files, and read from JSON files.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
         duration_s: planned duration, seconds; None: no limit.
         pattern: open loop: one of `arrivals.PATTERNS` or ``recorded``.
         rate_per_s: open loop with a pattern: requests a second.
-        burst: number of requests in a burst.
-        seed: seed of the random intervals.
-        file: file of recorded arrivals.
+        burst: with the pattern ``bursts``: number of requests in a burst.
+        seed: with the pattern ``poisson``: seed of the random intervals.
+        file: with the pattern ``recorded``: file from which the times were read.
     """
 
     loop: str
@@ -65,7 +65,7 @@ class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str | None = None
 
     def in_words(self) -> str:
-        """Description of the load."""
+        """Describe the load in words."""
         many = "" if self.requests is None else counted(self.requests, "request")
         long = "" if self.duration_s is None else f"for {self.duration_s:g} s"
         amount = " ".join(filter(None, (many, long)))
@@ -88,8 +88,9 @@ class Columns(msgspec.Struct, frozen=True):
         outcome: how the request ended, as an index into `outcomes`.
         outcomes: ``ok`` and the kinds of error.
         start: how the environment was started for the request, or that it was warm, as an index into `samples.STARTS`.
-        ready_ms: time from spawning the environment until it was ready; None: none was started for the request.
-        prepare_ms: part of `ready_ms` that init, fork or restore took.
+        ready_ms: time from the spawn of the environment's process until the environment was ready; None: the
+            environment was warm, or the time is unknown.
+        prepare_ms: part of `ready_ms` that init, fork or restore took inside the process.
         handler_ms: time in the handler; None: unknown.
     """
 
@@ -107,7 +108,7 @@ class Columns(msgspec.Struct, frozen=True):
         return len(self.latency_ms)
 
     def right(self) -> Iterator[int]:
-        """Indices of the requests with a right answer."""
+        """Yield the indices of the requests with a right answer."""
         return (index for index, outcome in enumerate(self.outcome) if outcome == 0)
 
 
@@ -118,19 +119,20 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         label: name of the run in tables and plots.
         target: the target: a function, a route or a URL.
         url: URL of the requests.
-        engine: how environments were to start; None: as the running server starts them.
-        begun_from: environments that existed when the load began: ``zero``, ``one``, or ``warm``: those that requests
-            which were not counted had started; None: those that existed at that moment.
+        engine: how environments were to start, one of `conditions.ENGINES`; None: the option --engine was not used.
+        begun_from: number of environments that existed when the load began: ``zero``, ``one``, or ``warm``: as many as
+            some requests before the load had started; None: thawd bench did not change them.
         state: description of the environments when the load began.
         load: shape of the load.
         begun: date and time of the beginning, ISO 8601.
         took_s: time from the first request to the last answer, seconds.
-        interrupted: whether the run was ended before all requests were sent.
+        interrupted: whether Ctrl-C ended the run before all requests were sent.
         columns: the requests.
         examples: message of the first error of each kind, by kind.
         moments: environments over time; empty: unknown.
         memory: memory over time; empty: unknown.
-        late_ms: open loop: delay of the client itself when sending, by percentile (``p50``, ``p99``, ``max``).
+        late_ms: open loop: how late this client sent requests for which a connection was free, by percentile (``p50``,
+            ``p99``, ``max``).
         notes: remarks for readers of the results, which reports print.
         machine: the machine on which the measurement ran.
     """
@@ -245,5 +247,5 @@ def write_csv(path: Path, runs: Sequence[Run]) -> None:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number of things as text, such as "1 request" or "2,000 requests"."""
+    """Return a number with its noun, such as "1 request" or "2,000 requests"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

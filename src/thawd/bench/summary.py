@@ -1,6 +1,7 @@
-"""Computes the figures of a run. Percentiles come from an HDR histogram, with three digits over the whole range.
+"""Computes the figures of a run.
 
-Only right answers count for latencies; errors are counted by kind.
+Percentiles come from an HDR histogram, which keeps three significant digits of each latency. Only right answers count
+for latencies; wrong ones are counted by kind of error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from thawd.bench.samples import STARTS
 from thawd.errors import StoreError
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
-"""Percentiles in tables; the maximum is the last column."""
+"""Percentiles that tables show, before a column with the maximum."""
 
 _CURVE = (
     *(float(p) for p in range(0, 90, 2)),
@@ -40,9 +41,10 @@ class StartFigures(msgspec.Struct, frozen=True, kw_only=True):
         count: number of answers.
         latency_ms: latency of the answer.
         ready_ms: time from spawning the environment until it was ready.
-        spawn_ms: part of `ready_ms` until the process ran and was connected to the server.
+        spawn_ms: `ready_ms` without `prepare_ms`: most of it passes until the process runs and is connected to the
+            server.
         prepare_ms: part of `ready_ms` that init, fork or restore took inside the process.
-        handler_ms: time in the handler; for all kinds but ``warm``, in the environment's first invocation.
+        handler_ms: time in the handler. For all kinds but ``warm``, this is the environment's first invocation.
     """
 
     kind: str
@@ -136,7 +138,8 @@ def _distribution(latencies_ms: Sequence[float]) -> tuple[dict[str, float], list
     count = len(latencies_ms)
 
     def at(percentile: float) -> float:
-        # The library rounds the rank to the nearest, so the 99th percentile of 60 answers would not be the slowest.
+        # The library rounds percentile * count / 100 to the nearest rank. This would give the 59th of 60 answers as the
+        # 99th percentile, so the rank is rounded up here before the library is asked for it.
         rank = math.ceil(percentile * count / 100 - 1e-9)
         return min(largest_ms, float(histogram.get_value_at_percentile(100 * rank / count)) / 1000)
 
@@ -174,7 +177,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def in_flight(held: Columns) -> list[tuple[float, int]]:
-    """Requests in flight over time: (ms since the beginning, number from then on)."""
+    """Return how many requests were in flight over time: (ms since the beginning of the run, number from then on)."""
     changes = []
     for intended, waited, latency in zip(held.intended_ms, held.waited_ms, held.latency_ms, strict=True):
         changes.append((intended + waited, 1))

@@ -13,7 +13,7 @@ COLUMNS = ("p50", "p90", "p95", "p99", "max")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table with the first column aligned to the left and the others to the right."""
+    """Yield the lines of a table with the first column aligned to the left and the others to the right."""
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
     for row in (heads, *rows):
         first, *others = (
@@ -29,7 +29,7 @@ def shown(value: float | None) -> str:
 
 
 def lines_of(runs: Sequence[Run], summaries: Sequence[Summary]) -> Iterator[str]:
-    """Lines about the runs that one `thawd bench` measured, one run for each engine."""
+    """Yield the lines that `thawd bench` prints about its runs. With --engine, there is a run for each engine."""
     first = runs[0]
     begun = "" if first.begun_from is None else f", from {first.begun_from}"
     yield f"{first.target}: {first.load.in_words()}{begun}"
@@ -84,7 +84,14 @@ def _remarks(run: Run, summary: Summary, *, prefix: str) -> Iterator[str]:
 
 
 def lines_of_comparison(before: Run, after: Run, lines: Sequence[Ratio], errors: tuple[int, int]) -> Iterator[str]:
-    """Lines about two compared runs."""
+    """Yield the lines that `thawd bench --compare` prints about a pair of runs.
+
+    Args:
+        before: the run of the first file.
+        after: the run of the second file.
+        lines: ratios of the figures of the two runs.
+        errors: number of wrong answers in each run.
+    """
     for name, run, wrong in (("before", before, errors[0]), ("after", after, errors[1])):
         begun = run.begun.replace("T", " ").replace("+00:00", " UTC")
         label = "" if run.label in run.target else f", {run.label}"

@@ -1,7 +1,7 @@
 """Watches a server during a measurement: the number of environments in each state, and memory, over time.
 
-Watching itself loads the measured machine a little: the measuring process requests the status ten times a second, and
-a separate process (`thawd.bench.memory`) measures memory.
+Watching itself uses a little of the measured machine's processor time: the process that sends the load also requests
+the server's status about ten times a second, and a separate process (`thawd.bench.memory`) measures memory.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class MemorySample(msgspec.Struct, frozen=True):
-    """Memory at one time, MiB of PSS: each page is divided among the processes that share it.
+    """Memory at one time, MiB. It is measured as PSS: a page that several processes share is divided among them.
 
     Attributes:
         at_s: time since the beginning of the run, seconds.
-        environments_mib: memory of all processes below the server: environments, and the templates from which they are
-            forked.
+        environments_mib: memory of all descendants of the server's process: environments, and the templates from which
+            environments are forked.
         server_mib: memory of the server.
     """
 
@@ -94,7 +94,7 @@ class StatusClient:
         try:
             return await self._answered
         except asyncio.CancelledError:
-            self.close()  # the answer to the cancelled request must not be taken for the next one
+            self.close()  # otherwise the next request would get the answer to this one
             raise
 
     def answered(self, connection: Connection, answer: Answer) -> None:
@@ -129,13 +129,13 @@ class Watch:
         self.moments: list[Moment] = []
 
     async def run(self, begun_ns: int) -> None:
-        """Record regularly until cancelled. Times count from `begun_ns`, a time by `clock_ns`."""
+        """Record about ten times a second until cancelled. Times count from `begun_ns`, a time by `clock_ns`."""
         while True:
             await self.look(begun_ns)
             await asyncio.sleep(_STATUS_S)
 
     async def look(self, begun_ns: int) -> None:
-        """Record once."""
+        """Request the status once, and record it. If the server does not answer, nothing is recorded."""
         with contextlib.suppress(OSError, KeyError):  # the server is too busy to answer, or is stopping
             entry = (await self._client.read())["functions"][self._function]
             self.note(entry, at_s=(clock_ns() - begun_ns) / 1e9)
@@ -147,14 +147,17 @@ class Watch:
 
 
 class MemoryWatch:
-    """A process that measures memory; see `thawd.bench.memory`."""
+    """Starts and stops the process that measures memory, `thawd.bench.memory`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @classmethod
     async def start(cls, pid: int) -> MemoryWatch:
-        """Watch the process `pid`. Returns after the first measurement, so that starting does not delay requests."""
+        """Start to watch the process `pid`, and return after the first measurement.
+
+        A caller that sends the load only after that measures no delays from the start of the watching process.
+        """
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",

@@ -1,4 +1,4 @@
-"""The command ``thawd backup``: copy the server's data into a folder, whether the server runs or not."""
+"""The command ``thawd backup``: copy the server's data into a folder. It works whether or not the server runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def backup(folder: Path, with_buckets: bool, config_path: Path) -> None:
 
     FOLDER must be new or empty. The server may keep running. The backup contains the event queue with its dead
     letters, functions created through the API with their code, tables in files, and the configuration file. It does
-    not contain remote tables and buckets (declared by URL), logs, or snapshots. After a restore, thawd takes snapshots
-    again when it publishes the functions.
+    not contain remote tables and buckets (declared by URL), logs, or snapshots. After a restore, the server takes new
+    snapshots when it publishes the functions.
     """
     from thawd.server import backup as backups
 

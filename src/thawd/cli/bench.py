@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from thawd.bench.summary import Summary
 
 EXIT_WRONG_ANSWERS = 3
-"""Exit status: some answers were not as expected; see --expect-status and --expect-text."""
+"""Exit status: some answers were wrong. The options --expect-status and --expect-text say which answers are right."""
 EXIT_REGRESSION = 4
-"""Exit status, with --fail-above: a run of the second file is slower than allowed, or has a larger share of wrong
-answers than its counterpart in the first file, or one of the two has no right answer."""
+"""Exit status, with --fail-above: of two runs with the same label, the run in the second file is slower than allowed or
+has a larger share of wrong answers than the run in the first file, or one of the two has no right answer."""
 
 _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
 
@@ -49,56 +49,58 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     "-C",
     "--concurrency",
     type=click.IntRange(1, 10_000),
-    help="Closed loop: keep this many requests in flight; each answer is followed by the next request. Default: 1.",
+    help="Closed loop: keep this many requests in flight; after each answer, send the next request. Default: 1.",
 )
 @click.option(
     "--rate",
     type=Finite(0, min_open=True),
-    help="Open loop: send this many requests a second, whether or not earlier ones are answered.",
+    help="Open loop: send this many requests a second, whether or not earlier requests have been answered.",
 )
 @click.option(
     "--pattern",
     type=click.Choice(["constant", "poisson", "bursts"]),
-    help="With --rate: intervals between requests: equal (constant), random (poisson), or equal between groups of "
-    "requests (bursts). Default: poisson.",
+    help="With --rate: when requests are sent. constant: at equal intervals; poisson: at random; bursts: in groups, at "
+    "equal intervals. Default: bursts with --burst, else poisson.",
 )
-@click.option("--burst", type=click.IntRange(1), help="With --pattern bursts: requests in a burst. Default: 10.")
+@click.option("--burst", type=click.IntRange(1), help="With --rate: number of requests in a burst. Default: 10.")
 @click.option(
     "--seed", type=int, default=1, show_default=True, help="With --pattern poisson: seed of the random times."
 )
 @click.option(
     "--arrivals",
     type=click.Path(path_type=Path),
-    help="Open loop: send requests at the times in this file, which has one time in seconds on each line.",
+    help="Open loop: send requests at the times in this file, which has one time in seconds on each line. The first "
+    "request is sent at the beginning; only the differences between the times count.",
 )
-@click.option("--speed", type=Finite(0, min_open=True), help="Replay --arrivals this many times as fast. Default: 1.")
+@click.option("--speed", type=Finite(0, min_open=True), help="Send --arrivals this many times as fast. Default: 1.")
 @click.option(
     "--engine",
     "engines",
     type=click.Choice(_ENGINES),
     multiple=True,
-    help="How environments start, on a private server. auto: as configured; cold: each runs init; fork: from a process "
-    "that has run init; thaw: from the snapshot; provisioned: before the load begins. May be repeated, to measure "
-    "several ways in turn.",
+    help="Measure on a private server whose environments start in this way. auto: as configured; cold: each runs init; "
+    "fork: forked from a process that has run init; thaw: thawed from the snapshot; provisioned: started before the "
+    "load begins. May be repeated, to measure several of these one after the other.",
 )
 @click.option(
     "--from",
     "begun_from",
     type=click.Choice(["zero", "one", "warm"]),
-    help="Environments that exist when the load begins, on a private server: none, one, or those that uncounted "
-    "requests have started (warm). Default: zero. No effect with --engine provisioned.",
+    help="Measure on a private server, which has these environments when the load begins. zero: none; one: one; warm: "
+    "those that some requests before the measurement, not counted, have started. Default: zero. No effect with "
+    "--engine provisioned.",
 )
 @click.option(
     "--environments",
     type=click.IntRange(1),
-    help="Limit of environments on a private server. Default: the number of requests in flight; in an open loop, 16 "
-    "for each processor core.",
+    help="With --engine or --from: largest number of environments. Default: the value of --concurrency; with --rate or "
+    "--arrivals, 16 for each processor core.",
 )
 @click.option(
     "--warm-up",
     type=click.IntRange(0),
     default=0,
-    help="Number of requests to send one by one before the measurement, not counted.",
+    help="Send this many requests one by one before the measurement. They are not counted.",
 )
 @click.option(
     "-p",
@@ -119,16 +121,16 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     "statuses",
     type=click.IntRange(100, 599),
     multiple=True,
-    help="HTTP status that counts as right; may be repeated. Default: any 2xx without a function error.",
+    help="HTTP status of a right answer; may be repeated. Default: 200 to 299, without a function error.",
 )
-@click.option("--expect-text", default="", help="Text that a right answer contains.")
+@click.option("--expect-text", default="", help="Text that a right answer contains in its first 64 KiB.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=Finite(0, min_open=True),
     default=900.0,
     show_default=True,
-    help="Seconds after which a request counts as failed.",
+    help="Seconds after which a request without a complete answer counts as failed.",
 )
 @click.option(
     "--connections",
@@ -138,7 +140,7 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     help="Open loop: largest number of connections.",
 )
 @click.option("--label", help="Name of the run in tables and plots.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the whole measurement to this file.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all that was measured to this file.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write a line for each request to this file.")
 @click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a report with plots to this file.")
 @click.option(
@@ -151,26 +153,29 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
 @click.option(
     "--fail-above",
     type=Finite(0, min_open=True),
-    help="With --compare: exit with status 4 if a percentile rose by more than this factor even at the lower bound of "
-    "its 95 % interval, or if a larger share of the answers is wrong, or if no answer is right.",
+    help="With --compare: highest factor by which a percentile of latency is allowed to rise. The exit status is 4 if "
+    "even the lower bound of the factor's 95 % interval is higher, if a larger share of the answers is wrong, or if a "
+    "run has no right answer.",
 )
 @config_option
 def bench(**options: Any) -> None:
     """Measure TARGET under load.
 
     TARGET is the name of a function, the path of a route such as /classify, or any http(s) URL. Functions and routes
-    are measured on the running server. With --engine or --from, a private server is started for the measurement
-    instead: a second server with the same thawd.toml and an empty data folder. Buckets and remote tables are the same.
+    are measured on the running server. With --engine or --from, they are measured on a private server, which the
+    command starts for the measurement. It has the same thawd.toml, but a data folder of its own, which is empty.
+    Buckets, and tables outside the data folder, are the configured ones: a function that writes to them changes them.
 
-    Ctrl-C stops sending, and the command waits for the last answers; a second Ctrl-C ends it without waiting. In both
-    cases the figures so far are printed. The exit status is 3 if some answers were wrong, and 130 after Ctrl-C.
+    After Ctrl-C, no more requests are sent, and the command waits for the last answers; after a second Ctrl-C, it does
+    not wait. In both cases it prints the figures so far. The exit status is 3 if some answers were wrong, and 130 after
+    Ctrl-C.
     """
     try:
         _check_use(options)
         if options["compared"]:
             _compare(options)
         elif options["target"] is None:
-            raise click.UsageError("name a TARGET: a function, a /path, or an http(s) URL; or use --compare")
+            raise click.UsageError("name a TARGET (a function, a /path, or an http(s) URL), or use --compare")
         else:
             _measure(options)
     except ThawdError as error:
@@ -178,11 +183,11 @@ def bench(**options: Any) -> None:
 
 
 def _check_use(options: Mapping[str, Any]) -> None:
-    """Refuse options that would have no effect."""
+    """Refuse some options that would have no effect. `bench_plans.shape_of` and `bench_plans.plan` refuse others."""
     if options["compared"]:
         for name in ("target", "json_file", "csv_file"):
             if options[name] is not None:
-                raise click.UsageError(f"--compare measures nothing, so {_NAMES[name]} has no effect")
+                raise click.UsageError(f"--compare measures nothing, so {_NAMES[name]} has no effect; leave it out")
     elif options["fail_above"] is not None:
         raise click.UsageError("--fail-above has no effect without --compare")
     if options["speed"] is not None and options["arrivals"] is None:
@@ -241,12 +246,12 @@ def _compare(options: Mapping[str, Any]) -> None:
 
 
 def _in_file(run: Run, path: Path) -> str:
-    """A run's name on a page that compares it with a run of another file: its label and the name of its file."""
+    """Return a run's name for a page about two files: the run's label and the file's name."""
     return f"{run.label} ({path.stem})"
 
 
 def _pairs(before: list[Run], after: list[Run]) -> list[tuple[Run, Run]]:
-    """Pairs of runs with the same label. If each file has only one run, the two are a pair whatever their labels."""
+    """Return the pairs of runs with the same label. If each file has only one run, these two are the pair."""
     if len(before) == len(after) == 1:
         return [(before[0], after[0])]
     by_label = {run.label: run for run in after}
@@ -254,7 +259,7 @@ def _pairs(before: list[Run], after: list[Run]) -> list[tuple[Run, Run]]:
     if not pairs:
         fail(
             f"no run label occurs in both files: the first has {', '.join(r.label for r in before)}, the second has "
-            f"{', '.join(by_label)}"
+            f"{', '.join(by_label)}; measure both with the same --label or --engine"
         )
     paired = {run.label for run, _ in pairs}
     alone = dict.fromkeys(run.label for run in (*before, *after) if run.label not in paired)
@@ -289,7 +294,10 @@ def _measure(options: Mapping[str, Any]) -> None:
 
 
 def _runs(options: Mapping[str, Any], shape: LoadShape) -> tuple[list[Run], int]:
-    """Measure with each engine (the values of --engine). Returns runs and exit status, even if one run fails."""
+    """Measure once with each value of --engine, or once without. Returns the runs and the exit status.
+
+    If a later measurement fails, the runs before it are returned. If the first one fails, its error is raised.
+    """
     from thawd.bench.measuring import measure
 
     measured: list[Run] = []
@@ -329,7 +337,10 @@ def _write(options: Mapping[str, Any], measured: list[Run], summaries: list[Summ
 
 
 def _named(run: Run, others: list[Run]) -> Run:
-    """The run, with a number added to its label if another run has that label: --engine may name an engine twice."""
+    """Return the run, with a number added to its label if another run has the same one.
+
+    Two runs have the same label if --engine names an engine twice.
+    """
     import msgspec
 
     taken = {other.label for other in others}
@@ -339,7 +350,10 @@ def _named(run: Run, others: list[Run]) -> Run:
 
 @contextlib.contextmanager
 def _progress(shape: LoadShape) -> Iterator[Any]:
-    """Print progress on standard error: on a terminal one line that is updated, else a line every five seconds."""
+    """Provide a function that prints progress on standard error.
+
+    On a terminal, it updates one line. Otherwise it prints a line every five seconds, and one when sending is stopped.
+    """
     is_terminal = sys.stderr.isatty()
     printed_s = 0.0
     shown = ending = False

@@ -1,4 +1,8 @@
-"""Turns the options of ``thawd bench`` into a plan: the shape of the load, the target, and the server to measure."""
+"""Turns the options of ``thawd bench`` into a plan: the shape of the load, the target, and the server to measure.
+
+The shape of a load says whether its loop is closed or open, and how many requests are sent when. A closed loop sends
+the next request when an answer has arrived; an open loop sends at times that do not depend on the answers.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ _FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,64}(:[A-Za-z0-9_$-]{1,128})?")
 
 
 def shape_of(options: Mapping[str, Any]) -> LoadShape:
-    """The shape of the load: an open loop with --rate or --arrivals, else a closed loop."""
+    """Return the shape of the load: an open loop with --rate or --arrivals, else a closed loop."""
     from thawd.bench.runs import LoadShape
 
     count, duration_s = options["requests"], options["duration_s"]
@@ -38,11 +42,13 @@ def shape_of(options: Mapping[str, Any]) -> LoadShape:
     if rate is None and file is None:
         for name in ("pattern", "burst"):
             if options[name] is not None:
-                raise click.UsageError(f"--{name} has an effect only in an open loop: add --rate")
+                raise click.UsageError(f"--{name} has no effect without --rate: add --rate")
         count = 1000 if count is None and duration_s is None else count
         return LoadShape("closed", concurrency=options["concurrency"] or 1, requests=count, duration_s=duration_s)
     if options["concurrency"] is not None:
-        raise click.UsageError("--concurrency is for a closed loop, but --rate and --arrivals mean an open loop")
+        raise click.UsageError(
+            "--concurrency is for a closed loop, but --rate and --arrivals mean an open loop; leave out one of them"
+        )
     if rate is not None and file is not None:
         raise click.UsageError("--rate and --arrivals exclude each other")
     if file is not None:
@@ -98,7 +104,7 @@ def _offsets(options: Mapping[str, Any], shape: LoadShape) -> Iterator[float]:
 
 @contextlib.contextmanager
 def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> Iterator[Plan]:
-    """The plan for one run. If it needs a private server, that server runs inside the ``with`` block."""
+    """Make the plan for one run. If the run needs a private server, that server runs inside the ``with`` block."""
     from thawd.bench.requests import check_url, without_credentials
 
     target: str = options["target"]
@@ -211,7 +217,10 @@ def _make_plan(  # noqa: PLR0913, PLR0917 - what differs between the three kinds
 
 
 def _label(options: Mapping[str, Any], name: str, engine: str | None) -> str:
-    """The run's name: --label (followed by the engine if several are measured), else the engine, else the target."""
+    """Return the run's name: the value of --label, else the engine, else the target.
+
+    If several engines are measured, the engine is added to the value of --label.
+    """
     label: str | None = options["label"]
     if engine is None:
         return label or name.partition("://")[2] or name
@@ -219,7 +228,13 @@ def _label(options: Mapping[str, Any], name: str, engine: str | None) -> str:
 
 
 def _function_of(target: str, options: Mapping[str, Any], settings: Settings) -> str:
-    """Name of the function that answers `target`, a path or a function's name, without qualifier."""
+    """Return the name of the function that answers, without qualifier. If there is none, the command ends.
+
+    Args:
+        target: a function's name, with or without qualifier, or a path, which needs a route.
+        options: the options of the command.
+        settings: the configuration.
+    """
     if not target.startswith("/"):
         if not _FUNCTION.fullmatch(target):
             fail(f"{target!r} is neither the name of a function, nor a path that begins with /, nor an http(s) URL")
@@ -235,10 +250,15 @@ def _function_of(target: str, options: Mapping[str, Any], settings: Settings) ->
 
 
 def _running(settings: Settings) -> tuple[str, Credentials | None, dict[str, str]]:
-    """URL of the running server, the function that signs requests to it (or None), and a header with its key if any."""
+    """Find the running server. If none answers, the command ends.
+
+    Returns:
+        The server's URL; a function that signs requests (None: they need no signature); and the headers with its key
+        (empty: it has none).
+    """
     from thawd.cli.client import address, request, signature
 
-    request(settings, "/_thawd/status", None, {})  # ends the command if no server answers
+    request(settings, "/_thawd/status", None, {})  # this ends the command if no server answers
     host, port = address(settings)
     server = settings.server
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -256,7 +276,7 @@ def _payload(text: str) -> bytes:
     try:
         return Path(text[1:]).read_bytes()
     except OSError as error:
-        fail(f"{text[1:]}: {error.strerror}")
+        fail(f"the payload {text[1:]} cannot be read: {error.strerror}")
 
 
 def _headers(texts: tuple[str, ...]) -> dict[str, str]:

@@ -17,8 +17,8 @@ _OPTIONAL = ("queue", "schedule")
 def check(config_path: Path) -> None:
     """Check the configuration and print every mistake.
 
-    For each mistake, the file, the key path, the value found and the allowed values are printed. The exit status is 1
-    if there is a mistake.
+    For each mistake, the command prints the file, the key path, the value found and the allowed values. The exit status
+    is 1 if there is a mistake.
     """
     settings = load(config_path)
     counts = {

@@ -1,4 +1,4 @@
-"""Calls the running server for the commands: one HTTP request with the credentials from the configuration."""
+"""Sends a command's HTTP requests to the running server, with the credentials from the configuration."""
 
 from __future__ import annotations
 
@@ -80,7 +80,15 @@ def parse_answer(body: bytes) -> Any:
 def signature(
     keys: Mapping[str, str], address: tuple[str, int], path: str, body: bytes | None, headers: Mapping[str, str]
 ) -> dict[str, str]:
-    """The ``Host`` header of a request, and the headers that sign it with the first of `keys` (Signature Version 4)."""
+    """Return the ``Host`` header of a request, and the headers that sign the request (Signature Version 4).
+
+    Args:
+        keys: secrets by access key id; the first one signs.
+        address: host and port of the server.
+        path: path with query string, percent-encoded.
+        body: body of a POST; None: the request is a GET.
+        headers: the other headers of the request.
+    """
     import time
 
     from thawd.gateway.sigv4 import SignedRequest, sign
@@ -101,12 +109,15 @@ def _must_be_signed(name: str) -> bool:
 
 
 def address(settings: Settings) -> tuple[str, int]:
-    """Address of the server: the one that the running server wrote to its data folder, else the configured one."""
+    """Return host and port of the running server, which it wrote to its data folder; without them, the configured ones.
+
+    The two differ if an option such as ``--port`` overrides the configuration.
+    """
     return address_in(settings.server.data) or (settings.server.host, settings.server.port)
 
 
 def message_of(body: bytes) -> str:
-    """Error message in the body of an answer."""
+    """Return the error message in the body of an answer; the whole body if it contains none."""
     try:
         return str(json.loads(body)["Message"])
     except (ValueError, KeyError, TypeError):

@@ -26,7 +26,7 @@ _PATH = click.Path(path_type=Path)
 
 
 class CostOptions:
-    """The options of ``thawd cost``, with their types."""
+    """The values of the options of ``thawd cost``, as attributes with types."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.function: str | None = options["function"]
@@ -64,8 +64,8 @@ class CostOptions:
     "sizes",
     multiple=True,
     metavar="MB:MS[:INIT[:RESTORE]]",
-    help="Use these figures instead of a measurement: memory in MB, then duration, init time and billed restore time "
-    "in ms. May be repeated, for several memory sizes.",
+    help="Use these figures: memory in MB, then the durations of an invocation, of init, and the billed duration of a "
+    "restore, in ms. May be repeated, for several memory sizes.",
 )
 @click.option(
     "--report", metavar="FILE", help="Use the REPORT lines in this log of thawd or Lambda; - reads standard input."
@@ -87,7 +87,8 @@ class CostOptions:
 @click.option(
     "--starts",
     type=Finite(0, 100),
-    help="Percentage of invocations that wait until an environment has started. Default: as measured.",
+    help="Percentage of invocations that wait for the start of an environment. Default: as measured, but 0 for the "
+    "figures of --size, for which nothing was measured.",
 )
 @click.option(
     "--storage",
@@ -101,20 +102,21 @@ class CostOptions:
     "--provisioned",
     type=click.IntRange(0, 10_000),
     default=0,
-    help="Compare with this many environments that are kept initialised (provisioned concurrency).",
+    help="Also show the price of this many environments that are kept initialised (provisioned concurrency).",
 )
-@click.option("--free-tier", is_flag=True, help="Subtract the account's monthly free tier.")
-@click.option("--server", type=Finite(0, 1e9), help="Compare with a server at this monthly price.")
+@click.option("--free-tier", is_flag=True, help="Subtract the whole monthly free tier of an AWS account.")
+@click.option("--server", type=Finite(0, 1e9), help="Compare with a server that has this monthly price.")
 @click.option(
     "--arrivals",
     metavar="FILE",
-    help="Simulate keep-warm policies with the arrival times in FILE, one on each line, in seconds or ISO 8601; "
-    '"log" stands for the times in the log of FUNCTION.',
+    help="Simulate policies for keeping environments warm, with requests at the times in FILE: one on each line, in "
+    'seconds or ISO 8601. "log" stands for the times in the log of FUNCTION.',
 )
 @click.option(
     "--pattern",
-    help="Simulate keep-warm policies with generated arrival times: every=S (one every S seconds), poisson=N (N an "
-    "hour at random), office=N (the same, Monday to Friday from 9 to 17 UTC), bursts=NxS (N together every S seconds).",
+    help="Simulate policies for keeping environments warm, with requests at generated times: every=S (one every S "
+    "seconds), poisson=N (N an hour on average, at random), office=N (the same, but only Monday to Friday from 9 to 17 "
+    "UTC), bursts=NxS (N within one second, every S seconds).",
 )
 @click.option(
     "--hours",
@@ -127,8 +129,8 @@ class CostOptions:
     "--keep-alive",
     "keep_alive_s",
     type=Finite(0, 86_400),
-    help="With --arrivals or --pattern: for how long the simulation keeps an idle environment, in seconds. Default: "
-    "idle_timeout_s of FUNCTION, or 300 without a declared FUNCTION.",
+    help="With --arrivals or --pattern: how long an idle environment is kept in the simulation, in seconds. Default: "
+    "idle_timeout_s of FUNCTION; 300 if FUNCTION is not given, or not in the configuration.",
 )
 @click.option("--prices", type=_PATH, help="Price file to use instead of the included one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -136,11 +138,12 @@ class CostOptions:
 def cost(**arguments: Any) -> None:
     """Estimate what FUNCTION would cost on AWS Lambda.
 
-    The estimate uses durations, including init and restore, from FUNCTION's log, from --report, from --bench or from
-    --size. Durations are valid for the machine on which they were measured. The output shows from how many invocations
-    a month on a provisioned environment, and with --server a server, costs less. With --provisioned, it also shows the
-    price of that many provisioned environments. With --arrivals or --pattern, it compares policies for keeping
-    environments warm.
+    The estimate uses durations of invocations, of init and of restores, from FUNCTION's log, --report, --bench or
+    --size. On Lambda's processors, durations differ from those measured on this machine. The output shows how many
+    invocations a month it takes until one provisioned environment costs less than environments on demand. With
+    --server, it also shows how many it takes until the server costs less. With --provisioned, it also shows the price
+    of that many provisioned environments. With --arrivals or --pattern, it compares policies for keeping environments
+    warm.
     """
     from thawd.cost.prices import CostError, load_prices
 
@@ -198,7 +201,7 @@ def _document(options: CostOptions, prices: Prices) -> dict[str, Any]:
 
 
 def _records(options: CostOptions, settings: Settings | None) -> list[Record]:
-    """Measured invocations from --report, else from --bench, else from the function's log."""
+    """Return the measured invocations from --report, else from --bench, else from the function's log."""
     from thawd.cost.measured import read_bench
     from thawd.cost.prices import CostError
     from thawd.cost.records import read_records
@@ -226,7 +229,7 @@ def _lines(name: str) -> list[str]:
 
 
 def _log_lines(settings: Settings, function: str) -> list[str]:
-    """The lines of the function's log that are still kept."""
+    """Return the lines of the function's log: the last million of those that rotation has kept."""
     from thawd.telemetry.logs.groups import DEFAULT_PREFIX, path_of_group
     from thawd.telemetry.logs.reader import LogReader
 
@@ -272,7 +275,8 @@ def _keep_warm_question(
         start_s=max(0.0, (first_ms or size.warm_ms) - size.warm_ms) / 1000,
         plan=plan,
         provisioned=options.provisioned,
-        # Simulate all of --hours, not only until the last arrival: a week of office hours ends with two empty days.
+        # All hours of --hours are simulated, not only those until the last arrival. Otherwise the two days without
+        # requests at the end of a week of office hours would be missing.
         span=None if options.pattern is None else (BEGIN_S, BEGIN_S + options.hours * 3600),
     )
 
@@ -298,9 +302,10 @@ def _shown(row: dict[str, Any], server_monthly: float | None) -> dict[str, str]:
     first = "not measured" if row["first_ms"] is None else f"{row['first_ms']:,.0f} ms"
     if row["per_million"] is None:
         first = "-"  # with provisioned concurrency no request waits for a start
-    # Starts that were not measured are priced like warm invocations, so the row shows a lower bound.
-    is_low = row["first_ms"] is None and row["start_share"] > 0
-    least, most = ("at least ", "at most ") if is_low else ("", "")
+    # If no start was measured, invocations that wait for a start are priced like warm ones. So prices are lower bounds,
+    # and the numbers of invocations at which an alternative becomes cheaper are upper bounds.
+    is_lower_bound = row["first_ms"] is None and row["start_share"] > 0
+    least, most = ("at least ", "at most ") if is_lower_bound else ("", "")
     shown = {
         "memory": f"{row['memory_mb']:,} MB",
         "processor": row["architecture"],

@@ -36,20 +36,22 @@ _ID = click.IntRange(1, (1 << 63) - 1)
 def dead() -> None:
     """List, redrive and remove dead letters.
 
-    A dead letter is an asynchronous event that failed on every attempt or became too old. It is kept with its payload
-    and error until it is redriven, removed, or older than server.dead_letter_retention_s.
+    A dead letter is an asynchronous event that failed on every attempt or became too old. To redrive it means to queue
+    its event again. A dead letter is kept, with payload and error, until it is redriven or removed, or is older than
+    server.dead_letter_retention_s.
     """
 
 
 @dead.command("list")
 @click.argument("function", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
-@click.option("-n", "--limit", type=click.IntRange(1), help="List at most this many.")
+@click.option("-n", "--limit", type=click.IntRange(1), help="List at most this many dead letters.")
 @config_option
 def list_(function: str | None, as_json: bool, limit: int | None, config_path: Path) -> None:
     """List dead letters of FUNCTION, or of all functions.
 
-    They are listed in the order in which their events were accepted, without the payloads.
+    They are listed in the order in which their events were accepted, without payloads; `thawd dead show` prints one
+    payload.
     """
     settings = load(config_path)
     count = 0
@@ -117,10 +119,10 @@ _all = click.option("--all", "everything", is_flag=True, help="Choose the dead l
 @_all
 @config_option
 def redrive(numbers: tuple[int, ...], function: str | None, everything: bool, config_path: Path) -> None:
-    """Queue dead letters again, as if they had just been accepted.
+    """Queue the events of dead letters again, as if they had just been accepted.
 
-    If the function ran and only its destination failed, the outcome is sent to the destination again and the function
-    does not run.
+    If the function ran, and only sending its outcome to a destination failed, thawd sends the outcome again, and the
+    function does not run.
     """
     document = _change("redrive", numbers, function, everything=everything, config_path=config_path)
     _report(document, "queued again")

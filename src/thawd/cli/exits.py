@@ -1,4 +1,4 @@
-"""How commands end: exit statuses, and for an expected error one line on standard error instead of a traceback."""
+"""Ends commands: with an exit status, and for an expected error with a line on standard error and no traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thawd.errors import ScarcityError, ThawdError
 
 EXIT_FAILED = 1
 EXIT_SCARCE = 71
-"""The machine has too few threads or too little memory for thawd. Source: sysexits.h, EX_OSERR."""
+"""Exit status: the machine cannot provide enough threads or memory. Source: sysexits.h, EX_OSERR."""
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -33,7 +33,7 @@ def fail(message: str) -> NoReturn:
 
 
 def fail_scarce(error: ScarcityError) -> NoReturn:
-    """End the command because the machine has too few threads or too little memory."""
+    """Print `error` and end the command with status 71: the machine cannot provide enough threads or memory."""
     warn(str(error))
     sys.exit(EXIT_SCARCE)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 def interruptible() -> Iterator[None]:
     """Inside the ``with`` block, Ctrl-C ends the process immediately, as the signal does by default.
 
-    Use it around imports. Python may swallow a KeyboardInterrupt that is raised during an import, and nothing has to
-    be cleaned up yet.
+    Use it around imports. If Ctrl-C raised a KeyboardInterrupt during an import, some imported code might catch it, and
+    the command would continue. Ending the process is safe at that point, because nothing has to be cleaned up yet.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:
@@ -24,6 +24,6 @@ def interruptible() -> Iterator[None]:
 
 
 def raise_on_interrupt() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again, even inside `interruptible`. An ignored signal stays ignored."""
+    """Let Ctrl-C raise KeyboardInterrupt again, even inside `interruptible`. If SIGINT is ignored, it stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,7 +13,7 @@ from thawd.cli.exits import fail
 from thawd.cli.options import config_option, examples, load
 
 EXIT_FUNCTION_ERROR = 3
-"""The function ran and failed. If the request never reached the function, the exit status is 1."""
+"""Exit status: the function ran and failed. It is 1 if the function could not be invoked."""
 
 
 @click.command(
@@ -33,7 +33,8 @@ EXIT_FUNCTION_ERROR = 3
 def invoke(function: str, payload: str, asynchronous: bool, tail: bool, config_path: Path) -> None:
     """Invoke FUNCTION and print its answer.
 
-    The running server invokes it. The exit status is 3 if the function failed, and 1 if it could not be invoked.
+    The running server invokes the function. The exit status is 3 if the function failed, and 1 if it could not be
+    invoked.
     """
     import base64
     from urllib.parse import quote

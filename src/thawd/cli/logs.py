@@ -31,9 +31,9 @@ _FOLLOW_S = 0.05
 def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) -> None:
     """Print the log of FUNCTION.
 
-    The log contains everything that the function printed, and the START, END and REPORT lines of each invocation. A
-    name with a slash is the name of a log group, which several functions may share (option log_group). The command
-    works whether the server runs or not.
+    The log contains everything that the function printed, and the START, END and REPORT lines of each invocation. If
+    FUNCTION contains a slash, it is the name of a log group, which several functions can share (option log_group). The
+    command works whether or not the server runs.
     """
     import time
 

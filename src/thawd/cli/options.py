@@ -1,6 +1,7 @@
 """Options that several commands share, checks of their values, and the examples below a command's help text.
 
-`load` reads the configuration. It imports `thawd.config` only when a command runs, so that help is instant.
+`load` reads the configuration. It imports `thawd.config` only when it is called, so that ``--help`` does not wait for
+that import.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ config_option = click.option(
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help text: example command lines with comments, printed unchanged."""
+    """Return the end of a command's help text: example command lines, which click prints without wrapping them."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
@@ -73,7 +74,7 @@ def check_page(path: Path | None) -> None:
 
 
 class Finite(click.FloatRange):
-    """A finite number within bounds. click's own range accepts ``nan`` and ``inf``."""
+    """Type of an option: a finite number within bounds. click's own `FloatRange` accepts ``nan`` and ``inf``, too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.ParamType`."""

@@ -19,7 +19,10 @@ from thawd.cli.table_export import cell
 
 @contextlib.contextmanager
 def sigpipe(disposition: signal.Handlers) -> Iterator[None]:
-    """Inside the ``with`` block, handle SIGPIPE, the signal after a write to a closed pipe, as `disposition` says."""
+    """Inside the ``with`` block, ignore SIGPIPE or let it end the process, as `disposition` says.
+
+    The kernel sends SIGPIPE to a process that writes to a pipe or connection which its reader has closed.
+    """
     before = signal.signal(signal.SIGPIPE, disposition)
     try:
         yield
@@ -28,7 +31,10 @@ def sigpipe(disposition: signal.Handlers) -> Iterator[None]:
 
 
 def discard_unwritable_output() -> None:
-    """Discard buffered output that a full disk or closed pipe refuses. Otherwise Python would report it at exit."""
+    """Discard buffered output that cannot be written because the disk is full or the pipe is closed.
+
+    Otherwise Python would try to write it again at exit, fail, and print a message about that.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -40,7 +46,12 @@ def discard_unwritable_output() -> None:
 
 
 def print_log_lines(lines: list[bytes], *, raw: bool) -> None:
-    """Print lines of a log unchanged, including escape sequences for colours that functions wrote."""
+    """Print lines of a log. Escape sequences that functions wrote, for example for colours, are printed unchanged.
+
+    Args:
+        lines: lines of the log: time, log stream and message, separated by tabs.
+        raw: whether to print only the message.
+    """
     texts = (line.decode(errors="replace") for line in lines)
     shown = (text.split("\t", 2)[-1] if raw else text.replace("\t", " ", 2) for text in texts)
     sys.stdout.write("".join(f"{text}\n" for text in shown))
@@ -56,20 +67,20 @@ def print_text(rows: list[dict[str, Any]], *, key_name: str) -> None:
 
 
 def _cells(rows: list[dict[str, Any]], *, key_name: str) -> list[list[str]]:
-    """The header and the rows, each with a cell for every column that any row has."""
+    """Return the names of the columns, then a list of cells for each row. A cell without a value is empty."""
     columns = list(dict.fromkeys([key_name, *(name for row in rows for name in row)]))
     return [columns, *([cell(row.get(name)) for name in columns] for row in rows)]
 
 
 def _on_one_line(text: str) -> str:
-    """`text` with line breaks and other unprintable characters escaped as `repr` escapes them."""
+    """Return `text` with line breaks and other unprintable characters escaped as in a literal of Python."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() and c != "\\" else repr(c)[1:-1] for c in text)
 
 
 def age(seconds: float) -> str:
-    """Format an age in the largest unit that it contains at least twice, for example ``3 h``."""
+    """Format an age in days, hours, minutes or seconds: the largest unit that it contains twice, such as ``3 h``."""
     for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"

@@ -45,11 +45,12 @@ class _Program(click.Group):
     """The outermost group of commands. For an expected error, it prints one line instead of a traceback."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        # When the reader of a pipe exits (`| head`), SIGPIPE must end thawd, as it ends cat and grep. Python's default
-        # is to ignore it.
+        # When the reader of a pipe exits (`| head`), SIGPIPE must end thawd, as it ends cat and grep. Python ignores
+        # SIGPIPE by default, so that thawd would report an error instead.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):  # some terminals cannot show every character of a name
+            # With some locales, a name contains characters that cannot be written. They are escaped.
+            if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         return super().main(*args, **kwargs)
 

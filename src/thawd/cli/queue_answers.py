@@ -1,6 +1,7 @@
-"""Gets the data for ``thawd queue`` and ``thawd dead`` from the running server, or if none runs from the state file.
+"""Carries out the requests of ``thawd queue`` and ``thawd dead``: through the running server, else in the state file.
 
-The state file is the SQLite database ``thawd.db`` in the data folder. A server keeps the data folder locked.
+The state file is the SQLite database ``thawd.db`` in the data folder. A running server keeps the data folder locked, so
+a command that gets the lock knows that no server runs.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
     from thawd.queue.operator_view import QueueDesk
 
 Question = Callable[["QueueDesk"], Awaitable[dict[str, Any]]]
-"""A call of a `QueueDesk` method. It returns the same document as the server's API."""
+"""A function that calls a method of a `QueueDesk` and returns its document. The server's API returns the same."""
 
 
 def ask(settings: Settings, path: str, body: bytes | None, question: Question) -> dict[str, Any]:
-    """Ask the running server. If none runs, lock the data folder and read the state file.
+    """Send a request to the running server. If no server runs, lock the data folder and use the state file instead.
 
     Args:
         settings: the configuration.
         path: path of the request to a server.
         body: body of the request, JSON; None: the request is a GET.
-        question: the same request, as a call of a `QueueDesk` that uses the state file.
+        question: does the same with a `QueueDesk` that uses the state file.
 
     Raises:
         ThawdError: the state file cannot be used, or the request names something that does not exist.
@@ -75,7 +76,8 @@ async def _from_file(settings: Settings, question: Question) -> dict[str, Any]:
             report=warn,
         )
         document = await question(QueueDesk(letters, upkeep, wake=lambda functions: None))
-        # Encode the document as the server does, with payloads as JSON inside it.
+        # The document contains payloads as encoded JSON. Encoding and parsing all of it makes them plain objects, as in
+        # an answer of the server.
         shown: dict[str, Any] = json.loads(msgspec.json.encode(document))
         return shown
     finally:

@@ -13,13 +13,17 @@ from thawd.errors import ThawdError
 
 @click.command(epilog=examples("thawd restore /backups/monday --replace"))
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--replace", is_flag=True, help="Rename existing files to names that end in .before-restore-TIME.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Replace existing files. The old files are kept, renamed to names that end in .before-restore-TIME.",
+)
 @config_option
 def restore(folder: Path, replace: bool, config_path: Path) -> None:
     """Restore the backup in FOLDER; the server must be stopped.
 
-    Files are restored to the paths that the configuration names. The whole backup is checked before anything is
-    changed. Events that were queued when the backup was made run again.
+    Files are restored to the paths that the configuration names. The command checks the whole backup before it changes
+    anything. Events that waited or ran when the backup was made are run again.
     """
     from thawd.server import backup as backups
 

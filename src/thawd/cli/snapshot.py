@@ -1,8 +1,8 @@
 """The commands ``thawd snapshot …``: list, inspect, verify, lint and remove snapshots.
 
-The commands work whether a server runs or not: a snapshot in use is locked, so it cannot be removed by mistake. This
-module formats the output; the snapshot store decides which snapshots may be removed. Large modules are imported inside
-the commands, so that help is instant.
+The commands work whether or not a server runs: a snapshot in use is locked, so that it cannot be removed by mistake.
+This module formats the output; the snapshot store decides which snapshots can be removed. Large modules are imported
+inside the commands, so that ``--help`` does not wait for their import.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Print one J
     cls=VerbGroup,
     epilog=examples(
         "thawd snapshot list",
-        "thawd snapshot inspect classify        # what takes the space",
-        "thawd snapshot lint classify           # what a thaw would break",
+        "thawd snapshot inspect classify        # which data makes it large",
+        "thawd snapshot lint classify           # which state a thaw would break",
         "thawd snapshot rm --unused",
     ),
 )
@@ -44,8 +44,8 @@ def group() -> None:
     """List, inspect, verify, lint and remove snapshots.
 
     A snapshot is named by its ID, by the first digits of its ID, or by FUNCTION or FUNCTION:VERSION if only one
-    snapshot matches. thawd removes snapshots automatically when they have not been used for long
-    (server.snapshots_max_age_s), or when all of them together are too large (server.snapshots_max_mb). Removing one by
+    snapshot matches. thawd removes a snapshot automatically if it has not been used for server.snapshots_max_age_s
+    seconds, and the least recently used ones if all together are larger than server.snapshots_max_mb. Removing one by
     hand is safe: the function is frozen again when it is next published.
     """
 
@@ -81,15 +81,15 @@ def list_(as_json: bool, config_path: Path) -> None:
 
 @group.command()
 @click.argument("which", metavar="ID|PATH")
-@click.option("--full", is_flag=True, help="Print every row of every table, not only the largest.")
+@click.option("--full", is_flag=True, help="Print all rows of long tables, not only ten, and all memory mappings.")
 @_json_option
 @config_option
 def inspect(which: str, full: bool, as_json: bool, config_path: Path) -> None:
     """Show the contents of a snapshot or an image file.
 
-    The output shows what takes the space, the mappings, threads and descriptors, and the machine on which the process
-    was frozen. An argument that contains a slash, or that names a file in the current folder, is the PATH of an image.
-    For a PATH, no configuration is needed.
+    The output shows which parts of the memory are the largest, the memory mappings, threads and file descriptors, and
+    the machine on which the process was frozen. An argument that contains a slash, or that names a file in the current
+    folder, is the PATH of an image. For a PATH, no configuration is needed.
     """
     from thawd.snapshot.inspect import reader as images
 
@@ -118,8 +118,9 @@ def inspect(which: str, full: bool, as_json: bool, config_path: Path) -> None:
 def verify(ids: tuple[str, ...], as_json: bool, config_path: Path) -> None:
     """Check that snapshots are undamaged.
 
-    Each snapshot ID (every snapshot if none is named) is read completely, compared with its SHA-256, and decoded. The
-    exit status is 1 if a snapshot is damaged, or cannot be used for another reason, which is printed.
+    Each snapshot ID (every snapshot if none is named) is read completely, compared with its SHA-256 checksum, and
+    decoded. If a snapshot is damaged, or cannot be used for another reason, the command prints the reason, and the exit
+    status is 1.
     """
     store = _store(load(config_path))
     snapshots = [store.resolve(text) for text in dict.fromkeys(ids)] if ids else store.snapshots()
@@ -155,9 +156,9 @@ def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
     """Search functions for state that will be wrong after a thaw.
 
     Each FUNCTION (every function if none is named) is initialised in a process of its own, with its configured
-    interpreter, as for a snapshot. No server is needed. Lint finds seeded random generators, connections, threads,
-    credentials and times captured at import, and more; docs/reference/snapshot-lint.md explains every rule. The exit
-    status is 1 if there is a warning.
+    interpreter, as for a snapshot. No server is needed. The command then searches that process for seeded random
+    generators, connections, threads, credentials and times that init stored, and more;
+    docs/reference/snapshot-lint.md explains every rule. The exit status is 1 if there is a warning.
     """
     import asyncio
 
@@ -207,7 +208,7 @@ def _counted(found: list[Finding]) -> str:
 
 @group.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--unused", is_flag=True, help="Remove all snapshots not in use, and files of unfinished ones.")
+@click.option("--unused", is_flag=True, help="Remove all snapshots that are not in use, and files of unfinished ones.")
 @click.option(
     "--all",
     "everything",
@@ -242,7 +243,8 @@ def rm(ids: tuple[str, ...], unused: bool, everything: bool, config_path: Path) 
         if not doomed:
             click.echo(f"nothing to remove in {store.folder}")
     bases = {snapshot.base for snapshot in doomed}
-    for snapshot in sorted(doomed, key=lambda snapshot: snapshot.sha256 in bases):  # bases last
+    # A base can be removed only after the snapshots that refer to it, so bases come last.
+    for snapshot in sorted(doomed, key=lambda snapshot: snapshot.sha256 in bases):
         try:
             store.remove(snapshot)
             click.echo(f"removed {snapshot.id} ({snapshot.name}), {_mib(snapshot.stored_bytes)}")
@@ -279,7 +281,7 @@ def _named(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _document(snapshot: Snapshot) -> dict[str, Any]:
-    """Everything known about a snapshot, as a JSON document."""
+    """Return everything known about a snapshot, as a JSON document."""
     document = {
         **_named(snapshot),
         "path": str(snapshot.path),
@@ -309,7 +311,7 @@ def _document(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _row(snapshot: Snapshot) -> dict[str, Any]:
-    """A row of the list."""
+    """Return the snapshot's row in the table of `thawd snapshot list`."""
     sidecar = snapshot.sidecar
     return {
         "id": snapshot.id,
@@ -333,7 +335,7 @@ def _state(snapshot: Snapshot) -> str:
 
 
 def _print_origin(snapshot: Snapshot) -> None:
-    """Print the origin of a snapshot, above its contents."""
+    """Print when, by which software and from which function a snapshot was taken."""
     click.echo(f"{snapshot.name}, {snapshot.sha256}")
     if (sidecar := snapshot.sidecar) is not None:
         origin = sidecar.origin
@@ -371,5 +373,5 @@ def _utc(unix_s: float) -> str | None:
 def _moment(unix_s: float) -> datetime | None:
     try:
         return datetime.fromtimestamp(unix_s, UTC)
-    except (OverflowError, ValueError, OSError):  # a file time beyond the year 9999
+    except (OverflowError, ValueError, OSError):  # `datetime` cannot represent a file time after the year 9999
         return None

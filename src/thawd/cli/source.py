@@ -23,8 +23,9 @@ _PATH = "/_thawd/sources"
 def group() -> None:
     """List, pause and resume event sources.
 
-    Event sources are SQS queues, schedules and remote buckets. A queue is named FUNCTION/QUEUE, or by the UUID of its
-    event source mapping (in `thawd source list --json`), a schedule by its name, and a bucket bucket:NAME.
+    Event sources are SQS queues, schedules and remote buckets. The commands name a queue FUNCTION/QUEUE, a schedule by
+    its name, and a bucket bucket:NAME. The UUID of a queue's event source mapping, which `thawd source list --json`
+    prints, names the queue too.
     """
 
 
@@ -32,7 +33,10 @@ def group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
 def list_(as_json: bool, config_path: Path) -> None:
-    """List all sources with their state, their last result, and what is waiting or due next."""
+    """List all sources with state and last result.
+
+    The column "lag" shows how many messages wait in a queue, when a schedule runs next, or when a bucket was listed.
+    """
     document = fetch(load(config_path), _PATH)
     if as_json:
         click.echo(json.dumps(document["sources"], indent=2))

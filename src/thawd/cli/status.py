@@ -19,8 +19,8 @@ from thawd.cli.options import config_option, examples, load
 def status(as_json: bool, config_path: Path) -> None:
     """Show environments, starts and latencies by function.
 
-    The figures come from the running server. If environments of a function start more slowly than they could, the
-    reason is shown.
+    The figures come from the running server. If environments of a function could start faster, by a thaw or a fork, the
+    output shows why they do not.
     """
     answered = fetch(load(config_path), "/_thawd/status")
     if as_json:
@@ -66,7 +66,7 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _obstacles(entry: dict[str, Any]) -> str:
-    """Why environments do not start faster: each reason once, with the kinds of start that it prevents."""
+    """Return the reasons why environments do not start faster, each with the kinds of start that it prevents."""
     prevented: dict[str, list[str]] = {}
     for obstacle in entry.get("start_reasons", ()):  # a server of an older release does not send this field
         prevented.setdefault(obstacle["reason"], []).append(f"not {_PARTICIPLES[obstacle['start']]}")

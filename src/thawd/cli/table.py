@@ -28,14 +28,17 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="JSON, one object a line, UTF-8.")
-@click.option("--csv", "as_csv", is_flag=True, help="CSV, UTF-8, with a header line.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON in UTF-8, one object on each line.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV in UTF-8, with a header line.")
 @click.option("--format", "chosen", type=click.Choice(FORMATS), help="Output format; parquet needs --output.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write to this file. It gets its name when it is complete."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write to this file. An existing file is replaced when the new one is complete.",
 )
-@click.option("--key", help="Only the item with this key.")
-@click.option("-n", "--limit", type=click.IntRange(1), help="Largest number of items.")
+@click.option("--key", help="Print only the item with this key.")
+@click.option("-n", "--limit", type=click.IntRange(1), help="Print at most this many items.")
 @config_option
 def table(  # noqa: PLR0913, PLR0917 - an option each
     name: str,
@@ -50,11 +53,12 @@ def table(  # noqa: PLR0913, PLR0917 - an option each
     """Print or export the items of the table NAME.
 
     Items are sorted by key. The key comes first: as the field `_key` in JSON and Parquet, otherwise as the column
-    `key`. A field of the item with the same name gets an underscore: `_key` becomes `_key_` (and `_key_` becomes
-    `_key__`), `key` becomes `key_`.
+    `key`. If an item has a field with that name, an underscore is added to the field's name: `_key` becomes `_key_`
+    (and `_key_` becomes `_key__`), `key` becomes `key_`.
 
-    Without a format, line breaks and control characters are escaped; JSON and CSV keep them. A Parquet column is bool,
-    int64, double or string if all its values have that type; otherwise it contains JSON as text.
+    Without a format, the items are printed as columns, with line breaks and control characters escaped; JSON and CSV
+    contain them unescaped or as the format prescribes. A Parquet column is bool, int64, double or string if all its
+    values have that type; otherwise it contains JSON as text.
 
     The command works whether the server runs or not.
     """
@@ -83,10 +87,12 @@ def table(  # noqa: PLR0913, PLR0917 - an option each
 
 
 def _row(key: str, item: bytes, *, key_name: str) -> dict[str, Any]:
-    """An item as a row: the key in the field `key_name`, then the fields. A field with that name gets an underscore.
+    """Return an item as a row: its key in the field `key_name`, then its fields.
+
+    An underscore is added to the name of a field that is `key_name`, with or without underscores at its end.
 
     Raises:
-        StoreError: the item is not a JSON object, because another program wrote it.
+        StoreError: the item is not a JSON object. thawd stores only such items, so another program wrote this one.
     """
     try:
         fields = json.loads(item)
@@ -97,14 +103,17 @@ def _row(key: str, item: bytes, *, key_name: str) -> dict[str, Any]:
     return {key_name: key, **{f"{n}_" if n.rstrip("_") == key_name else n: value for n, value in fields.items()}}
 
 
-def _found(of: Table, key: str | None) -> Iterator[tuple[str, bytes]]:
-    """Keys and items of a table. A table is created with its first item; before that, a note says that it is empty."""
+def _found(table: Table, key: str | None) -> Iterator[tuple[str, bytes]]:
+    """Yield the keys and items of a table, or only the item with `key`.
+
+    The table's file or database table is created with the first item. If it does not exist yet, a note says so.
+    """
     from thawd.stores.tables.access import read_item, read_table
 
     try:
         if key is None:
-            yield from read_table(of)
-        elif (item := read_item(of, key)) is not None:
+            yield from read_table(table)
+        elif (item := read_item(table, key)) is not None:
             yield key, item
     except NothingStored as none:
         click.echo(f"note: no items yet: {none}", err=True)

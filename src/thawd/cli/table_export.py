@@ -1,7 +1,7 @@
-"""Exports a table's items as JSON lines, CSV or Parquet into a file. The file appears only when it is complete.
+"""Exports a table's items as JSON lines, CSV or Parquet into a file. The file gets its name only when it is complete.
 
-Memory use does not grow with the size of the table. CSV and Parquet need the names of all columns before the first
-row, so the rows are first written to a temporary file and read back from it. The table itself is read only once.
+Memory use does not grow with the number of items. CSV and Parquet need the names of all columns before the first row,
+so the rows are first written to a temporary file and read back from there. The table itself is read only once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 4 << 20
-# Up to this value a double represents every whole number exactly.
+# A double-precision floating-point number represents every whole number up to this value exactly.
 _MOST_EXACT = 1 << 53
 
 
@@ -39,8 +39,8 @@ def export(rows: Iterable[Row], output: Path, *, kind: str, key_name: str) -> in
         key_name: name of the field that every row has.
 
     Raises:
-        StoreError: the library that writes Parquet is not installed, or `output` is not a regular file.
-        OSError: the file cannot be written; an existing file is unchanged.
+        StoreError: the library that writes Parquet is not installed, or `output` exists and is not a regular file.
+        OSError: the file cannot be written; a file that existed is unchanged.
     """
     if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
         raise StoreError("Parquet needs pyarrow, which is not installed; install it with: pip install 'thawd[parquet]'")
@@ -59,7 +59,7 @@ def export(rows: Iterable[Row], output: Path, *, kind: str, key_name: str) -> in
 
 
 def write_json_lines(rows: Iterable[Row], write: Callable[[bytes], object]) -> int:
-    """Write one JSON object a line, UTF-8, and return their number."""
+    """Write each row as a JSON object on a line, in UTF-8, and return the number of rows."""
     count = 0
     for row in rows:
         # A lone surrogate is not valid Unicode, so it is written as JSON's escape for it.
@@ -73,8 +73,8 @@ def write_csv(spool: Spool, write: Callable[[bytes], object]) -> None:
     import csv
 
     line = io.StringIO()
-    # The writer quotes a field that contains a character of its line terminator. With "\n" alone it would not quote
-    # fields with \r, which readers would take for a line end; so it ends lines with "\r\n", which is replaced below.
+    # csv's writer quotes a field if it contains a character of the line terminator. Readers take an unquoted \r for the
+    # end of a line, so the terminator must contain \r. It is replaced by "\n" below, after the fields were quoted.
     writer = csv.writer(line, lineterminator="\r\n")
     columns = list(spool.columns)
     for cells in _cells(columns, spool):
@@ -85,7 +85,7 @@ def write_csv(spool: Spool, write: Callable[[bytes], object]) -> None:
 
 
 def cell(value: Any) -> str:
-    """Text of a cell: text unchanged, other values as JSON, None as nothing."""
+    """Return the text of a cell: a text unchanged, None as an empty text, any other value as JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -98,10 +98,10 @@ def _cells(columns: list[str], rows: Iterable[Row]) -> Iterator[list[str]]:
 
 
 class Spool:
-    """Rows in a temporary file, and their columns. Inside the ``with`` block, the rows can be read repeatedly.
+    """Writes rows to a temporary file, from which they can be read repeatedly inside the ``with`` block.
 
     Attributes:
-        columns: types of the values in each column, the key's column first.
+        columns: types of the values in each column, by its name, the key's column first.
         count: number of rows.
     """
 
@@ -132,7 +132,7 @@ class Spool:
         return (row for batch in self.batches() for row in batch)
 
     def batches(self) -> Iterator[list[Row]]:
-        """The rows in lists of a few thousand rows or a few megabytes."""
+        """Yield the rows in lists of about 10,000 rows or 4 MiB, whichever is less."""
         self._file.seek(0)
         batch: list[Row] = []
         size = 0
@@ -169,13 +169,13 @@ class ColumnTypes:
     @property
     def parquet(self) -> str:
         """The column's type in Parquet: ``bool``, ``int64``, ``double``, ``string``, or ``json`` for JSON as text."""
-        for name, held in (
-            ("string", {"text"}),  # also a column of nulls
+        for name, allowed in (
+            ("string", {"text"}),  # also for a column without any value but null
             ("bool", {"bool"}),
             ("int64", {"int", "long"}),
             ("double", {"int", "float"}),
         ):
-            if self._seen <= held:
+            if self._seen <= allowed:
                 return name
         return "json"
 
@@ -212,5 +212,5 @@ def _value(value: Any, kind: str) -> Any:
 
 
 def _unicode(text: str) -> str:
-    """`text` with escapes in place of lone surrogates, which are not valid Unicode."""
+    """Return `text` with escapes in place of lone surrogates, which are not valid Unicode."""
     return text.encode(errors="backslashreplace").decode()

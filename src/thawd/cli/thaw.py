@@ -1,4 +1,4 @@
-"""The command ``thawd thaw``: replace this process by one that was frozen."""
+"""The command ``thawd thaw``: replace the command's process by the frozen process of an image."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from thawd.cli.options import examples
 def thaw(image: Path, arguments: tuple[str, ...]) -> None:
     """Continue the process that was frozen into IMAGE.
 
-    The process froze itself with `thawd.snapshot.freeze`, and it continues after that call. It gets ARGUMENTS, and this
-    command's environment variables and standard streams. The exit status is that of the process, or 120 if the image
-    cannot be thawed here (another machine or user, a missing or changed file), or 121 if a stage of the thaw failed.
+    The process froze itself by calling `thawd.snapshot.freeze`, and it continues after that call. It gets ARGUMENTS,
+    and the environment variables and standard streams of this command. The exit status is that of the process; 120 if
+    the image cannot be thawed here (another machine or user, a missing or changed file); or 121 if a stage of the thaw
+    failed.
     """
     from thawd.snapshot import engine
 

@@ -30,7 +30,8 @@ _PATH = click.Path(path_type=Path)
     "--memory",
     "sizes_mb",
     metavar="MB,MB,…",
-    help="Sizes to try. Default: those of Lambda's usual sizes for which this machine has enough CPUs.",
+    help="Memory sizes to try, in MB. Default: 128, 256, 512, 1024, 1536, 1769 and 3008, without those for which this "
+    "machine has too few CPUs.",
 )
 @click.option(
     "-p",
@@ -45,14 +46,14 @@ _PATH = click.Path(path_type=Path)
     type=click.IntRange(1, 100_000),
     default=20,
     show_default=True,
-    help="Number of warm invocations at each size.",
+    help="Number of measured warm invocations at each size.",
 )
 @click.option(
     "--starts",
     type=click.IntRange(0, 1000),
     default=3,
     show_default=True,
-    help="Number of cold starts, and of starts from a snapshot, at each size; 0: no starts are measured.",
+    help="At each size, start this many environments cold, and as many from a snapshot; 0: measure no starts.",
 )
 @click.option(
     "--arch",
@@ -66,9 +67,14 @@ _PATH = click.Path(path_type=Path)
     type=Finite(0, 1),
     default=0.5,
     show_default=True,
-    help="For the balanced size: weight of cost against time. At 1 only cost counts, at 0 only time.",
+    help="How much the price counts for the balanced size, compared with time. 1: only the price; 0: only time.",
 )
-@click.option("--no-cpu-limits", "unlimited", is_flag=True, help="Where CPU limits do not work, measure without them.")
+@click.option(
+    "--no-cpu-limits",
+    "unlimited",
+    is_flag=True,
+    help="Measure even if this machine does not allow CPU limits. Small sizes are then faster than on Lambda.",
+)
 @click.option("--html", "html_path", type=_PATH, help="Write a page with a plot into this file.")
 @click.option("--prices", type=_PATH, help="Price file to use instead of the included one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -76,10 +82,11 @@ _PATH = click.Path(path_type=Path)
 def tune(**options: Any) -> None:
     """Find the best memory size for FUNCTION by running it.
 
-    FUNCTION runs at several memory sizes, and at each size in environments that are warm, that start cold, and that are
-    thawed from a snapshot. The result names the cheapest size, the fastest one and a balanced one. For each size a
-    private server is started, and its environments get the CPU share that Lambda allots to the memory. A running server
-    is not affected.
+    FUNCTION runs at several memory sizes. At each size, the command measures invocations in warm environments, in
+    environments that start cold, and in environments that are thawed from a snapshot. The result names the cheapest
+    size, the fastest size and a balanced size. The measurements run on a private server, a second server that the
+    command starts for each size. Its environments get the CPU share that Lambda allots to the memory. A server that
+    runs already is not used.
     """
     import msgspec
 
@@ -132,7 +139,7 @@ def _sizes(text: str | None) -> list[int]:
 
 
 def _event(text: str) -> bytes:
-    """The bytes of a payload. If they are not JSON, the command ends."""
+    """Return the event that an option ``--payload`` contains or names. If it is not JSON, the command ends."""
     try:
         event = Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
         json.loads(event)

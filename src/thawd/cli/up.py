@@ -38,19 +38,20 @@ from thawd.system import threads
 @click.option(
     "--ready-file",
     type=click.Path(path_type=Path),
-    help='For scripts: write {"url": …, "pid": …} into this file once the port answers. --ready-when can delay this '
-    "until all functions are published.",
+    help='For scripts: write {"url": …, "pid": …} into this file once the server answers requests. --ready-when can '
+    "delay this until all functions are published.",
 )
 @click.option(
     "--ready-when",
     type=click.Choice(["answering", "published"]),
     default="answering",
     show_default=True,
-    help="When to write the ready file: when the port answers (a request for a function that is not yet published "
-    "waits for that function), or when all functions have been published and event sources run.",
+    help="When to write the ready file. answering: when the server answers requests; a request for a function that is "
+    "not published yet waits for that function. published: when all functions have been published, or have failed, and "
+    "event sources run.",
 )
 @click.option("--aws", "local_aws", is_flag=True, help="Also serve S3, DynamoDB, SQS and others, emulated by moto.")
-@click.option("--aws-real", "real_aws", is_flag=True, help="Functions use AWS itself, with your credentials.")
+@click.option("--aws-real", "real_aws", is_flag=True, help="Let functions use AWS itself, with your credentials.")
 def up(  # noqa: PLR0913, PLR0917 - an option each
     config_path: Path,
     host: str | None,
@@ -64,9 +65,9 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
 ) -> None:
     """Serve everything in the configuration.
 
-    The server runs in the foreground. SIGINT (Ctrl-C) or SIGTERM stops it: invocations in flight may finish within
-    server.grace_s, and a second signal ends them immediately. On SIGHUP the server reads the configuration again and
-    publishes what has changed; changes of [server], [buckets] and [tables] need a restart.
+    The server runs in the foreground. SIGINT (Ctrl-C) or SIGTERM stops it: it waits for invocations in flight, for
+    server.grace_s seconds at most, and a second signal ends them immediately. On SIGHUP the server reads the
+    configuration again and publishes what has changed; changes of [server], [buckets] and [tables] need a restart.
     """
     with interruptible():
         try:
@@ -92,7 +93,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     if ready_file is not None:
         _check_ready_file(ready_file)
     status = 0
-    with sigpipe(signal.SIG_IGN):  # the server keeps running when the terminal or a client that it writes to closes
+    with sigpipe(signal.SIG_IGN):  # otherwise a write to a closed terminal or connection would end the server
         try:
             ready = None if ready_file is None else ReadyFile(ready_file, after_publication=ready_when == "published")
             serving.run(settings, environ=environ, watch=watch, ready=ready, aws=mode)
@@ -104,7 +105,9 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             discard_unwritable_output()
         if store_threads.are_left():
-            os._exit(status)  # Python would wait for threads of stores that wait for an endpoint that does not answer
+            # Python's own exit would wait for these threads. They wait for a database or object store that does not
+            # answer, so that could take minutes.
+            os._exit(status)
         if status:
             sys.exit(status)
 

@@ -1,10 +1,10 @@
 """Reads ``thawd.toml`` and the process's environment variables into frozen structs.
 
-This package defines the file's options, their defaults, and the messages about mistakes. The other parts of the
-platform get all options from these structs; none of them reads an option from ``os.environ``. Reading the configuration
-creates no folder and starts no process.
+Some environment variables, such as ``THAWD_PORT``, override an option of the file. This package defines all options,
+their default values, and the messages about mistakes. The rest of thawd gets the value of every option from the
+structs, not from the file or from these variables. Reading the configuration creates no folder and starts no process.
 
-Most callers need only `load`. The reference page of the options is made with `describe_options`.
+Most callers need only `load`. `describe_options` provides the contents of the reference page about the options.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def process_environment() -> Mapping[str, str]:
-    """Return a copy of this process's environment variables, for callers that start other programs."""
+    """Return a copy of this process's environment variables. Callers may change the copy."""
     return dict(os.environ)
 
 

@@ -1,7 +1,7 @@
-"""Checks that compare tables of ``thawd.toml``: names that must exist, numbers that must fit together.
+"""Checks that compare several tables of ``thawd.toml``: names that must exist, numbers that must fit together.
 
-Each mistake is reported once. If the name of a function is empty, the option is missing or wrong, which has already
-been reported. The name of a table in the file is accepted even if that table itself has mistakes.
+Each mistake is reported once. An empty name means that reading the file found no valid name and reported that, so these
+checks skip it. A name is accepted if the file declares it, even if the declaration itself has mistakes.
 """
 
 from __future__ import annotations
@@ -166,16 +166,17 @@ def _check_urls(settings: Settings, findings: Findings) -> None:
 def required_environments(settings: Settings) -> int:
     """Return the fewest environments that suffice for the reserved and provisioned concurrency of all functions.
 
-    If there are functions without reserved concurrency, they need at least one environment together.
+    Functions without reserved concurrency share environments. If there is such a function, the result contains at least
+    one environment for them.
     """
-    aside = shared_provisioned = has_shared = 0
+    set_aside = shared_provisioned = has_shared = 0
     for name, function in settings.functions.items():
         if function.reserved_concurrency is None:
             has_shared = 1
             shared_provisioned += settings.most_provisioned(name)
         else:
-            aside += max(function.reserved_concurrency, settings.most_provisioned(name))
-    return aside + max(has_shared, shared_provisioned)
+            set_aside += max(function.reserved_concurrency, settings.most_provisioned(name))
+    return set_aside + max(has_shared, shared_provisioned)
 
 
 def _check_budget(settings: Settings, findings: Findings) -> None:

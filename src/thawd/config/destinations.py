@@ -17,10 +17,10 @@ _OPTIONS = ("on_success", "on_failure", "dead_letter")
 
 
 def check_destinations(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
-    """Report all destinations that cannot work, as far as the file shows.
+    """Report the destinations for which the file alone shows that they cannot work.
 
-    Functions that were created with the Lambda API are not in the file. The ARN of a function may name one of them, so
-    it is not checked whether such a function exists.
+    Functions that were created with the Lambda API are not in the file. A destination that is the ARN of a function may
+    name one of them, so it is accepted even if the file does not declare that function.
     """
     checks = _Checks(settings, findings, document)
     for name, function in settings.functions.items():
@@ -34,8 +34,8 @@ def check_destinations(settings: Settings, findings: Findings, *, document: Mapp
 def _check_circles(settings: Settings, findings: Findings) -> None:
     """Report destinations in buckets with notifications that would invoke the same function again.
 
-    thawd cannot end such a loop when it runs: unlike an event that a function sends to another function, an object in a
-    bucket does not contain the chain of invocations that led to it.
+    A running server cannot detect such a loop. An event that a function sends to another function contains the chain of
+    invocations that led to it, but an object in a bucket does not.
     """
     for name, function in settings.functions.items():
         for option in ("on_success", "on_failure"):
@@ -69,16 +69,18 @@ def _invoked_by(settings: Settings, name: str, destination: Destination) -> Iter
         yield function_of(destination)[0]
     if destination.kind not in ("bucket", "s3"):
         return
-    begin, end = ("", ".json") if destination.kind == "bucket" else (f"aws/lambda/async/{name}/", "")
+    # Beginning and end that the keys of all outcomes in the bucket have. The rest of a key differs between outcomes, so
+    # a notification with a longer prefix or suffix applies to some of them at most.
+    key_begin, key_end = ("", ".json") if destination.kind == "bucket" else (f"aws/lambda/async/{name}/", "")
     notifications: tuple[Notification, ...] = ()
     if (bucket := settings.buckets.get(destination.name)) is not None:
         notifications = bucket.notify
     elif (remote := settings.remote_buckets.get(destination.name)) is not None:
-        notifications, begin = remote.notify, remote.prefix + begin
-    for one in notifications:
-        is_created = any(event.startswith("s3:ObjectCreated:") for event in one.events)
-        if is_created and begin.startswith(one.prefix) and end.endswith(one.suffix):
-            yield one.function
+        notifications, key_begin = remote.notify, remote.prefix + key_begin
+    for notification in notifications:
+        is_created = any(event.startswith("s3:ObjectCreated:") for event in notification.events)
+        if is_created and key_begin.startswith(notification.prefix) and key_end.endswith(notification.suffix):
+            yield notification.function
 
 
 class _Checks:
@@ -135,7 +137,7 @@ class _Checks:
             self._findings.add(path, found="a URL with a user name or password (not shown)", allowed=allowed)
         elif address.scheme == "http" and not self._plain_http and not is_loopback(address.hostname or ""):
             allowed = (
-                "https:// for other machines, or webhooks_plain_http = true in [server] if nobody can listen on the "
-                "network between them"
+                "https:// for other machines, or webhooks_plain_http = true in [server] if no one can read the "
+                "traffic on the network between the machines"
             )
             self._findings.add(path, found=f'"{destination}"', allowed=allowed)

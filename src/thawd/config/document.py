@@ -16,7 +16,7 @@ def read_document(path: Path) -> dict[str, object]:
     """Return the parsed contents of ``thawd.toml``.
 
     Raises:
-        ConfigurationError: the file cannot be read or is not TOML. It has one problem, which says where and why.
+        ConfigurationError: the file cannot be read or is not TOML. The error has one problem, which says where and why.
     """
     text = _read_text(path)
     try:
@@ -30,7 +30,8 @@ def read_document(path: Path) -> dict[str, object]:
 def _broken(message: str, text: str) -> str:
     position = _POSITION.search(message)
     if position is None:
-        # The mistake has no position if TOML allows the text but Python does not, as a number of thousands of digits.
+        # TOML allows some texts that Python cannot read, such as a number of thousands of digits. tomllib's message
+        # about such a text contains no position.
         return f"broken TOML: {message}"
     where = f"line {position[1]}, column {position[2]}" if position[1] else f"its end (line {text.count(chr(10)) + 1})"
     return f"broken TOML at {where}: {message[: position.start()]}"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from thawd.errors import Problem
 
 KeyPath = tuple[str | int, ...]
-"""Path of a value: keys of tables and positions in lists, from the top of the file."""
+"""The keys of tables and positions in lists that lead to a value, beginning at the top of the file."""
 
 ENVIRONMENT = "environment"
 """Shown instead of the file's name for a mistake in an environment variable."""
@@ -45,7 +45,7 @@ class Findings:
         return [problem for _, problem in sorted(self._found, key=lambda entry: entry[0])]
 
     def _place(self, path: KeyPath) -> int:
-        # A missing key is reported at the position of its table.
+        # A mistake at a key that the file does not have is sorted as if it were at the table that lacks the key.
         while path not in self._places:
             path = path[:-1]
         return self._places[path]
@@ -80,7 +80,7 @@ def one_of(name: str, names: Iterable[str], *, what: str) -> str:
     Args:
         name: the name in the file.
         names: the allowed names, in the order to show them in.
-        what: a plural noun for the names.
+        what: a plural noun for the names, such as "functions of this file".
     """
     choices = list(names)
     if not choices:

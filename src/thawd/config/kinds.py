@@ -1,7 +1,7 @@
 """Kinds of values: each combines a check of an option's value with a text that describes the allowed values.
 
 Users read the text in errors and in the documentation, so each kind makes the check and the text from the same numbers.
-This module knows neither the options, which `thawd.config.options` defines, nor the file.
+This module does not know which options exist (`thawd.config.options` defines them), and does not read the file.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Kind:
     Attributes:
         allowed: the allowed values in words; completes "allowed: ..." in an error.
         accepts: returns whether a value, as TOML parses it, is allowed.
-        textual: whether allowed values are texts. If not, an error says "the text ..." about a text; if so, it
-            says "the number ..." about a number.
+        textual: whether allowed values are texts. An error about a value of the wrong type names that type: "the text
+            ..." if `textual` is false, "the number ..." if it is true.
         secret: whether values must never be shown.
     """
 
@@ -44,7 +44,7 @@ class Kind:
     secret: bool = False
 
     def describe(self, value: object) -> str:
-        """Return a refused value, in words for the user."""
+        """Describe, in words for the user, a value that was refused."""
         if self.secret:
             return _type_words(value) + " (not shown)"
         if isinstance(value, str) and not self.textual:
@@ -83,7 +83,7 @@ def _type_words(value: object) -> str:
 
 
 def whole(low: int, high: int) -> Kind:
-    """Whole numbers from `low` to `high`. Booleans do not count as numbers."""
+    """Return the kind of whole numbers from `low` to `high`. Booleans do not count as numbers."""
     return Kind(
         f"a whole number from {low} to {high}",
         lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
@@ -91,7 +91,7 @@ def whole(low: int, high: int) -> Kind:
 
 
 def number(low: int, high: int) -> Kind:
-    """Numbers from `low` to `high`, with or without decimals. ``nan`` and ``inf`` are refused."""
+    """Return the kind of numbers from `low` to `high`, with or without decimals. ``nan`` and ``inf`` are refused."""
     return Kind(
         f"a number from {low} to {high}",
         lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high,
@@ -99,22 +99,25 @@ def number(low: int, high: int) -> Kind:
 
 
 def flag() -> Kind:
-    """``true`` or ``false``."""
+    """Return the kind of the values ``true`` and ``false``."""
     return Kind("true or false", lambda value: isinstance(value, bool))
 
 
 def table(allowed: str, *, secret: bool = False) -> Kind:
-    """TOML tables with any contents."""
+    """Return the kind of TOML tables with any contents."""
     return Kind(allowed, lambda value: isinstance(value, dict), secret=secret)
 
 
 def list_of(allowed: str, *, least: int = 0) -> Kind:
-    """Lists of at least `least` values of any kind."""
+    """Return the kind of lists of at least `least` values; the values can be of any kind."""
     return Kind(allowed, lambda value: isinstance(value, list) and len(value) >= least)
 
 
 def text(allowed: str, matches: Callable[[str], object] = lambda _: True, *, secret: bool = False) -> Kind:
-    """Texts that `matches` accepts. NUL is refused, because paths and environment variables cannot contain it."""
+    """Return the kind of texts that `matches` accepts.
+
+    Texts with a NUL character are refused, because paths and environment variables cannot contain it.
+    """
     return Kind(
         allowed,
         lambda value: isinstance(value, str) and "\0" not in value and bool(matches(value)),
@@ -124,27 +127,27 @@ def text(allowed: str, matches: Callable[[str], object] = lambda _: True, *, sec
 
 
 def pattern(allowed: str, regular_expression: str) -> Kind:
-    """Texts that `regular_expression` matches completely."""
+    """Return the kind of texts that `regular_expression` matches completely."""
     return text(allowed, re.compile(regular_expression).fullmatch)
 
 
 def choice(*texts: str) -> Kind:
-    """One of some fixed texts."""
+    """Return a kind that allows only the given texts."""
     return text(" or ".join(map(spell, texts)), lambda value: value in texts)
 
 
 def folder() -> Kind:
-    """Paths of folders."""
+    """Return the kind of paths of folders. `thawd.config.path_checks` checks what exists at them."""
     return text("a path of a folder", len)
 
 
 def file() -> Kind:
-    """Paths of files."""
+    """Return the kind of paths of files. `thawd.config.path_checks` checks what exists at them."""
     return text("a path of a file", len)
 
 
 def event() -> Kind:
-    """Events: a table, or the path of a JSON file."""
+    """Return the kind of events: a table that contains the event, or the path of a JSON file that contains it."""
     return Kind(
         "a table, or a path of a JSON file",
         lambda value: isinstance(value, dict) or (isinstance(value, str) and value != "" and "\0" not in value),
@@ -153,7 +156,7 @@ def event() -> Kind:
 
 
 def route() -> Kind:
-    """Targets of a route: the name of a function, or a table with further options."""
+    """Return the kind of targets of a route: the name of a function, or a table with further options."""
     return Kind(
         'the name of a function of this file, or a table such as { function = "classify", payload_format = "1.0" }',
         lambda value: isinstance(value, str | dict),
@@ -162,14 +165,14 @@ def route() -> Kind:
 
 
 def queue() -> Kind:
-    """SQS queues, by ARN or URL."""
+    """Return the kind of ARNs and URLs of SQS queues."""
     return text(
         'an ARN such as "arn:aws:sqs:eu-west-1:123456789012:orders", or the URL of an SQS queue', queue_names.parse
     )
 
 
 def time_zone() -> Kind:
-    """Time zones in this machine's IANA database."""
+    """Return the kind of names of time zones in this machine's IANA database."""
     return text('an IANA name such as "Europe/Berlin" or "UTC"', _is_time_zone)
 
 
@@ -182,7 +185,7 @@ def _is_time_zone(value: str) -> bool:
 
 
 def host() -> Kind:
-    """IP addresses and host names to listen on."""
+    """Return the kind of IP addresses and host names."""
     return text('an IP address or a host name, for example "127.0.0.1"', _is_host)
 
 
@@ -206,7 +209,10 @@ def is_loopback(address: str) -> bool:
 
 
 def handler() -> Kind:
-    """Handlers in Lambda's form. `thawd.config.cross_checks` checks the rules of each runtime."""
+    """Return the kind of handlers in Lambda's form.
+
+    `thawd.config.cross_checks` also checks what the function's runtime requires of a handler.
+    """
     allowed = 'a text "module.function" of at most 128 characters (dots or slashes within module)'
     return text(f'{allowed}, for example "classify.handler"', _HANDLER.fullmatch)
 
@@ -220,7 +226,7 @@ def is_python_handler(value: str) -> bool:
 
 
 def interpreter() -> Kind:
-    """Python interpreters: a version number, a command or a path."""
+    """Return the kind of Python interpreters: a version number, a command or a path."""
     oldest, newest = (".".join(map(str, version)) for version in (OLDEST_PYTHON, NEWEST_PYTHON))
     allowed = (
         f'a version from "{oldest}" to "{newest}" in quotes, a command, or the path of an interpreter or of a virtual '

@@ -34,9 +34,9 @@ def _check_data(settings: Settings, findings: Findings) -> None:
     data = settings.server.data
     _check_place(("server", "data"), data, findings, wanted="a folder")
     real = _real(data)
-    held = [name for name, function in settings.functions.items() if _real(function.code).is_relative_to(real)]
-    if held:
-        found = f"a folder that contains the code of {', '.join(held)}"
+    inside = [name for name, function in settings.functions.items() if _real(function.code).is_relative_to(real)]
+    if inside:
+        found = f"a folder that contains the code of {', '.join(inside)}"
         findings.add(("server", "data"), found=found, allowed="a folder without code in it")
 
 
@@ -101,5 +101,6 @@ def _real(path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError):
-        # There is a loop of links, or a folder that thawd may not enter. `_kind_of` reports it.
+        # The path contains a loop of symbolic links, or a folder that thawd has no permission to enter. `_kind_of`
+        # reports that to the user.
         return path.absolute()

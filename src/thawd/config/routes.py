@@ -1,4 +1,4 @@
-"""Route keys in API Gateway's form: parses them, and tells which of them match the same requests."""
+"""Parses route keys in API Gateway's form, such as ``GET /items/{id}``, and finds keys that match the same requests."""
 
 from __future__ import annotations
 
@@ -66,5 +66,8 @@ def _parameter_names(segment: str, *, is_last: bool) -> list[str]:
 
 
 def shape_of(method: str, segments: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a value that is equal for routes that match the same requests: it omits the names of parameters."""
+    """Return a route's method and path segments without the names of parameters.
+
+    Two routes match the same requests if their results are equal.
+    """
     return (method, *(_PARAMETER.sub(r"{\2}", segment) for segment in segments))

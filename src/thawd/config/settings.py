@@ -35,26 +35,33 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         port: TCP port to listen on, 0-65,535; 0: any free port.
         key: secret that callers must send; None: callers need no secret, and `host` must be a loopback address.
         grace_s: how long a stopping server waits for unfinished invocations, seconds, 0-3,600.
-        max_environments: most execution environments at the same time; None: 16 for each processor core.
+        max_environments: most execution environments at the same time; None: 16 for each processor core that the
+            server may use.
         spares: most spares at the same time, 0-10,000.
-        admission: ``cores``: run as many requests at the same time as the processor cores carry; ``all``: run every
-            request that finds an environment.
-        memory_mb: limit for the sum of all environments' memory limits, MiB; None: 80 % of the machine's memory.
-        max_waiting: limit of requests that wait for an environment of one function, 1-100,000.
+        admission: ``cores``: while the functions that run use all processor cores, further requests wait; ``all``: a
+            request waits only if it finds neither an environment nor room for one.
+        memory_mb: limit for the sum of all environments' memory limits, MiB; None: 80 % of the memory of the machine,
+            or of the server's cgroup if that has less.
+        max_waiting: most requests that wait for environments of one function, 1-100,000.
         queue_timeout_s: how long a synchronous request may wait for an environment, seconds, 0-900.
-        retry_wait_s: wait before the first retry of an asynchronous event, seconds; the second wait is twice as long.
-        max_queued: most asynchronous events that wait, 1-1,000,000,000; at the limit, no more are accepted.
+        retry_wait_s: wait before the first retry of an asynchronous event, seconds, 0-3,600; the second wait is twice
+            as long.
+        max_queued: most asynchronous events that are stored at the same time, 1-1,000,000,000. Events that run, or
+            whose outcome is not delivered yet, count too; dead letters do not. At the limit, no more are accepted.
         dead_letter_retention_s: how long a dead letter is kept, seconds, 60-315,360,000.
-        private_tmp: give each environment its own ``/tmp`` and read-only code, if the kernel allows that.
-        capabilities: let functions keep the capabilities of this process, such as root's.
-        user: user to which a server that root started switches; None: it continues as root.
-        cpu_limits: limit environments to the CPU share that corresponds to their memory, if there is a cgroup.
+        private_tmp: whether each environment has its own ``/tmp`` and read-only code, if the kernel allows that.
+        capabilities: whether functions keep the Linux capabilities of the server's process, such as root's.
+        user: a server that root starts continues as this user; None: it continues as root.
+        cpu_limits: whether environments are limited to the CPU share that corresponds to their memory, if the server
+            has a writable cgroup.
         log_max_mb: size at which a log file is rotated, MiB, 1-1,024.
         snapshots: ``auto``: thaw functions from snapshots if possible; ``off``: take and use no snapshots.
         bases: ``auto``: snapshots share a base where that is safe; ``off``: each snapshot is complete.
-        snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216; snapshots in use are kept even above this.
+        snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216. If they need more, the least recently used are
+            removed, but never those in use.
         snapshots_max_age_s: a snapshot that was not used for this long is removed, seconds, 0-31,536,000.
-        webhook_secret: secret with which requests to webhook destinations are signed; None: they are not signed.
+        webhook_secret: secret with which thawd signs requests to webhooks (destinations that are URLs); None: they are
+            not signed.
         webhooks_plain_http: whether webhooks on other machines may have ``http://`` URLs.
         names: further host names under which the server answers while it has no key.
         access_keys: secrets for signed requests, by access key id; empty: the Lambda API needs no signature, and
@@ -112,8 +119,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         sources: queues that functions read, by function name.
         schedules: schedules by name, in file order.
         provisioned_schedules: schedules of provisioned concurrency, in file order, by function name.
-        set_aside: further paths that are left out of every function's code; not an option of the file. A server for
-            a measurement, which has another data folder, sets aside the configured one.
+        set_aside: further paths that `not_code` returns; not an option of the file. A private server has a data folder
+            of its own, so it names the configured data folder here.
     """
 
     path: Path
@@ -137,10 +144,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return max([self.functions[name].provisioned_concurrency, *counts])
 
     def not_code(self) -> frozenset[Path]:
-        """Return paths that are left out of functions' code: the configuration, the data folder, buckets and tables.
+        """Return paths that are left out when code is copied: the configuration, the data folder, buckets and tables.
 
-        They may be inside a code folder. Files that a running server writes would be copied with the code, and would
-        count as changes of it. The configuration may contain the server's keys, which functions must not see.
+        They may be inside a function's code folder. Files there that a running server writes would otherwise count as
+        changes of the code, and the function would be published again and again. The configuration may contain the
+        server's keys, which functions must not see.
         """
         written = {self.path, self.server.data, *self.set_aside, *(bucket.path for bucket in self.buckets.values())}
         for file in (table.path for table in self.tables.values() if table.path is not None):

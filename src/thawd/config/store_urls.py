@@ -11,7 +11,8 @@ from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.resources import REGION, StoreUrl
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
-# These expressions are greedy on purpose: if a password contains an unencoded slash or @, no part of it may be shown.
+# These expressions are greedy on purpose, so that they match a whole password even if it contains an unencoded slash
+# or @. Otherwise messages would show a part of it.
 _PASSWORD = re.compile(r"(?<=://)([^:@/?#]*:)(.*)(@)", re.DOTALL)
 _PASSWORD_PARAMETER = re.compile(r"(?<=[?&])((?:ssl)?password=)([^&#]*)", re.IGNORECASE)
 _HIDDEN = "***"
@@ -21,7 +22,7 @@ _TABLE_SCHEMES = (*_POSTGRESQL, "dynamodb")
 _DYNAMODB_PARAMETERS = ("region", "endpoint", "profile")
 # Source: DynamoDB API reference, CreateTable: TableName.
 _DYNAMODB_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
-# PostgreSQL cuts longer names, so two names could become the same.
+# PostgreSQL shortens longer names, so that two different names could become the same.
 # Source: PostgreSQL documentation, "Identifiers and Key Words".
 _LONGEST_IDENTIFIER_BYTES = 63
 _BUCKET_PARAMETERS = {
@@ -41,7 +42,7 @@ def read_table_url(
         written: text of the option in the file.
         findings: collects the mistakes.
         path: key path of the option.
-        table: name of the table.
+        table: name of the table in the file; the URL may name another one.
         environ: environment variables that the text may name.
     """
     url = read_url(written, findings, path=path, schemes=_TABLE_SCHEMES, environ=environ)
@@ -66,7 +67,10 @@ def read_table_url(
 def read_bucket_url(
     written: str, findings: Findings, *, path: KeyPath, environ: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Return the fields of `thawd.resources.RemoteBucket` that are in its URL; None: a mistake has been reported."""
+    """Return those fields of `thawd.resources.RemoteBucket` that a bucket's URL contains.
+
+    None means that the URL has a mistake, which has been reported.
+    """
     url = read_url(written, findings, path=path, schemes=tuple(_BUCKET_PARAMETERS), environ=environ)
     if url is None:
         return None
@@ -86,12 +90,12 @@ def read_bucket_url(
         if parameters.get(name, "true") not in ("true", "false"):
             findings.add(path, found=f'{name}="{parameters[name]}"', allowed="true or false")
             return None
-    own = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") if url.scheme == "s3" else None
+    aws_region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") if url.scheme == "s3" else None
     return {
         "url": url,
         "bucket": parts.netloc,
         "prefix": f"{prefix}/" if prefix else "",
-        "region": parameters.get("region") or own or REGION,
+        "region": parameters.get("region") or aws_region or REGION,
         "parameters": parameters,
     }
 
@@ -145,16 +149,19 @@ def check_parameters(
 
 def _without_passwords(text: str) -> str:
     def hide(match: re.Match[str]) -> str:
-        held = match[2]
-        return (
-            match[1] + (held if _VARIABLE.fullmatch(held) else _HIDDEN) + (match[3] if len(match.groups()) > 2 else "")
-        )
+        password = match[2]
+        shown = password if _VARIABLE.fullmatch(password) else _HIDDEN  # `${NAME}` is not secret, only its value
+        return match[1] + shown + (match[3] if len(match.groups()) > 2 else "")
 
     return _PASSWORD_PARAMETER.sub(hide, _PASSWORD.sub(hide, text))
 
 
 def _secrets(text: str, written: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the secrets in a URL, which no message may show: percent-encoded and decoded, the longest first."""
+    """Return the texts in a URL that messages must not show: passwords, and values of environment variables.
+
+    Each is returned percent-encoded and decoded, the longest first, so that replacing a short one cannot spoil a longer
+    one that contains it.
+    """
     found = {match[2] for pattern in (_PASSWORD, _PASSWORD_PARAMETER) for match in pattern.finditer(text)}
     if not _VARIABLE.fullmatch(written):
         found |= {environ[name] for name in _VARIABLE.findall(written)}

@@ -1,4 +1,4 @@
-"""Aliases: names for versions, with weights.
+"""Aliases: names for versions. An alias for two versions divides the invocations between them by weight.
 
 Source: AWS Lambda API reference, the operations that the docstrings name.
 """

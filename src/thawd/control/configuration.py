@@ -26,8 +26,9 @@ MAX_TIMEOUT_S = 900
 MAX_EPHEMERAL_MB = 10_240
 MAX_LAYERS = 5
 MAX_LOG_GROUP = 200
-"""Longest name of a log group, characters. AWS allows 512; thawd names a file after it, and so allows fewer."""
-# Parameters that are stored for the API to show. EphemeralStorage, LoggingConfig and DeadLetterConfig also take effect.
+"""Longest name of a log group, characters. AWS allows 512; thawd names a file after the log group and allows fewer."""
+# Parameters that are stored so that the API can show them. Of these, only EphemeralStorage, LoggingConfig and
+# DeadLetterConfig have an effect.
 _SHOWN = (
     "Description",
     "Role",
@@ -57,10 +58,10 @@ def refuse_unsupported(parameters: Mapping[str, Any]) -> None:
         )
     if parameters.get("Architectures") not in (None, ["x86_64"], ["arm64"]):
         raise InvalidParameterValueException("Architectures must have exactly one value, x86_64 or arm64")
-    for name, what in (("MemorySize", MAX_MEMORY_MB), ("Timeout", MAX_TIMEOUT_S)):
-        if parameters.get(name, 0) > what:
+    for name, maximum in (("MemorySize", MAX_MEMORY_MB), ("Timeout", MAX_TIMEOUT_S)):
+        if parameters.get(name, 0) > maximum:
             raise InvalidParameterValueException(
-                f"'{name}' value failed to satisfy constraint: Member must have value less than or equal to {what}"
+                f"'{name}' value failed to satisfy constraint: Member must have value less than or equal to {maximum}"
             )
     if parameters.get("EphemeralStorage", {}).get("Size", 0) > MAX_EPHEMERAL_MB:
         raise InvalidParameterValueException(
@@ -70,7 +71,7 @@ def refuse_unsupported(parameters: Mapping[str, Any]) -> None:
 
 
 def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: FindLayer) -> VersionRecord:
-    """Check `parameters` and apply them to `record`; settings that they do not name stay unchanged.
+    """Check `parameters` and return `record` with them; settings that `parameters` does not name stay unchanged.
 
     Raises:
         InvalidParameterValueException: a parameter is not valid (400).
@@ -110,7 +111,7 @@ def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: Find
 
 
 def new_function(name: str, parameters: Mapping[str, Any], code: Any) -> Function:
-    """A new function with AWS's defaults, to which `apply` adds the parameters of CreateFunction.
+    """Return a new function with AWS's defaults. `apply` then adds the other parameters of CreateFunction.
 
     Raises:
         InvalidParameterValueException: runtime or handler is missing (400).

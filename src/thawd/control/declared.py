@@ -1,7 +1,7 @@
-"""The functions that thawd.toml declares: publishes those that have changed, and keeps the records that the API shows.
+"""Publishes the functions that thawd.toml declares, and keeps the records of these functions that the API shows.
 
-They can have versions, aliases and tags like any other function. Settings that the file declares can be changed only
-in the file.
+The functions can have versions, aliases and tags like any other function. Settings that thawd.toml declares can be
+changed only in that file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,11 @@ class DeclaredFunctions:
         self._retries = False
 
     def declare(self, functions: Mapping[str, Function]) -> None:
-        """Replace the functions declared in thawd.toml."""
+        """Make `functions` the functions that thawd.toml declares.
+
+        A function that is no longer declared loses its ``$LATEST``, but its published versions are kept. If a function
+        of the same name was made through the API, that one serves instead.
+        """
         self._functions = functions
         for name, family in list(self._registry.families.items()):
             if family.declared and name not in functions:
@@ -106,9 +110,10 @@ class DeclaredFunctions:
     def begin(self, *, retry: bool = False) -> None:
         """Begin to publish the declared functions that have changed, as many at a time as there are cores.
 
-        Functions that do not serve yet, or whose declaration has changed, come first. A request for a function that
-        waits takes it to the front. Each function is published as it is declared when its turn comes. An error in
-        publishing one function is reported and does not affect the others.
+        Functions that do not serve yet, or whose declaration has changed, come first. If a request arrives for a
+        function that waits to be published, this function does not wait for its turn. A declaration that changes while
+        its function waits is used in its newest form. If a function cannot be published, that is reported and does not
+        affect the others.
 
         Args:
             retry: whether to publish again unchanged functions whose init or priming event failed last time.
@@ -123,7 +128,7 @@ class DeclaredFunctions:
 
     @property
     def is_publishing(self) -> bool:
-        """Whether declared functions are being published, or wait for that."""
+        """Whether declared functions are being published, or wait to be published."""
         return not self._line.is_empty
 
     def stop(self) -> None:
@@ -131,7 +136,7 @@ class DeclaredFunctions:
         self._line.stop()
 
     def request(self, name: str) -> None:
-        """A request waits for the function `name`: publish it before the other functions."""
+        """Publish the function `name` without waiting for its turn, because a request needs it."""
         self._line.request(name)
 
     def _is_settled(self, name: str) -> bool:
@@ -150,11 +155,11 @@ class DeclaredFunctions:
             self._complain(f"thawd: the API may show {name} in an old state: {unexpected(error)}")
 
     def _begin(self, version: Version) -> bool:
-        """Record that a version is being published; False when its function is no longer declared."""
+        """Record that a version is being published. Return False if its function is no longer declared."""
         record = self._record(version.function)
         if record is None:
             return False
-        if record.state.state == "Active":  # another version serves meanwhile
+        if record.state.state == "Active":  # another version serves in the meantime
             record.update = _UPDATING
         else:
             self._replace_record(version, state=_CREATING)
@@ -172,7 +177,7 @@ class DeclaredFunctions:
                 self._record_failure(function, outcome.reason, code="FunctionError")
         elif outcome.ending is Ending.SERVES and outcome.replaces:
             self._say(f"{name}: republished")
-        # As on Lambda, a function whose first init failed is Active: it exists, and its callers get the error.
+        # As on Lambda, a function whose first init failed is Active: it can be invoked, and callers get the init error.
         first_failed = outcome.ending is Ending.INIT_FAILED and not outcome.replaces
         if version is not None and (outcome.ending in (Ending.SERVES, Ending.RESTORED) or first_failed):
             self._replace_record(version, state=StateReason("Active"))
@@ -224,7 +229,7 @@ def _record(function: Function, *, version: Version | None, state: StateReason) 
 
 
 def _size_bytes(folder: Path) -> int:
-    """Sum of the sizes of the files in a package; files that cannot be read or vanish meanwhile are not counted."""
+    """Sum of the sizes of the files in a package. Files that cannot be read, or are deleted meanwhile, are left out."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:

@@ -2,7 +2,7 @@
 
 When a server starts, versions made through the API are only declared. Each is published when it is first invoked, or
 earlier if it is to have provisioned environments, so a server with a thousand versions starts as fast as one with none.
-`functions` publishes a new ``$LATEST``, and a new version that needs a snapshot, immediately.
+The module `functions` publishes a new ``$LATEST``, and a new version that needs a snapshot, immediately.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Provisioned:
     """Provisioned environments of one version.
 
     Attributes:
-        allocated: how many are ready.
-        failure: why no more are ready; None when nothing has failed.
+        allocated: number of provisioned environments that are ready.
+        failure: why no more of them are ready; None: nothing has failed.
     """
 
     allocated: int
@@ -56,8 +56,8 @@ class Deployments:
     Args:
         dispatcher: runs functions.
         publisher: publishes versions.
-        room: the limit on this machine's environments.
-        spawner: starts environments; it is asked here whether a version has a snapshot.
+        room: limits the number of environments on this machine.
+        spawner: starts environments, and knows whether a version has a snapshot.
         spawn_task: runs a coroutine in the background.
         complain: reports a problem to the operator.
 
@@ -156,11 +156,11 @@ class Deployments:
 
     def _override(self, family: Family) -> None:
         self._dispatcher.family(family.name).asynchronous = {
-            qualifier: _asynchronous(given) for qualifier, given in family.event_configs.items()
+            qualifier: _asynchronous(configuration) for qualifier, configuration in family.event_configs.items()
         }
 
     def _wanted(self, name: str, number: str) -> Callable[[], None]:
-        """A callback that publishes a version from its current record.
+        """Return a callback that publishes a version from its current record.
 
         The dispatcher calls it when the version is invoked and does not serve yet.
         """
@@ -225,13 +225,13 @@ class Deployments:
         )
         if outcome.ending is Ending.FAILED:
             raise DeployError(outcome.reason, "InternalError")
-        # As on Lambda, a function whose init fails serves: its callers get the error. But a published version that
-        # is to start from a snapshot fails, because no snapshot can be made.
+        # As on Lambda, a function whose init fails still serves: its callers get the init error. But publishing a
+        # numbered version that is to start from a snapshot fails, because no snapshot can be made of it.
         if outcome.ending is Ending.INIT_FAILED and function.snapshot and number != LATEST:
             raise DeployError(outcome.reason, "FunctionError")
 
     def entry(self, record: VersionRecord) -> VersionEntry | None:
-        """The dispatcher's entry for the version; None when the version was deleted."""
+        """The dispatcher's entry for the version; None: the version was deleted."""
         try:
             return self._dispatcher.entry(record.function.name, record.version)
         except ResourceNotFoundException:
@@ -245,7 +245,7 @@ class Deployments:
         return self._spawner.origin(entry.pool.version).frozen is not None
 
     def provision(self, family: Family, qualifier: str, count: int | None) -> None:
-        """Keep `count` environments of the version that a qualifier names initialised; None ends this."""
+        """Keep `count` environments of the version that `qualifier` names initialised; None: as many as declared."""
         for number in self._numbers(family, qualifier):
             self._dispatcher.provision(family.name, number, count)
 
@@ -266,27 +266,27 @@ class Deployments:
         return [qualifier] if alias is None else [alias.version]
 
     def most_at_once(self) -> int:
-        """The most environments that this machine runs at a time, over all functions."""
+        """The highest number of environments of all functions together that this machine runs at a time."""
         return self._room.max_environments
 
 
 def _effective(family: Family, record: VersionRecord) -> Function:
     """The `Function` of a version, with the settings that the function has for all its versions."""
-    given = family.event_configs.get(record.version, {})
+    configuration = family.event_configs.get(record.version, {})
     return msgspec.structs.replace(
         record.function,
         reserved_concurrency=record.function.reserved_concurrency if family.declared else family.reserved,
         dead_letter=dead_letter_of(record.shown),
-        **_asynchronous(given),
+        **_asynchronous(configuration),
     )
 
 
-def _asynchronous(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `Function` that an event invoke configuration sets."""
+def _asynchronous(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `Function` that an event invoke configuration of the API sets, with their values."""
     made: dict[str, Any] = {}
-    if given.get("MaximumRetryAttempts") is not None:
-        made["maximum_retry_attempts"] = given["MaximumRetryAttempts"]
-    if given.get("MaximumEventAgeInSeconds") is not None:
-        made["maximum_event_age_s"] = given["MaximumEventAgeInSeconds"]
+    if configuration.get("MaximumRetryAttempts") is not None:
+        made["maximum_retry_attempts"] = configuration["MaximumRetryAttempts"]
+    if configuration.get("MaximumEventAgeInSeconds") is not None:
+        made["maximum_event_age_s"] = configuration["MaximumEventAgeInSeconds"]
     fields = {"OnSuccess": "on_success", "OnFailure": "on_failure"}
-    return made | {fields[outcome]: destination for outcome, destination in destinations_of(given).items()}
+    return made | {fields[outcome]: destination for outcome, destination in destinations_of(configuration).items()}

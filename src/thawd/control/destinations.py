@@ -37,11 +37,11 @@ def check_destinations(
     Args:
         function: name of the function.
         configuration: its event invoke configuration.
-        exists: raises `ResourceNotFoundException` unless a function with a name and qualifier exists.
+        exists: called with a function's name and a qualifier; raises `ResourceNotFoundException` if there is none.
 
     Raises:
-        InvalidParameterValueException: a destination is of an unsupported kind (as FIFO queues and topics are, and S3
-            buckets for OnSuccess), is the function itself, or is a function that does not exist (400).
+        InvalidParameterValueException: a destination is the function itself, is a function that does not exist, or is
+            of an unsupported kind, for example a FIFO queue or topic, or an S3 bucket for OnSuccess (400).
     """
     arns = configured_arns(configuration)
     for outcome, arn in arns.items():

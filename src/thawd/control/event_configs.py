@@ -22,7 +22,7 @@ from thawd.resources import LATEST
 
 
 class EventConfigs:
-    """The operations on the configuration of asynchronous invocation."""
+    """The operations on the settings for asynchronous invocation."""
 
     def __init__(self, registry: Registry, deployments: Deployments) -> None:
         self._registry = registry

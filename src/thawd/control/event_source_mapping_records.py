@@ -1,4 +1,4 @@
-"""An event source mapping as the state file stores it, as the Lambda API shows it, and as pollers read it."""
+"""An event source mapping: how the state file stores it, and how the Lambda API shows it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
         source: ARN of the queue.
         function: name of the function.
         qualifier: version or alias; None: the function was named without one.
-        given: the settings, named as in the API.
+        given: the settings that were given, named as in the API.
         enabled: whether the queue should be read.
         modified: when the mapping was last changed, seconds since the epoch.
         url: URL of the queue, if thawd.toml names the queue by URL.
-        declared: whether thawd.toml declares the mapping; it is then not stored.
+        declared: whether thawd.toml declares the mapping. If so, the state file does not contain it.
         tags: keys and values.
     """
 
@@ -60,7 +60,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
 
     @property
     def maximum_concurrency(self) -> int | None:
-        """Most batches that run together; None: as many as the function may have environments."""
+        """Most batches that run together; None: as many as the function can have environments."""
         most = self.given.get("ScalingConfig", {}).get("MaximumConcurrency")
         return None if most is None else int(most)
 
@@ -97,11 +97,11 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
 
 
 def declared_mapping(function: str, source: SqsSource, *, arn: str, modified: float) -> SourceMapping:
-    """A mapping that thawd.toml declares; its UUID is computed from function and queue.
+    """A mapping that thawd.toml declares. Its UUID is computed from function and queue, so it is always the same.
 
     Args:
         function: name of the function.
-        source: as declared.
+        source: the queue and its settings, as declared.
         arn: ARN of the queue.
         modified: when the mapping was last changed, seconds since the epoch.
     """

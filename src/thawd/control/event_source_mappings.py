@@ -1,8 +1,8 @@
 """Event source mappings, made through the Lambda API or declared in thawd.toml: which queues invoke which functions.
 
-A change through the API is stored before it is answered. The pollers, which read the queues (`thawd.sources.sqs`),
-carry it out afterwards. Until they have done so the mapping is ``Creating``, ``Enabling``, ``Disabling``, ``Updating``
-or ``Deleting`` and accepts no other change.
+A change through the API is stored before its request is answered. The pollers, which read the queues
+(`thawd.sources.sqs`), carry the change out afterwards. Until they have done so, the state of the mapping is
+``Creating``, ``Enabling``, ``Disabling``, ``Updating`` or ``Deleting``, and other changes of it are refused.
 
 Source: AWS Lambda API reference, the operations that the docstrings name; developer guide, "Using Lambda with
 Amazon SQS".
@@ -47,7 +47,7 @@ _SETTINGS = (
     "MetricsConfig",
     "LoggingConfig",
 )
-# Parameters that AWS has for other kinds of sources. They are refused, since thawd reads SQS queues only.
+# Parameters that AWS has only for other kinds of sources. They are refused, because thawd reads only SQS queues.
 _OF_STREAMS = (
     "StartingPosition",
     "StartingPositionTimestamp",
@@ -65,7 +65,7 @@ _OF_STREAMS = (
     "DocumentDBEventSourceConfig",
     "ProvisionedPollerConfig",
 )
-# What AWS Lambda reads and thawd does not, by the service in a source's ARN, for the error.
+# Names, for the error message, of the sources that AWS Lambda reads and thawd does not, by the service in their ARN.
 _UNREAD = {
     "kinesis": "Kinesis streams",
     "dynamodb": "DynamoDB streams",
@@ -82,7 +82,7 @@ class Pollers(Protocol):
         """Apply a new or changed mapping, and call `Mappings.settled` once it is in effect."""
 
     def remove(self, uuid: str) -> None:
-        """Stop reading for a mapping, and call `Mappings.settled` once its last batch has ended."""
+        """Stop reading the queue of a mapping, and call `Mappings.settled` once its last batch has ended."""
 
     def last_result(self, uuid: str) -> str:
         """The outcome of the last batch, worded as ``LastProcessingResult``."""
@@ -134,7 +134,7 @@ class Mappings:
         self._deleted.pop(uuid, None)
 
     def declare(self, sources: Mapping[str, Iterable[SqsSource]], *, complain: Callable[[str], None]) -> None:
-        """Replace the mappings declared in thawd.toml; the pollers are notified of new and changed ones."""
+        """Replace the mappings declared in thawd.toml, and tell the pollers which are new, changed or removed."""
         before, self._declared = self._declared, {}
         for function, listed in sources.items():
             for source in listed:
@@ -145,7 +145,8 @@ class Mappings:
                 if twin is not None and not twin.declared:
                     complain(
                         f"thawd: the event source mapping {mapping.name} is declared in thawd.toml and was also made "
-                        f"through the API ({twin.uuid}); the latter is used. Delete it to use the one in thawd.toml"
+                        f"through the API ({twin.uuid}); the one made through the API is used. Delete that one to use "
+                        "the one in thawd.toml"
                     )
                     continue
                 mapping.enabled = mapping.enabled and mapping.name not in self._registry.paused
@@ -274,7 +275,7 @@ class Mappings:
         return mapping
 
     def _idle(self, uuid: str, what: str) -> SourceMapping:
-        """The mapping, after checking that no change of it is in progress.
+        """Return the mapping if no change of it is in progress.
 
         Raises:
             ResourceNotFoundException: there is no such mapping (404).
@@ -290,7 +291,7 @@ class Mappings:
         return name, qualifier
 
     def _twin(self, mapping: SourceMapping) -> SourceMapping | None:
-        """Another mapping of the same queue to the same function."""
+        """Return another mapping of the same queue to the same function and qualifier; None: there is none."""
         key = mapping.source, mapping.function, mapping.qualifier
         for other in self.all():
             if other.uuid != mapping.uuid and (other.source, other.function, other.qualifier) == key:

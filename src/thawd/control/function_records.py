@@ -1,6 +1,6 @@
 """The control plane's records of functions, as the state file stores them and as the Lambda API shows them.
 
-Fields that have a meaning on AWS only (a VPC, a KMS key) are stored and shown, and have no effect here.
+Fields that have a meaning only on AWS, such as a VPC or a KMS key, are stored and shown but have no effect in thawd.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class StateReason(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LayerUse(msgspec.Struct):
-    """A layer version that a function uses; it stays usable when the layer version is deleted.
+    """A layer version that a function uses. The function keeps it, even after the layer version is deleted.
 
     Attributes:
         arn: ARN of the layer version.
-        package: name of its package.
+        package: name under which the layer's unpacked files are stored.
         code_size: size of its zip file, bytes.
     """
 
@@ -74,13 +74,13 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
         package: name of the deployment package: a digest of its content.
         from_zip: whether the package was uploaded; else it is a copy of a folder that thawd.toml names.
         version: number, or ``$LATEST``.
-        shown: parameters that are stored for the API to show, by name. `Deployments` also reads DeadLetterConfig from
-            here; other parameters that take effect are in `function`, too.
+        shown: parameters that are stored so that the API can show them, by name. DeadLetterConfig also takes effect
+            from this field; the other parameters that have an effect are also in `function`.
         layers: layer versions, in order.
         snap_start: ``PublishedVersions`` or ``None``.
-        described: for a published version, the description that ``$LATEST`` had when it was published.
-        last_modified: see `now_text`.
-        revision: see `new_revision`.
+        described: for a published version, the description that ``$LATEST`` had at that time.
+        last_modified: time of the last change, in the format of `now_text`.
+        revision: revision id; each change sets a new one.
         state: state of the version.
         update: state of the version's last update.
     """
@@ -105,7 +105,7 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
         """The version as the API's ``FunctionConfiguration``.
 
         Args:
-            optimised: whether its environments are thawed from a snapshot.
+            optimised: whether the version's environments are thawed from a snapshot.
             qualifier: the qualifier at the end of the ARN; None: the ARN has none.
         """
         function = self.function
@@ -148,14 +148,14 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
 
 
 class Alias(msgspec.Struct, omit_defaults=True):
-    """A name for a version, or for two of them by weight.
+    """A name for a version, or for two versions that share the invocations by weight.
 
     Attributes:
         name: name of the alias.
         version: the version that it points to.
         description: free text.
-        weights: shares of other versions, 0 to 1.
-        revision: see `new_revision`.
+        weights: share of the invocations that goes to another version, 0 to 1, by version number.
+        revision: revision id; each change sets a new one.
     """
 
     name: str
@@ -186,8 +186,8 @@ class ResourcePolicy(msgspec.Struct, omit_defaults=True):
     """A resource-based policy.
 
     Attributes:
-        statements: IAM policy statements, in the order they were added.
-        revision: see `new_revision`.
+        statements: IAM policy statements, in the order in which they were added.
+        revision: revision id; each change sets a new one.
     """
 
     statements: list[dict[str, Any]] = []
@@ -195,7 +195,7 @@ class ResourcePolicy(msgspec.Struct, omit_defaults=True):
 
 
 class Family(msgspec.Struct, omit_defaults=True):
-    """A function with its versions, its aliases and the settings of its qualifiers. ``versions`` are stored separately.
+    """A function with its versions, its aliases and the settings of its qualifiers. Its versions are stored separately.
 
     Attributes:
         name: name of the function.
@@ -265,6 +265,6 @@ def decode(data: bytes, kind: type[T]) -> T:
     """Decode a stored record.
 
     Raises:
-        msgspec.MsgspecError: `data` is not such a record, or a newer release wrote it.
+        msgspec.MsgspecError: `data` is not a record of this kind, or a newer thawd wrote it with other fields.
     """
     return msgspec.json.decode(data, type=kind, dec_hook=_decode_path)

@@ -137,7 +137,7 @@ class Functions:
         return await self._store(family, record, parameters)
 
     async def _store(self, family: Family, record: VersionRecord, parameters: Parameters) -> dict[str, Any]:
-        """Store a new ``$LATEST`` and, with ``Publish``, the version published from it; either both or neither."""
+        """Store a new ``$LATEST`` and, with ``Publish``, the version published from it: both of them, or neither."""
         published = self._next_version(family, record, description=None) if parameters.get("Publish") else None
         await self._registry.save(family, *filter(None, (record, published)))
         family.versions[LATEST] = record
@@ -151,7 +151,7 @@ class Functions:
         return self.document(published, qualified=True)
 
     async def publish(self, parameters: Parameters) -> dict[str, Any]:
-        """PublishVersion: returns the last version if nothing has changed since."""
+        """PublishVersion: returns the last published version if nothing has changed since then."""
         name = self._named(parameters)
         family = self._registry.family(name)
         record = self._registry.record(name)
@@ -195,7 +195,7 @@ class Functions:
         self._in_background(self._settle(family, record))
 
     def resume(self) -> None:
-        """Publish versions again whose publication was interrupted when the previous server stopped; call it once."""
+        """Publish the versions whose publication was cut off when the previous server stopped. Call this only once."""
         for family in self._registry.families.values():
             for record in family.versions.values():
                 if not (family.declared and record.version == LATEST) and (
@@ -206,7 +206,7 @@ class Functions:
     async def _settle(self, family: Family, record: VersionRecord) -> None:
         """Publish the version if it is ``$LATEST`` or needs a snapshot; then store its state.
 
-        Any other version is stored as Active here, and published when it is first invoked.
+        Any other version is stored as Active at once, and is published when it is first invoked.
         """
         eager = record.version == LATEST or record.snap_start == SNAP_START_ON
         failed: StateReason | None = None
@@ -215,7 +215,7 @@ class Functions:
                 await self._deployments.publish(record)
         except DeployError as error:
             failed = StateReason("Failed", str(error), error.code)
-        except Exception as error:  # any error ends the Pending state
+        except Exception as error:  # without this, a bug would leave the version in the state Pending forever
             failed = StateReason("Failed", unexpected(error), "InternalError")
         if failed is None:
             await self._note(family, record, _ACTIVE, _SUCCESSFUL)
@@ -225,7 +225,7 @@ class Functions:
             await self._note(family, record, _ACTIVE, failed)
 
     async def _follow(self, record: VersionRecord, error: DeployError | None) -> None:
-        """Store a version's outcome: of a publication that an invocation caused, or of an init that now succeeded."""
+        """Store a version's state after an invocation has caused its publication, or after its init has succeeded."""
         family = self._registry.families.get(record.function.name)
         state = _ACTIVE if error is None else StateReason("Failed", str(error), error.code)
         update = _SUCCESSFUL if error is None else record.update
@@ -233,17 +233,17 @@ class Functions:
             await self._note(family, record, state, update)
 
     async def _note(self, family: Family, record: VersionRecord, state: StateReason, update: StateReason) -> None:
-        """Store a version's state, unless it was deleted."""
+        """Store a version's state, unless the version was deleted."""
         try:
             async with self._registry.changing(family.name):
                 is_there = self._registry.families.get(family.name) is family
                 if not is_there or family.versions.get(record.version) is not record:
-                    return  # deleted meanwhile
+                    return  # the version was deleted in the meantime
                 record.state, record.update = state, update
                 if record.version == LATEST:
                     record.revision = new_revision()
                 await self._registry.save(family, record)
-        except Exception as error:  # `resume` determines the state again after the next start
+        except Exception as error:  # if the stored state is Pending, the next server publishes the version again
             self._deployments.complain(f"thawd: the state of {record.function.name} could not be stored: {error}")
 
     async def delete(self, parameters: Parameters) -> None:

@@ -140,7 +140,7 @@ class Layers:
         await self._with_statements(version, left)
 
     async def _with_statements(self, version: LayerVersion, statements: Any) -> LayerVersion:
-        """Store `statements` as the version's policy; returns the changed version."""
+        """Store `statements` as the version's policy, and return the changed version."""
         changed = msgspec.structs.replace(version, statements=statements, revision=new_revision())
         layer = self._registry.layers[version.name]
         renewed = Layer(layer.name, {**layer.versions, version.version: changed}, layer.last_version)

@@ -48,15 +48,15 @@ def layer_arn(name: str, version: int | None = None) -> str:
 
 
 def parse_function(reference: str, qualifier: str | None = None) -> FunctionName:
-    """The function that `reference` names: a name, a partial or a full ARN, with or without a qualifier.
+    """Parse a caller's reference to a function.
 
     Args:
-        reference: as the caller wrote it.
-        qualifier: the qualifier in the query, if any.
+        reference: a function's name, a partial ARN or a full ARN, with or without a qualifier.
+        qualifier: the qualifier in the query of the request; None: the query has none.
 
     Raises:
         ValidationException: `reference` does not name a function (400).
-        InvalidParameterValueException: `reference` has another qualifier than the query (400).
+        InvalidParameterValueException: `reference` and the query have different qualifiers (400).
         ResourceNotFoundException: `reference` names another account or region (404).
     """
     match = _FUNCTION.fullmatch(reference)
@@ -66,12 +66,12 @@ def parse_function(reference: str, qualifier: str | None = None) -> FunctionName
             f"must be a function's name of at most {MAX_FUNCTION_NAME} letters, digits, hyphens and underscores, a "
             "partial ARN or a full ARN"
         )
-    own = match["qualifier"]
-    if own and qualifier and own != qualifier:
+    in_reference = match["qualifier"]
+    if in_reference and qualifier and in_reference != qualifier:
         raise InvalidParameterValueException(
-            f"The derived qualifier from the function name ({own}) does not match the specified qualifier."
+            f"The derived qualifier from the function name ({in_reference}) does not match the specified qualifier."
         )
-    qualifier = qualifier or own
+    qualifier = qualifier or in_reference
     name = match["name"]
     if (match["account"] or ACCOUNT_ID) != ACCOUNT_ID or (match["region"] or REGION) != REGION:
         place = f"{match['region'] or REGION}:{match['account'] or ACCOUNT_ID}"
@@ -85,7 +85,7 @@ def not_found(name: str, qualifier: str | None = None) -> ResourceNotFoundExcept
 
 
 def parse_layer(reference: str) -> tuple[str, int | None]:
-    """Name and version of the layer that `reference`, a name or an ARN, names.
+    """Return the name and the version number of a layer, from its name or an ARN; None: `reference` has no version.
 
     Raises:
         ResourceNotFoundException: `reference` names another account or region (404).

@@ -16,12 +16,12 @@ DEFAULT_ITEMS = 50
 def page(
     items: Sequence[tuple[str, T]], parameters: Mapping[str, Any], *, most: int = DEFAULT_ITEMS
 ) -> tuple[list[T], str | None]:
-    """One page of `items`, and the marker for the next; None after the last.
+    """Return one page of `items`, and the marker for the next page; None: there is no next page.
 
     Args:
         items: pairs of key and item, in the order of their keys.
         parameters: ``Marker`` and ``MaxItems`` of the request.
-        most: most items on a page.
+        most: highest number of items on a page.
 
     Raises:
         InvalidParameterValueException: the marker was not issued by thawd (400).
@@ -34,7 +34,7 @@ def page(
             raise InvalidParameterValueException("Invalid pagination token") from None
         start = next((index + 1 for index, (key, _) in enumerate(items) if key == after), -1)
         if start < 0:
-            # The item was deleted meanwhile: the page begins with the next key in order.
+            # The item of the marker was deleted in the meantime: the page begins with the next key in order.
             start = next((index for index, (key, _) in enumerate(items) if key > after), len(items))
     end = start + min(parameters.get("MaxItems") or most, most)
     chosen = [item for _, item in items[start:end]]

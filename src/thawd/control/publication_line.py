@@ -1,8 +1,8 @@
 """The line of functions that wait to be published: a few are published at a time, and requested ones go first.
 
-The server answers requests while functions wait here. A request for a function in the line takes it out of the line and
-starts its publication, so the request waits for that publication only. `thawd.control.declared` owns the line, and says
-how one function is published.
+The server answers requests while functions wait in the line. A request for a waiting function takes the function out of
+the line and starts its publication, so the request waits only for this publication. `thawd.control.declared` owns the
+line and knows how one function is published.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 from thawd.system.flag import Flag
 
-# Publications that requests asked for run beside those of the line. More than this many would slow each other down.
+# Publications that requests ask for run in addition to those of the line. This is the most of them that run at a time,
+# because more would slow each other down.
 REQUESTED_AT_A_TIME = 8
 
 
 class PublicationLine:
-    """Publishes functions by name, in order, except those that requests ask for.
+    """Publishes functions in order. A function that a request asks for does not wait for its turn.
 
     Args:
         publish: publishes one function. It must not raise.
@@ -51,7 +52,7 @@ class PublicationLine:
             self._spawn(self._work())
 
     def request(self, name: str) -> None:
-        """A request waits for this function: publish it now. No effect if it does not wait in the line."""
+        """Publish a function now, because a request waits for it. No effect if the function is not in the line."""
         if name in self._waiting:
             self._waiting.discard(name)
             self._spawn(self._publish_requested(name))
@@ -62,7 +63,7 @@ class PublicationLine:
             await self._drained.wait()
 
     def stop(self) -> None:
-        """Publish no more functions, and stop waiting for those that are being published."""
+        """Publish no more functions, and cancel the publications that run."""
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()
@@ -71,7 +72,7 @@ class PublicationLine:
         try:
             while self._waiting:
                 name = self._order.popleft()
-                if name in self._waiting:  # no request has taken it out
+                if name in self._waiting:  # else a request has taken it out of the line
                     self._waiting.discard(name)
                     await self._publish(name)
         finally:

@@ -1,7 +1,7 @@
 """All functions and layers that the control plane manages, in memory and in the catalog, a part of the state file.
 
-A change is made in memory and stored before it is answered or takes effect elsewhere. Changes of one function run one
-after the other.
+A change is made in memory and stored before its request is answered and before other parts of thawd use it. Changes of
+one function run one after the other.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class LayerVersion(msgspec.Struct, omit_defaults=True):
         code_sha256: SHA-256 of the zip file, Base64.
         code_size: size of the zip file, bytes.
         unzipped_bytes: size of the unpacked files, bytes.
-        package: name of its package.
-        created: when the version was published; see `function_records.now_text`.
+        package: name under which the layer's unpacked files are stored.
+        created: when the version was published, in the format of `function_records.now_text`.
         description: free text.
         runtimes: compatible runtimes.
         architectures: compatible architectures.
@@ -115,7 +115,10 @@ class Registry:
 
     @contextlib.asynccontextmanager
     async def changing(self, name: str) -> AsyncIterator[None]:
-        """Hold the lock of a function, or of a layer (``layer:NAME``); an exception restores the function as it was."""
+        """Hold the lock of a function, or of a layer (``layer:NAME``).
+
+        After an exception, all fields of the function except `versions` are restored.
+        """
         async with self._locks.setdefault(name, asyncio.Lock()):
             family = self.families.get(name)
             before = None if family is None else encode(msgspec.structs.replace(family, versions={}))
@@ -176,6 +179,7 @@ class Registry:
         """Store a function's own document and those of `records`, and delete the versions `removed`.
 
         Raises:
+            ResourceConflictException: thawd.toml declares the function, and it was also made through the API (409).
             StoreError: the documents could not be stored; the caller must undo its change in memory.
         """
         if family.shadows:
@@ -253,12 +257,12 @@ def _restore(family: Family, before: Family) -> None:
 
 
 def check_revision(revision: str | None, latest: str, *, what: str) -> None:
-    """Refuse an operation that names another revision than the latest; None matches any revision.
+    """Refuse an operation whose request names a revision other than the latest.
 
     Args:
-        revision: the revision id in the request.
+        revision: the revision id in the request; None: the request names none, and is not refused.
         latest: the resource's revision id.
-        what: the operation that shows it, for the error.
+        what: the API operation that returns the revision id, for the error message.
 
     Raises:
         PreconditionFailedException: `revision` is not the latest (412).
@@ -288,8 +292,8 @@ def check_undeclared(family: Family, what: str, *, verb: str = "changed") -> Non
 
     Args:
         family: the function.
-        what: the part of the function to be changed, as the start of the error text.
-        verb: the past participle that names the change.
+        what: start of the error message: the part of the function that was to be changed.
+        verb: what was to be done to it, as a past participle, for the error message.
 
     Raises:
         ResourceConflictException: thawd.toml declares the function (409).

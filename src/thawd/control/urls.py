@@ -23,8 +23,8 @@ class Urls:
 
     Args:
         registry: all functions.
-        serve: starts serving a URL, or stops if the configuration is None. Its arguments are the function, the
-            qualifier or None, and the configuration; it returns the URL.
+        serve: starts to serve a URL, or stops if the configuration is None. It is called with the function, the
+            qualifier or None, and the configuration, and returns the URL.
         declared: returns the configuration of the URL that thawd.toml declares for a function; None: it declares none.
     """
 
@@ -44,7 +44,8 @@ class Urls:
         """Start serving all stored URLs; call it once, after the server has started."""
         for family in self._registry.families.values():
             for qualifier, config in family.urls.items():
-                config["Url"] = self._serve(family.name, _plain(qualifier), config)  # the port may have changed
+                # The URL is stored, but contains the server's port, which may have changed since.
+                config["Url"] = self._serve(family.name, _plain(qualifier), config)
 
     def end(self, name: str, alias: str) -> None:
         """Stop serving the URL of an alias that has been deleted."""

@@ -1,1 +1,1 @@
-"""Estimates what functions would cost on AWS Lambda (``thawd cost``), finds their best memory size (``thawd tune``)."""
+"""Estimates what functions would cost on AWS Lambda (`thawd cost`), and finds their best memory size (`thawd tune`)."""

@@ -1,4 +1,4 @@
-"""Provides arrival times of requests, read from a file or generated, for the simulation of `thawd cost --arrivals`."""
+"""Provides arrival times of requests, for the simulations of `thawd cost`: read from a file, or generated."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from thawd.cost.keep_warm import Arrival
 from thawd.cost.prices import CostError
 
 PATTERNS = "every=SECONDS, poisson=PER_HOUR, office=PER_HOUR or bursts=SIZExSECONDS"
-# Generated arrivals begin on a Monday: the pattern `office` counts its working days from there, and schedules of
-# provisioned concurrency for working days apply to them.
+# Generated arrivals begin on this Monday, from which the pattern `office` counts its working days. The arrivals have
+# real dates, so that schedules of provisioned concurrency apply to them.
 BEGIN_S = datetime(2026, 1, 5, tzinfo=UTC).timestamp()
 _MOST = 2_000_000
-# End of the year 9999. A larger number is not a time in seconds.
+# End of the year 9999. A larger number cannot be meant as a time in seconds.
 _LATEST_S = 253_402_300_800.0
 
 
 def read_arrivals(path: Path, *, duration_s: float) -> list[Arrival]:
     """Read arrivals from a file. Each line has a time, in seconds or ISO 8601, and optionally the duration in ms.
 
-    Fields are separated by commas, tabs or blanks. Lines that begin with ``#``, and a heading, are ignored.
+    Fields are separated by commas, semicolons, tabs or blanks. Lines that begin with ``#`` are ignored, and so is the
+    first line if it is no arrival but a heading.
 
     Args:
         path: the file.
-        duration_s: duration of arrivals whose line has no duration, seconds.
+        duration_s: duration of invocations whose line contains no duration, seconds.
 
     Raises:
         CostError: the file cannot be read, or a line is not an arrival.
@@ -121,7 +122,10 @@ def _poisson(value: str, chance: random.Random) -> Iterator[float]:
 
 
 def _office(value: str, chance: random.Random) -> Iterator[float]:
-    """Random arrivals during office hours: 8 hours on 5 days a week, 9 to 17 o'clock. Time 0 is a Monday's midnight."""
+    """Yield random times during office hours: Monday to Friday, 9 to 17 o'clock. Time 0 is the beginning of a Monday.
+
+    The random times count only office hours, 8 on each of 5 days a week, and are then moved to these hours.
+    """
     for worked_s in _poisson(value, chance):
         days, in_day_s = divmod(worked_s, 8 * 3600)
         weeks, weekday = divmod(days, 5)

@@ -1,6 +1,6 @@
-"""Computes monthly bills of a function on AWS Lambda, and from how many invocations on an alternative costs less.
+"""Computes monthly bills of a function on AWS Lambda, and above how many invocations an alternative is cheaper.
 
-A month has 730 hours and a GB has 1,024 MB, as in AWS's own calculator. Text in quotation marks is AWS's.
+A month has 730 hours and a GB has 1,024 MB, as in AWS's own calculator. Text in quotation marks is quoted from AWS.
 
 Source, unless another is named: AWS Lambda pricing page.
 """
@@ -27,10 +27,10 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         memory_mb: memory size, MB, 128-10,240.
         architecture: ``x86_64`` or ``arm64``.
         storage_mb: size of ``/tmp``, MB, 512-10,240.
-        snapstart: whether environments are restored from a snapshot (which costs extra for Python).
-        provisioned: number of environments kept initialised.
-        provisioned_s: how long they are kept initialised in the month, seconds.
-        kept_s: with SnapStart: how long the version has a snapshot in the month, seconds.
+        snapstart: whether environments are restored from a snapshot. For Python, Lambda charges for this.
+        provisioned: number of provisioned environments.
+        provisioned_s: how long these environments are kept initialised in the month, seconds.
+        kept_s: with SnapStart: how long Lambda keeps the snapshot in the month, seconds.
     """
 
     memory_mb: int
@@ -70,7 +70,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: float
 
     def mean_ms(self, start_share: float) -> float:
-        """Average over all invocations, if this share of them starts an environment."""
+        """Return the average over all invocations if the share `start_share` of them waits for a start, 0-1."""
         return (1 - start_share) * self.warm_ms + start_share * self.first_ms
 
 
@@ -79,9 +79,8 @@ class MonthlyLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         invocations: number of invocations.
-        start_share: share of invocations that start an environment, 0-1.
-        provisioned_share: share of invocations that provisioned environments serve, 0-1; no environment is started
-            for these.
+        start_share: share of the invocations for which an environment is started, 0-1.
+        provisioned_share: share of the invocations that provisioned environments serve, 0-1. These need no start.
     """
 
     invocations: float
@@ -107,7 +106,7 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def billed_ms(duration_ms: float, init_ms: float = 0.0) -> int:
-    """Billed duration of an invocation.
+    """Return the billed duration of an invocation, milliseconds.
 
     "Duration is calculated from the time your code begins executing until it returns or otherwise terminates, rounded
     up to the nearest 1 ms". The init phase is billed too. Source: also AWS Compute Blog, "AWS Lambda standardizes
@@ -117,7 +116,7 @@ def billed_ms(duration_ms: float, init_ms: float = 0.0) -> int:
 
 
 def billed_restored_ms(duration_ms: float, restore_ms: float) -> int:
-    """Billed duration of an invocation in a restored environment.
+    """Return the billed duration of an invocation that waited for a restore, milliseconds.
 
     Source: Lambda developer guide, "Monitoring for Lambda SnapStart". Of a restore, Lambda bills only the time that the
     runtime and the after-restore hooks take (``Billed Restore Duration``).
@@ -133,15 +132,15 @@ def bill(prices: Prices, shape: Shape, times: Times, load: MonthlyLoad, *, free_
         shape: configuration of the function.
         times: billed durations.
         load: invocations of the month.
-        free_tier: whether to subtract the account's whole monthly free tier.
+        free_tier: whether to subtract the whole monthly free tier of an AWS account.
     """
     compute = prices.compute(shape.architecture)
     in_provisioned = load.invocations * load.provisioned_share if shape.provisioned else 0.0
     on_demand = load.invocations - in_provisioned
     seconds = on_demand * times.mean_ms(min(1.0, _of(load.invocations * load.start_share, on_demand))) / 1000
     provisioned_seconds = in_provisioned * times.warm_ms / 1000
-    # "The Lambda free tier does not apply to functions enabling Provisioned Concurrency". In the page's examples, it
-    # does apply to on-demand invocations in the part of the month without provisioned concurrency.
+    # "The Lambda free tier does not apply to functions enabling Provisioned Concurrency". But in the pricing page's
+    # examples of provisioned concurrency during a part of the month, it does apply to the invocations on demand.
     free = free_tier and not (shape.provisioned and shape.provisioned_s >= MONTH_S)
     requests = in_provisioned + max(0.0, on_demand - (prices.free_requests if free else 0))
     gb_s = seconds * shape.memory_gb - (prices.free_gb_s if free else 0)
@@ -162,35 +161,41 @@ def _of(part: float, whole: float) -> float:
 
 
 def _provisioned(prices: Prices, shape: Shape) -> float:
-    """Price of keeping environments initialised: of their memory, "from when you enable it", in steps of 5 minutes."""
+    """Return the price of keeping environments initialised, whether or not they are used.
+
+    Lambda bills their memory for the time in which provisioned concurrency is enabled, rounded up to 5 minutes.
+    """
     step_s = prices.provisioned_step_s
     billed_s = math.ceil(shape.provisioned_s / step_s) * step_s
     return shape.provisioned * shape.memory_gb * billed_s * prices.compute(shape.architecture).provisioned_gb_s
 
 
 def _cache(prices: Prices, shape: Shape) -> float:
-    """Price of keeping the snapshot while the version is active, at least 3 hours. It depends on the memory size."""
+    """Return the price of keeping the snapshot, at least for 3 hours. It depends on the function's memory size."""
     return max(shape.kept_s, prices.snapstart_cache_least_s) * shape.memory_gb * prices.snapstart_cache_gb_s
 
 
 def _storage_gb(prices: Prices, shape: Shape) -> float:
-    """Billed size of ``/tmp``, GB. "You pay only for any additional storage" above 512 MB, while the function runs."""
+    """Return the billed size of ``/tmp``, GB. "You pay only for any additional storage" above 512 MB."""
     return max(0.0, shape.storage_mb - prices.storage_free_mb) / _MB_PER_GB
 
 
 def per_million(prices: Prices, shape: Shape, times: Times, *, start_share: float = 0.0) -> float:
-    """Price of a million invocations on demand, without the free tier and without keeping a snapshot."""
+    """Return the price of a million invocations on demand, without free tier and without the price of the snapshot."""
     load = MonthlyLoad(invocations=1e6, start_share=start_share)
     bare = bill(prices, msgspec.structs.replace(shape, provisioned=0), times, load)
     return bare.total - bare.snapstart_cache
 
 
 def break_even(cost: Callable[[float], float], other: Callable[[float], float]) -> float | None:
-    """Number of invocations a month from which on `other` costs less than `cost`; None: never, or already at zero.
+    """Return the number of invocations a month above which the alternative is cheaper.
+
+    None: the alternative is never cheaper, or is cheaper even without invocations.
 
     Args:
         cost: returns the monthly cost, given the number of invocations.
-        other: returns the monthly cost of the alternative. The two costs may be equal at only one number.
+        other: returns the monthly cost of the alternative. There must be no more than one number of invocations at
+            which both cost the same.
     """
     if cost(0) > other(0):
         return None
@@ -211,9 +216,9 @@ def break_even(cost: Callable[[float], float], other: Callable[[float], float]) 
 def against_server(
     prices: Prices, shape: Shape, times: Times, monthly: float, *, start_share: float = 0.0, free_tier: bool = False
 ) -> float | None:
-    """Number of invocations a month from which on a server at a fixed monthly price costs less.
+    """Return the number of invocations a month above which a server with the fixed price `monthly` is cheaper.
 
-    None: the server never costs less, or costs less even without invocations.
+    None: the server is never cheaper, or is cheaper even without invocations.
     """
 
     def cost(invocations: float) -> float:
@@ -224,11 +229,13 @@ def against_server(
 
 
 class ProvisionedBreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """From how many invocations on one provisioned environment costs less than environments on demand.
+    """When one provisioned environment is cheaper than environments on demand.
 
     Attributes:
-        invocations: number of invocations a month from which on it costs less; None: never, or it cannot run so many.
-        busy_share: share of the time in which it runs that many invocations, 0-1; None if `invocations` is None.
+        invocations: number of invocations a month above which it is cheaper; None: it is never cheaper, or only above a
+            number that one environment cannot run in a month.
+        busy_share: share of the month in which the environment is busy with `invocations` invocations, 0-1; None if
+            `invocations` is None.
     """
 
     invocations: float | None
@@ -238,11 +245,12 @@ class ProvisionedBreakEven(msgspec.Struct, frozen=True, kw_only=True):
 def against_provisioned(
     prices: Prices, shape: Shape, times: Times, *, start_share: float = 0.0, free_tier: bool = False
 ) -> ProvisionedBreakEven:
-    """Compute from how many invocations a month on one provisioned environment costs less than environments on demand.
+    """Compute above how many invocations a month one provisioned environment is cheaper than environments on demand.
 
-    A provisioned environment has a fixed price, and duration costs less in it. If all invocations are warm, it is
-    cheaper if the share of time in which it is busy exceeds provisioned / (duration - provisioned duration), where the
-    names stand for their prices. This is 60 % at the prices of 2026-09.
+    A provisioned environment has a fixed price for each second, but a second of duration in it costs less than on
+    demand. If all invocations are warm, and the free tier is not subtracted, the environment is cheaper if it is busy
+    for more than a certain share of the time: its fixed price divided by what a second of duration costs less. This
+    is 60 % at the prices of 2026-09.
     """
     provisioned = msgspec.structs.replace(shape, snapstart=False, provisioned=1, provisioned_s=MONTH_S)
 
@@ -255,6 +263,6 @@ def against_provisioned(
 
     found = break_even(on_demand, kept)
     busy = None if found is None else found * times.warm_ms / 1000 / MONTH_S
-    if found is None or busy is None or busy > 1:  # more work than one environment can do
+    if found is None or busy is None or busy > 1:  # above 1, one environment cannot run all these invocations
         return ProvisionedBreakEven(invocations=None, busy_share=None)
     return ProvisionedBreakEven(invocations=found, busy_share=busy)

@@ -1,10 +1,10 @@
-"""Simulates policies for keeping environments warm, with a function's arrivals, that is the times of its requests.
+"""Simulates policies for keeping environments warm. The requests are given by their arrivals (times and durations).
 
-The simulation follows the rules by which a running server manages a function's environments: the most recently used
-idle environment is used first, a request that finds no idle environment starts one, and the class `Keeper` decides how
-long idle ones are kept and when one is prewarmed, that is started before the next request is expected. There are two
-differences: the machine's limits are ignored, so each request gets an environment; and a request that waits for a start
-waits until the start is complete, even if another environment becomes free sooner.
+The simulation follows the rules by which a running server manages a function's environments. A request gets the idle
+environment that was used last; if none is idle, one is started. The class `Keeper` decides how long idle environments
+are kept, and when one is prewarmed, that is started before the next request is expected. The simulation differs from a
+server in two points. It ignores the machine's limits, so each request gets an environment. And a request that has
+caused a start waits for this start, even if another environment becomes free sooner.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class Arrival(msgspec.Struct, frozen=True):
     """Arrival of a request.
 
     Attributes:
-        at_s: time of arrival, seconds; they count from the epoch if schedules are simulated.
-        duration_s: duration in a warm environment, seconds.
+        at_s: time of arrival, seconds. If schedules are simulated, times are since the epoch; if not, they can be
+            relative to any moment.
+        duration_s: duration of the invocation in a warm environment, seconds.
     """
 
     at_s: float
@@ -40,9 +41,9 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
         starts: number of invocations that waited for the start of an environment.
         started_ahead: number of environments that were prewarmed.
         in_provisioned: number of invocations that provisioned environments served.
-        idle_s: time in which environments were idle, added up over all environments, seconds.
-        busy_s: duration of all starts and invocations, added up, seconds.
-        most: highest number of environments.
+        idle_s: sum of the times in which environments were idle, without provisioned environments, seconds.
+        busy_s: sum of the durations of all starts and invocations, seconds.
+        most: highest number of environments at the same time, without idle provisioned ones.
         spent_s: simulated time, seconds: at least from the first arrival to the end of the last invocation.
     """
 
@@ -75,14 +76,27 @@ class _IdleEnvironment:
 
 @dataclass(slots=True)
 class _Simulation:
-    """State of a simulation."""
+    """State of a simulation.
+
+    Attributes:
+        keeper: decides how long environments are kept, and when one is prewarmed.
+        start_s: how much longer an invocation takes that waits for a start, seconds.
+        provisioned: returns the number of provisioned environments at a given time.
+        now_s: time up to which everything has been simulated.
+        idle: idle environments, the one that was used last at the end; without provisioned ones.
+        running: for each running invocation its end, and whether a provisioned environment serves it; a heap, so the
+            invocation that ends next is the first.
+        provisioned_busy: number of provisioned environments that run an invocation.
+        ahead_ready_s: time at which the prewarmed environment that is being started will be ready; None: there is none.
+        prewarmed_at_s: time of the last prewarming, as `Keeper.prewarm_at_s` returned it, so that it is done once.
+    """
 
     keeper: Keeper
     start_s: float
     provisioned: Callable[[float], int]
     now_s: float = -math.inf
-    idle: deque[_IdleEnvironment] = field(default_factory=deque)  # in the order of their last use
-    running: list[tuple[float, bool]] = field(default_factory=list)  # end of the invocation, whether provisioned
+    idle: deque[_IdleEnvironment] = field(default_factory=deque)
+    running: list[tuple[float, bool]] = field(default_factory=list)
     provisioned_busy: int = 0
     ahead_ready_s: float | None = None
     prewarmed_at_s: float | None = None
@@ -112,7 +126,7 @@ class _Simulation:
                 self._prewarm(at_s)
 
     def arrive(self, arrival: Arrival) -> None:
-        """Process an arrival. Everything before it must have been processed."""
+        """Process an arrival. `advance` must have processed everything that happens before it."""
         self.now_s = now_s = arrival.at_s
         self.keeper.asked(now_s)
         wait_s = 0.0
@@ -123,7 +137,7 @@ class _Simulation:
         elif self.idle:
             self.idle_s += now_s - self.idle.pop().idle_since_s
         elif self.ahead_ready_s is not None:
-            wait_s = self.ahead_ready_s - now_s  # the request takes the environment that is being started
+            wait_s = self.ahead_ready_s - now_s  # the request waits for the environment that is being prewarmed
             self.ahead_ready_s = None
             self.starts += 1
         else:
@@ -149,7 +163,7 @@ class _Simulation:
             self.keeper.at_rest(now_s)
 
     def _due_s(self) -> float | None:
-        """Time at which the next idle environment is stopped; `now_s` if it should have been stopped earlier."""
+        """Return when the next idle environment is stopped; `now_s` if it should have been stopped earlier."""
         if not self.idle:
             return None
         first, last = self.idle[0], self.idle[-1]
@@ -189,13 +203,13 @@ def simulate(
 
     Args:
         arrivals: arrivals in the order of their times.
-        policy: decides how long the last environment of an idle function is kept. A policy learns, so use it for only
-            one simulation.
-        surplus_s: how long idle environments other than the last are kept, seconds.
-        start_s: duration of a start, seconds.
+        policy: decides how long one environment of an idle function is kept. A policy learns from the arrivals, so use
+            a new one for each simulation.
+        surplus_s: how long the other idle environments are kept, seconds.
+        start_s: how much longer an invocation takes that waits for a start, seconds.
         provisioned: returns the number of provisioned environments at a given time.
-        span: beginning and end of the simulated time, which always includes all arrivals and the end of the last
-            invocation; None: it includes nothing else.
+        span: beginning and end of the simulated time. It is extended if arrivals, or the end of the last invocation,
+            are outside of it. None: from the first arrival to the end of the last invocation.
     """
     state = _Simulation(Keeper(policy, surplus_s=surplus_s), start_s, provisioned)
     for arrival in arrivals:

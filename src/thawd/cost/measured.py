@@ -34,9 +34,9 @@ class _Document(msgspec.Struct):
 
 
 def read_bench(path: Path, *, memory_mb: int) -> list[Record]:
-    """Read the right answers of all runs in a file, as invocations.
+    """Read the right answers of all runs in a file, and return them as invocations. Wrong answers are left out.
 
-    The first invocation in a forked environment counts as warm, because Lambda has no starts by fork.
+    Lambda has no forks, so the first invocation in a forked environment counts as a warm one.
 
     Args:
         path: the file.

@@ -28,7 +28,7 @@ class ComputePrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         duration_gb_s: price tiers of duration. For each tier: the GB-seconds a month at which it begins, and the price
             of a GB-second in it. The first tier begins at 0.
-        provisioned_gb_s: price of keeping a GB of environments initialised for a second, used or not.
+        provisioned_gb_s: price of keeping provisioned environments of a GB initialised for a second, used or not.
         provisioned_duration_gb_s: price of a GB-second of duration in a provisioned environment.
     """
 
@@ -42,9 +42,9 @@ class ComputePrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("duration_gb_s must be a list of tiers [from, price] in rising order, the first from 0")
 
     def duration(self, gb_s: float) -> float:
-        """Price of a month's GB-seconds, each at the price of its tier.
+        """Return the price of a month's GB-seconds. The price of a tier applies only to the part within that tier.
 
-        Source: AWS Lambda pricing, "Tiered pricing". The price of a tier applies only to the part within the tier.
+        Source: AWS Lambda pricing, "Tiered pricing".
         """
         ends = [begin for begin, _ in self.duration_gb_s[1:]] + [float("inf")]
         steps = zip(self.duration_gb_s, ends, strict=True)
@@ -89,7 +89,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arm64: ComputePrices
 
     def compute(self, architecture: str) -> ComputePrices:
-        """Prices for a processor architecture, ``x86_64`` or ``arm64``."""
+        """Return the prices for a processor architecture, ``x86_64`` or ``arm64``."""
         return self.arm64 if architecture == "arm64" else self.x86_64
 
 

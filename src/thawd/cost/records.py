@@ -1,4 +1,4 @@
-"""Reads measured invocations from the REPORT lines of a log of thawd or Lambda, in text or JSON format.
+"""Reads measured invocations from the REPORT lines of a log of thawd or Lambda (text or JSON), and averages them.
 
 Source: AWS Lambda developer guide, "Viewing CloudWatch logs for Lambda functions" and "Telemetry API Event schema
 reference", ``platform.report``.
@@ -50,11 +50,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         memory_mb: memory size of the function when it was invoked, MB.
         duration_ms: time in the handler, milliseconds.
-        init_ms: duration of the init for which the invocation waited, milliseconds; None: it did not wait for one.
-        restore_ms: duration of the restore for which it waited, milliseconds; None: it did not wait for one.
-        billed_restore_ms: billed part of `restore_ms`.
-        used_mb: peak memory of its environment until the invocation ended, MB; None: the line does not contain it.
-        ended_s: time of the report, seconds since the epoch; None: the line does not contain a time.
+        init_ms: duration of the init phase for which the invocation waited, milliseconds; None: it waited for none.
+        restore_ms: duration of the restore for which the invocation waited, milliseconds; None: it waited for none.
+        billed_restore_ms: billed part of `restore_ms`, milliseconds.
+        used_mb: peak memory of the environment until the invocation ended, MB; None: the line does not contain it.
+        ended_s: time of the line, seconds since the epoch; None: the line does not contain a time.
     """
 
     memory_mb: int
@@ -74,7 +74,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_first(self) -> bool:
-        """Whether an environment was started for the invocation."""
+        """Whether the invocation waited for init or a restore. Lambda has no forks, so a fork does not count."""
         return self.init_ms is not None or self.restore_ms is not None
 
 
@@ -83,12 +83,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         memory_mb: memory size, MB.
-        warm_ms: average billed duration of invocations that did not wait for a start; if all waited, average of the
+        warm_ms: average billed duration of invocations that did not wait for a start. If all waited, average of their
             times in the handler.
-        cold_ms: average billed duration with init; None: not measured.
-        restored_ms: average billed duration with a restore; None: not measured.
-        start_share: share of the invocations that waited for a start; None: entered by hand.
-        count: number of measured invocations; 0: entered by hand.
+        cold_ms: average billed duration of invocations that waited for init, which it includes; None: not measured.
+        restored_ms: average billed duration of invocations that waited for a restore, of which it includes the billed
+            part; None: not measured.
+        start_share: share of the invocations that waited for a start; None: unknown, as for the option --size.
+        count: number of measured invocations; 0: the figures are from the option --size.
     """
 
     memory_mb: int
@@ -99,13 +100,18 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
 
     def times(self, *, snapstart: bool) -> Times:
-        """Billed durations. If no such start was measured, `Times.first_ms` is the duration of a warm invocation."""
+        """Return the billed durations for bills on demand, or with SnapStart.
+
+        Args:
+            snapstart: whether environments are restored; if not, they start cold. If no such start was measured, the
+                result has the duration of a warm invocation instead.
+        """
         first_ms = self.restored_ms if snapstart else self.cold_ms
         return Times(warm_ms=self.warm_ms, first_ms=self.warm_ms if first_ms is None else first_ms)
 
 
 def read_records(lines: Iterable[str]) -> list[Record]:
-    """Read the invocations in REPORT lines; other lines are ignored."""
+    """Read the invocations in REPORT lines. Other lines are ignored."""
     return [record for line in lines if (record := _record(line)) is not None]
 
 
@@ -148,7 +154,7 @@ def _of_json(line: str, ended_s: float | None) -> Record | None:
 
 
 def measure(records: Sequence[Record]) -> list[Measured]:
-    """Compute averages for each memory size, the smallest first.
+    """Compute averages for each memory size in the records, the smallest size first.
 
     Raises:
         CostError: there are no records.
@@ -204,7 +210,10 @@ def by_hand(text: str) -> Measured:
 
 
 def arrivals_of(records: Sequence[Record]) -> list[Arrival]:
-    """The times at which invocations were requested, in order. Invocations without a time are left out."""
+    """Return when the invocations were requested, in the order of time. Invocations without a time are left out.
+
+    A REPORT line is written when an invocation has ended, so the durations in the line are subtracted from its time.
+    """
     found = []
     for record in records:
         if record.ended_s is not None:

@@ -24,11 +24,11 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         architectures: processor architectures to compare.
         invocations: number of invocations a month.
-        start_share: share of the invocations that waits for a start, 0-1; None: the measured share, or 0 if none was
+        start_share: share of the invocations that wait for a start, 0-1; None: the measured share, or 0 if nothing was
             measured.
         storage_mb: size of ``/tmp``, MB.
         provisioned: number of provisioned environments, whose price is shown in separate rows; 0: no such rows.
-        free_tier: whether to subtract the account's whole free tier.
+        free_tier: whether to subtract the whole monthly free tier of an AWS account.
         server_monthly: monthly price of a server to compare with; None: no comparison.
     """
 
@@ -46,10 +46,11 @@ class KeepWarmQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         arrivals: arrivals of the function, in order.
-        keep_alive_s: how long the fixed keep-alive policy keeps idle environments, seconds.
-        start_s: duration of a start where it was measured, seconds.
-        plan: schedule of provisioned concurrency; None: no row for it.
-        provisioned: number of environments kept initialised all the time; 0: no row for them.
+        keep_alive_s: how long the fixed keep-alive policy keeps idle environments, seconds. The histogram policy uses
+            the same time while it knows too little.
+        start_s: how much longer an invocation takes that waits for a start, seconds; 0 if no start was measured.
+        plan: schedule of provisioned concurrency to simulate; None: none.
+        provisioned: number of environments that are kept initialised all the time, to simulate; 0: not simulated.
         span: beginning and end of the simulated time; None: from the first arrival to the end of the last invocation.
     """
 
@@ -62,7 +63,7 @@ class KeepWarmQuestion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows(prices: Prices, sizes: Sequence[Measured], asked: Question) -> list[dict[str, Any]]:
-    """A row for each memory size, processor, and kind of start (on demand, SnapStart, provisioned).
+    """Return a row for each memory size, processor, and way to start (on demand, SnapStart, provisioned).
 
     Raises:
         CostError: Lambda does not offer such a configuration.
@@ -121,10 +122,11 @@ def _row(prices: Prices, size: Measured, asked: Question, *, architecture: str, 
 
 
 def policies(prices: Prices, size: Measured, asked: Question, warm: KeepWarmQuestion) -> list[dict[str, Any]]:
-    """Simulate each keep-warm policy with the arrivals, and return a row for each.
+    """Simulate each policy for keeping environments warm, with the given arrivals, and return a row for each policy.
 
-    The monthly bill is Lambda's, for a month in which invocations arrive at the same rate. Only policies that exist on
-    Lambda have a bill: users of Lambda cannot choose how long idle environments are kept, but they can provision some.
+    A row has Lambda's bill for a month in which invocations arrive at the same rate. Lambda keeps idle environments
+    for a fixed time, which users cannot choose, and can keep provisioned environments. It has no histogram policy, so
+    the row of that policy has no bill.
 
     Raises:
         CostError: there are no arrivals.
@@ -178,7 +180,7 @@ def _policy_row(  # noqa: PLR0913 - a row of a table
         "idle_gb_hours_a_day": idle_s * size.memory_mb / 1024 / 3600 * 86_400 / max(outcome.spent_s, 86_400.0),
         "lambda_month": None,
     }
-    if billed is not None and outcome.invocations > 1:  # a single invocation has no rate
+    if billed is not None and outcome.invocations > 1:  # from one invocation no monthly rate can be computed
         row["lambda_month"] = _lambda_month(prices, size, asked, outcome, provisioned_s)
     return row
 
@@ -186,14 +188,15 @@ def _policy_row(  # noqa: PLR0913 - a row of a table
 def _lambda_month(
     prices: Prices, size: Measured, asked: Question, outcome: SimulationResult, provisioned_s: float
 ) -> float:
-    """Bill of a month in which invocations arrive at the simulated rate, on the first processor in `asked`."""
+    """Return the bill of a month in which invocations arrive at the simulated rate, on the first of `architectures`."""
     months = max(outcome.spent_s, 1.0) / MONTH_S
     shape = Shape(
         memory_mb=size.memory_mb,
         architecture=asked.architectures[0],
         storage_mb=asked.storage_mb,
         provisioned=1 if provisioned_s else 0,
-        provisioned_s=provisioned_s / months,  # added up over all environments, and billed as if it were one
+        # The times of all provisioned environments are added up, and billed as if one environment had run for so long.
+        provisioned_s=provisioned_s / months,
     )
     load = MonthlyLoad(
         invocations=outcome.invocations / months,
@@ -204,9 +207,9 @@ def _lambda_month(
 
 
 class _PlannedCount:
-    """Returns how many environments a plan keeps initialised, at ascending times.
+    """Returns how many environments a plan keeps initialised, at times that must be ascending.
 
-    For speed, the plan is evaluated only when the count changes.
+    For speed, the plan is evaluated only when its next change is due.
     """
 
     def __init__(self, plan: ProvisionedPlan | None) -> None:
@@ -215,7 +218,7 @@ class _PlannedCount:
         self._until_s: float | None = float("-inf") if plan is not None else None
 
     def at(self, now_s: float) -> int:
-        """Number of environments to keep initialised at `now_s`; 0 without a plan."""
+        """Return the number of environments to keep initialised at `now_s`; 0 without a plan."""
         if self._plan is not None and self._until_s is not None and now_s >= self._until_s:
             self._count = self._plan.count(now_s)
             self._until_s = self._plan.next_change(now_s)
@@ -223,7 +226,10 @@ class _PlannedCount:
 
 
 def provisioned_seconds(plan: ProvisionedPlan, begin_s: float, end_s: float) -> float:
-    """Time for which a plan keeps environments initialised between two times, added up over them, seconds."""
+    """Return for how long a plan keeps environments initialised between two times, seconds.
+
+    The times of all environments are added up: two environments for an hour are 7,200 s.
+    """
     total_s, at_s = 0.0, begin_s
     while at_s < end_s:
         change_s = plan.next_change(at_s)
@@ -234,5 +240,5 @@ def provisioned_seconds(plan: ProvisionedPlan, begin_s: float, end_s: float) -> 
 
 
 def _busy_provisioned_s(warm: KeepWarmQuestion, outcome: SimulationResult) -> float:
-    """Approximate busy time of provisioned environments: their share of the invocations times all durations."""
+    """Return about how long provisioned environments were busy: their share of the invocations times all durations."""
     return sum(arrival.duration_s for arrival in warm.arrivals) * outcome.provisioned_share

@@ -1,9 +1,10 @@
-"""Finds the best memory size for a function: measures cold, restored and warm invocations at several sizes.
+"""Finds the best memory size for a function: measures it at several sizes, and computes the price of each size.
 
-The module also computes the price for each size. Each size is measured on its own private server, a server that runs
-only for this. There, a cgroup limits environments to the CPU share that Lambda allots to the memory (1,769 MB are one
-CPU), from the beginning of a cold start and from the end of a restore. If CPU limits do not work on the machine, tuning
-is refused unless the user accepts measurements without them.
+At each size, it measures invocations in warm environments, in environments that start cold, and in environments that
+are restored from a snapshot. Each size is measured on its own private server, a thawd server that runs only for this
+measurement. A cgroup limits the server's environments to the CPU share that Lambda allots to the memory (1,769 MB are
+one CPU). The limit holds from the beginning of a cold start, and from the end of a restore. If CPU limits do not work
+on the machine, tuning is refused unless the user accepts measurements without them.
 
 Source: AWS Lambda developer guide, "Configure Lambda function memory". The best sizes are chosen as in AWS Lambda Power
 Tuning.
@@ -35,18 +36,22 @@ from thawd.resources import MEMORY_MB_PER_VCPU
 SIZES_MB = (128, 256, 512, 1024, 1536, 1769, 3008)
 """Sizes to try by default, except those that need more CPUs than the machine has."""
 COLD, RESTORED = "tune-cold", "tune-restored"
-"""Names of two copies of the function on the private server; their environments end after each invocation."""
+"""Names of two copies of the function on the private server: one starts cold, the other from a snapshot.
+
+Their environments end after each invocation, so that each invocation needs a start.
+"""
 
 _LOOK_S = 0.02
 _SAID = 160
 _WARM_UPS = 3
 _ENTERING_S = 60.0
-# Source: AWS Lambda Power Tuning, "discardTopBottom": the slowest and the fastest fifth are left out.
+# The slowest and the fastest fifth of the warm invocations are left out. Source: AWS Lambda Power Tuning,
+# "discardTopBottom".
 _LEFT_OUT = 0.2
 
 
 class TuneConditions(msgspec.Struct, frozen=True, kw_only=True):
-    """Argument of the program `thawd.server.measurement.tune`.
+    """What a private server serves; as JSON, the argument of the program `thawd.server.measurement.tune`.
 
     Attributes:
         place: files and folders of the private server.
@@ -65,7 +70,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         events: JSON texts of the events, sent in turn.
         runs: number of measured warm invocations.
-        starts: number of invocations with each kind of start; 0: starts are not measured.
+        starts: number of cold starts, and of restores, to measure; 0: none are measured.
         unlimited: whether to measure even if CPU limits do not work.
     """
 
@@ -81,10 +86,10 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         memory_mb: memory size, MB.
         cpus: CPU share of this size.
-        measured: average billed durations; None: the function failed.
+        measured: average billed durations; None: the measurement failed.
         warm_median_ms: median handler time of warm invocations, milliseconds.
-        most_memory_mb: peak memory, MB.
-        failure: error of the function; None: it did not fail.
+        most_memory_mb: peak memory of an environment, MB; None: unknown.
+        failure: why the measurement failed, for example the function's error; None: it did not fail.
     """
 
     memory_mb: int
@@ -117,10 +122,11 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
         architecture: processor whose prices apply.
         limited: whether environments had a CPU limit.
         sizes: measurements in the order of their memory sizes.
-        per_million: price of a million warm invocations, by memory size; without sizes that failed.
-        cheapest: memory size with the lowest price; None: all sizes failed.
-        fastest: memory size with the shortest warm invocations; None: all sizes failed.
-        balanced: memory size with the best balance of the two, as `priced` defines it; None: all sizes failed.
+        per_million: price of a million warm invocations, by memory size, without sizes whose measurement failed.
+        cheapest: memory size with the lowest price; None: all measurements failed.
+        fastest: memory size with the shortest warm invocations; None: all measurements failed.
+        balanced: memory size with the best balance of price and time, as `priced` defines it; None: all measurements
+            failed.
     """
 
     function: str
@@ -134,7 +140,7 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_sizes() -> list[int]:
-    """The sizes in `SIZES_MB` for which this machine has enough CPUs."""
+    """Return the sizes in `SIZES_MB` for which this machine has enough CPUs."""
     return [size for size in SIZES_MB if size <= (os.cpu_count() or 1) * MEMORY_MB_PER_VCPU]
 
 
@@ -145,8 +151,8 @@ def tune(
 
     Raises:
         StoreError: a private server does not start.
-        CostError: CPU limits do not work here, and `Trial.unlimited` is false.
-        KeyboardInterrupt: Ctrl-C before the first size was measured.
+        CostError: CPU limits do not work on this machine, and `Trial.unlimited` is false.
+        KeyboardInterrupt: Ctrl-C was pressed before the first size was measured.
     """
     measured: list[Size] = []
     limited, interrupted = True, False
@@ -186,7 +192,7 @@ def _at_size(settings: Settings, function: str, memory_mb: int, trial: Trial) ->
 def priced(
     function: str, sizes: Sequence[Size], prices: Prices, *, architecture: str, limited: bool, weight: float = 0.5
 ) -> Tuned:
-    """Price the sizes, and choose among them.
+    """Compute the price of each size, and find the cheapest, the fastest and the balanced size.
 
     The balanced size has the lowest weighted sum of price and time, each divided by its highest value at any size.
     Source: AWS Lambda Power Tuning, "balancedWeight" and the strategies ``cost``, ``speed``, ``balanced``.
@@ -233,7 +239,7 @@ class _Client:
         self._host, self._port = address.hostname or "", address.port
 
     def status(self) -> dict[str, Any]:
-        """The server's status document."""
+        """Return the server's status document."""
         document: dict[str, Any] = json.loads(self._request("GET", "/_thawd/status", None, {})[1])
         return document
 
@@ -305,8 +311,7 @@ def _size(memory_mb: int, warm: Sequence[Record], first: Sequence[Record]) -> Si
     Raises:
         CostError: no invocation can be used.
     """
-    # Lambda has no starts by fork. An invocation in a forked environment is neither cold nor restored, so it counts
-    # as a warm one.
+    # Lambda has no forks, so the first invocation in a forked environment counts as a warm one.
     by_duration = sorted((one for one in warm if not one.is_first), key=lambda record: record.duration_ms)
     out = int(_LEFT_OUT * len(by_duration))
     kept = [*by_duration[out : len(by_duration) - out], *(record for record in first if record.is_first)]
@@ -321,9 +326,9 @@ def _size(memory_mb: int, warm: Sequence[Record], first: Sequence[Record]) -> Si
 
 
 def _await_group(name: str) -> None:
-    """Wait until a process of the function has entered its cgroup, which has a CPU limit and `name` in its path.
+    """Wait until a process of the function is in its cgroup, which has a CPU limit and has `name` in its path.
 
-    A process enters its cgroup soon after its start.
+    A process gets into its cgroup shortly after its start, and is not limited before.
 
     Raises:
         CostError: no process entered such a cgroup in time.
@@ -337,7 +342,10 @@ def _await_group(name: str) -> None:
                     if name in path and (not controllers or "cpu" in controllers.split(",")):
                         return
         time.sleep(_LOOK_S)
-    raise CostError("the function's process did not enter the cgroup with its CPU limit")
+    raise CostError(
+        f"after {_ENTERING_S:g} s, no process of the function was in the cgroup that limits its CPU share; try again, "
+        "or measure at full speed with --no-cpu-limits"
+    )
 
 
 def _line_of(size: Size) -> str:

@@ -30,8 +30,8 @@ class _Row:
 
     Attributes:
         cells: figures of the size, as text; only the first two if the function failed.
-        marks: properties in which this size is best, such as "cheapest".
-        failure: why the function failed at this size; None if it did not.
+        marks: properties in which this size is the best, such as "cheapest".
+        failure: why the measurement at this size failed; None: it did not.
     """
 
     cells: Sequence[str]
@@ -65,7 +65,7 @@ def page(tuned: Tuned, *, prices_said: str, runs: int) -> str:
 
 
 def marks_of(tuned: Tuned, memory_mb: int) -> list[str]:
-    """Properties in which a size is best: cheapest, fastest, balanced."""
+    """Return the properties in which a size is the best, of cheapest, fastest and balanced."""
     return [name for name in _MARKS if getattr(tuned, name) == memory_mb]
 
 
@@ -125,14 +125,17 @@ def _text(words: str, *, x: object, y: object, kind: str | None = None, anchor: 
 
 
 def _across(sizes_mb: Sequence[int]) -> Callable[[float], float]:
-    """Horizontal position of a size, on a logarithmic scale."""
+    """Return a function that gives the horizontal position of a memory size, on a logarithmic scale."""
     low, high = math.log(min(sizes_mb)), math.log(max(sizes_mb))
     inner = _WIDTH - _LEFT - _RIGHT - 60
     return lambda size: _LEFT + 30 + (inner * (math.log(size) - low) / (high - low) if high > low else inner / 2)
 
 
 def _upward(most: float) -> tuple[Callable[[float], float], list[float]]:
-    """Vertical position of a value, and the values of the grid lines: five round steps from 0."""
+    """Return a function that gives the vertical position of a value, and the values of the grid lines.
+
+    Above the line for 0 there are five more, at equal, round steps. The highest is at least `most`.
+    """
     magnitude = 10 ** math.floor(math.log10(most / 5)) if most > 0 else 1.0
     step = next(factor * magnitude for factor in (1, 2, 2.5, 3, 4, 5, 6, 8, 10) if factor * magnitude * 5 >= most)
     inner = _HEIGHT - _TOP - _BOTTOM

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CONNECT_S = 5.0
 READ_S = 8.0
 MAX_BYTES = {"sqs": 1_048_576, "sns": 262_144, "events": 1_048_576}
-"""The largest message that each service accepts, with its attributes. A queue may be configured to accept less."""
+"""The largest message that each service accepts, including its attributes. A queue can be configured to accept less."""
 
 # Errors that say that there are too many requests; a later one may succeed.
 _THROTTLED = {
@@ -79,11 +79,13 @@ class Aws:
         """
         destination = delivery.destination
         if is_fifo(destination):
-            raise DestinationRefused(f"{destination} is FIFO; as on Lambda, a destination must be a standard one")
+            raise DestinationRefused(
+                f"{destination} is a FIFO queue or topic; as on Lambda, name a standard queue or topic instead"
+            )
         size = len(delivery.body) + sum(len(name) + len(value.encode()) for name, value in delivery.attributes.items())
         most = MAX_BYTES.get(destination.kind)
         if most is not None and size > most:
-            raise DestinationRefused(f"{destination} takes messages of at most {most:,} bytes, and this has {size:,}")
+            raise DestinationRefused(f"{destination} takes messages of at most {most:,} bytes; this one has {size:,}")
         try:
             _SENDERS[destination.kind](self, delivery)
         except ThawdError:
@@ -107,13 +109,15 @@ class Aws:
         if isinstance(error, aws.NoCredentialsError | aws.CredentialRetrievalError | aws.TokenRetrievalError):
             with self._lock:
                 self._clients.clear()  # a client looks for credentials only once, so the next attempt needs a new one
-            return DestinationUnavailable(f"{destination}: there are no credentials for AWS: {error}")
+            return DestinationUnavailable(
+                f"{destination}: there are no credentials for AWS: {error}; configure them for the user that runs thawd"
+            )
         if isinstance(error, aws.BotoCoreError | OSError):
             return DestinationUnavailable(f"{destination} could not be reached: {error}")
         return error
 
     def _client(self, service: str, region: str) -> Any:
-        with self._lock:  # boto3's clients may be shared by threads, but its sessions may not
+        with self._lock:  # threads can share boto3's clients, but must not make clients at the same time
             if (service, region) not in self._clients:
                 self._clients[service, region] = self._make_client(service, region)
             return self._clients[service, region]
@@ -127,7 +131,8 @@ class Aws:
                 "destinations at AWS need boto3, which is not installed; install it with: pip install 'thawd[aws]', "
                 "then restart thawd"
             ) from None
-        own = {} if self._endpoint is None else {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+        # An emulator accepts any credentials.
+        credentials = {} if self._endpoint is None else {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         config = Config(
             connect_timeout=CONNECT_S,
             read_timeout=READ_S,
@@ -135,7 +140,7 @@ class Aws:
             max_pool_connections=4 * SLOTS,
             s3={"addressing_style": "path"} if self._endpoint is not None else {},
         )
-        session = boto3.Session(region_name=region, **own)
+        session = boto3.Session(region_name=region, **credentials)
         return session.client(service, endpoint_url=self._endpoint, config=config)
 
     def _send_sqs(self, delivery: Delivery) -> None:

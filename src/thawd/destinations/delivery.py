@@ -1,8 +1,9 @@
 """Makes the deliveries of asynchronous invocations, and carries them out.
 
 A delivery contains everything that is needed to carry it out, so it can be stored and tried again. Each kind of
-destination has a time limit, and each destination its own slots (at most 8 deliveries to it run at the same time), so
-that one that hangs does not delay others.
+destination has a time limit, and each destination has slots of its own (at most 8 deliveries to it run at the same
+time), so that a destination that hangs does not delay others.
+
 A delivery to a function becomes an event in the queue: `thawd.queue.outcome_delivery` stores that event in the same
 transaction that ends the event whose outcome is delivered.
 """
@@ -42,8 +43,8 @@ LIMIT_S: Mapping[str, float] = {
     "events": 15.0,
 }
 """Time limit of one delivery by kind of destination, seconds, including the wait for a slot."""
-# The library that a kind needs, and thawd's extra that installs it. S3 is missing because an S3 ARN may name one of
-# thawd's own buckets, which needs no library.
+# By kind of destination, the library that it needs and thawd's extra that installs the library. The kind s3 is missing,
+# because an S3 ARN can name one of thawd's own buckets, which needs no library.
 _EXTRAS = {
     "http": ("httpx", "webhook"),
     "sqs": ("boto3", "aws"),
@@ -83,7 +84,7 @@ class DestinationContext:
 
     Attributes:
         exists: raises `ResourceNotFoundException` if there is no function with the given name and qualifier.
-        may_loop: returns whether a function may invoke itself again and again through its own deliveries.
+        may_loop: returns whether a function is allowed to invoke itself again and again through its own deliveries.
         bucket: returns the writer of the remote bucket with the given name; None: there is no such bucket.
         aws_endpoint: URL of an AWS emulator; None: AWS, configured by its usual environment variables and files.
         webhook_secret: key that signs records sent to URLs; None: records are not signed.
@@ -144,7 +145,7 @@ class Destinations:
         result: Result | None,
         attempts: int,
     ) -> Delivery:
-        """Return the delivery of a failure's record to `destination`. All other arguments are those of `record`."""
+        """Return the delivery of a failure's record to `destination`. The other arguments are passed to `record`."""
         body = msgspec.json.encode(record(event, arn=arn, condition=condition, result=result, attempts=attempts))
         return _delivery(destination, event, body, success=False)
 
@@ -153,8 +154,8 @@ class Destinations:
     ) -> list[Delivery]:
         """Return all deliveries of a failure: the record to the destination, and the payload to the dead-letter queue.
 
-        As on Lambda, a function may have both. Deliveries to functions come last, because they are stored when the
-        event ends. The arguments are those of `record`.
+        As on Lambda, a function can have both. Deliveries to functions come last, because they are stored when the
+        event ends. `condition`, `result` and `attempts` are passed to `record`.
         """
         deliveries = []
         if function.on_failure is not None:
@@ -182,9 +183,9 @@ class Destinations:
             transaction has stored that event. Otherwise an empty list: the destination has stored the record.
 
         Raises:
-            ThawdError: the destination did not accept the record; `ThawdError.retryable` says whether it may do so
-                later. A delivery to a function is refused if the function does not exist, if the record is larger than
-                an event may be, or if the chain of functions that invoke each other has invoked it too often.
+            ThawdError: the destination did not accept the record; `ThawdError.retryable` says whether a later attempt
+                may succeed. A delivery to a function is refused if the function does not exist, if the record exceeds
+                the size limit for events, or if one chain of invocations has invoked the function too often.
         """
         limit_s = LIMIT_S.get(delivery.destination.kind, 0.0)
         follow_ups: list[NewEvent] = []
@@ -295,8 +296,8 @@ def missing_extras(functions: Iterable[Function]) -> list[str]:
 
 
 def under_condition(delivery: Delivery, condition: str) -> Delivery:
-    """Return a failure's delivery with another condition in its record. A dead-letter queue's message has no record."""
-    if delivery.attributes:
+    """Return a failure's delivery with another condition in its record; one to a dead-letter queue stays as it is."""
+    if delivery.attributes:  # the message of a dead-letter queue contains the payload, not a record
         return delivery
     return msgspec.structs.replace(delivery, body=with_condition(delivery.body, condition))
 

@@ -1,7 +1,7 @@
 """Counts how often a chain of invocations has invoked each function, so that a loop can be stopped.
 
 The counts are in the ``Lineage`` field of the trace header, as on Lambda. So they are stored with queued events, and
-an AWS SDK in a handler passes them on with its calls. The functions here have no side effects.
+an AWS SDK in a handler passes them on with its requests. The functions of this module have no side effects.
 
 Source: AWS Lambda developer guide, "Lambda recursive loop detection": a chain is stopped when a function has been
 invoked in it about 16 times.
@@ -36,16 +36,16 @@ def advance(header: str | None, *, source: str, target: str) -> tuple[str, int]:
     fields = [field for field in (header or new_trace_header()).split(";") if field]
     found = next((field for field in fields if field.startswith("Lineage=")), "")
     length, counts = _parse(found.removeprefix("Lineage="))
-    own, other = _hash(source), _hash(target)
-    counts.setdefault(own, 1)  # the invocation that began the chain
-    counts[other] = min(_MOST, counts.pop(other, 0) + 1)
+    source_hash, target_hash = _hash(source), _hash(target)
+    counts.setdefault(source_hash, 1)  # counts the invocation that began the chain
+    counts[target_hash] = min(_MOST, counts.pop(target_hash, 0) + 1)
     lineage = "|".join(f"{name}:{count}" for name, count in counts.items())
     kept = [field for field in fields if not field.startswith("Lineage=")]
-    return ";".join([*kept, f"Lineage={min(_MOST, length + 1)}:{lineage}"]), counts[other]
+    return ";".join([*kept, f"Lineage={min(_MOST, length + 1)}:{lineage}"]), counts[target_hash]
 
 
 def _parse(text: str) -> tuple[int, dict[str, int]]:
-    """Return a chain's length and its counts by function hash. If `text` is not in `advance`'s format: a new chain."""
+    """Return a chain's length and its counts by hash of the function's name; (0, {}) if `text` is no such list."""
     match = _FIELD.fullmatch(text)
     if match is None:
         return 0, {}

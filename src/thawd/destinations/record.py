@@ -1,4 +1,4 @@
-"""The records of asynchronous invocations that destinations receive. No side effects; reads only the clock.
+"""The records of asynchronous invocations that destinations receive. No side effects; only the clock is read.
 
 Source of the record's fields and of the object keys: AWS Lambda developer guide, "Capturing records of Lambda
 asynchronous invocations".
@@ -19,7 +19,7 @@ from thawd.stores.events.event_rows import Event
 MAX_ERROR_BYTES = 1024
 """Most bytes of an error message in a message attribute of a dead letter."""
 
-# Raised when a payload that is not JSON is decoded. A custom runtime may answer with any bytes.
+# Errors that decoding raises if a payload is not JSON. A custom runtime can answer with any bytes.
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -96,7 +96,7 @@ def check_json(payload: bytes) -> None:
 
 
 def _checked(payload: bytes) -> msgspec.Raw:
-    payload.decode()  # msgspec.Raw does not check that skipped text is UTF-8
+    payload.decode()  # decoding to msgspec.Raw does not check that the text is UTF-8
     return _decode_raw(payload)
 
 

@@ -36,7 +36,7 @@ class Slots:
         return self._of[destination]
 
     async def in_thread(self, destination: Destination, work: Callable[[], T]) -> T:
-        """Run `work` in a thread, and return or raise what it does. If the caller is cancelled, `work` continues.
+        """Run `work` in a thread, and return its result or raise its error. A cancelled caller does not stop `work`.
 
         Raises:
             DestinationUnavailable: no thread can be started.
@@ -45,7 +45,7 @@ class Slots:
         await slots.acquire()
         loop = asyncio.get_running_loop()
         outcome: Future[T] = Future()
-        outcome.set_running_or_notify_cancel()  # a running future cannot be cancelled: the thread always completes
+        outcome.set_running_or_notify_cancel()  # a running future cannot be cancelled, so the thread can always set it
 
         def run() -> None:
             try:
@@ -55,7 +55,7 @@ class Slots:
             with contextlib.suppress(RuntimeError):  # the loop may have been closed in the meantime
                 loop.call_soon_threadsafe(slots.release)
 
-        # Daemon threads, so that a thread that hangs does not keep the server from ending.
+        # The thread is a daemon thread: Python does not wait for it at the end, so it cannot keep the server running.
         try:
             threads.start(threading.Thread(target=run, name=f"thawd-{destination.kind}", daemon=True))
         except NoThreadError as error:

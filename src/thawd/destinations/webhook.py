@@ -1,7 +1,7 @@
 """Deliveries to URLs: one POST each, signed if a secret is configured. httpx is optional, and imported when needed.
 
 Header names and the signature follow Standard Webhooks 1.0 (https://www.standardwebhooks.com), so that receivers can
-use its libraries.
+check them with the libraries of that standard.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     import httpx
 
 _SECRET_PREFIX = "whsec_"
-# An answer is read up to this many bytes, so that its connection can be used again. A longer answer is not read on.
+# An answer is read up to this many bytes, because a connection can be used again only if the whole answer was read. Of
+# a longer answer, the rest is not read.
 _READ_BYTES = 65_536
-# Statuses that may pass: Request Timeout, Conflict, Too Early, Too Many Requests. Every 5xx may pass, too.
+# After these statuses a later attempt may succeed: Request Timeout, Conflict, Too Early, Too Many Requests. The same
+# applies to every 5xx.
 _PASSING = (408, 409, 425, 429)
 
 
@@ -98,7 +100,9 @@ class Webhooks:
                 cookies=CookieJar(
                     DefaultCookiePolicy(allowed_domains=[])
                 ),  # a cookie from one answer must not be sent with another request
-                trust_env=not is_local,  # a proxy set by environment variables cannot reach loopback addresses here
+                # Environment variables can name a proxy on another machine. It could not reach this machine's loopback
+                # addresses.
+                trust_env=not is_local,
             )
         return self._clients[destination]
 
@@ -111,7 +115,7 @@ class Webhooks:
 
 
 def _key_of(secret: str) -> bytes:
-    """Return a secret's signing key: decoded from Base64 after ``whsec_`` (Standard Webhooks), else its bytes."""
+    """Return a secret's signing key: after the prefix ``whsec_`` it is in Base64; any other secret is used as it is."""
     if secret.startswith(_SECRET_PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)

@@ -93,7 +93,8 @@ class FrameProtocol(asyncio.Protocol):
             while (frame := self._decoder.take()) is not None:
                 self._on_frame(*frame)
         except (frames.WireError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
-            # The runtime sends only valid frames, so user code wrote to its descriptor: trust no later frame either.
+            # The runtime sends only valid frames, so user code has written to the runtime's descriptor. Close the
+            # connection, because user code could forge later frames, too.
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

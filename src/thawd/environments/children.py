@@ -1,8 +1,8 @@
-"""Processes of functions: notices when and how each ends, and kills and reaps processes that functions left behind.
+"""Follows functions' processes: learns when and how each ends, and kills and reaps those that functions left behind.
 
-Environments that a template forked are its children, so the template reaps them and reports their status. When the
-template dies, they become children of the server, because the server is their subreaper. In both cases a pidfd tells
-the server when such a process ends.
+Environments that a template forked are the template's children, so the template reaps them and reports their status.
+When the template dies, the kernel makes them children of the server, because the server is their subreaper (prctl(2),
+PR_SET_CHILD_SUBREAPER). In both cases a pidfd tells the server when such a process ends.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Child:
             self.make_sure()
 
     def make_sure(self) -> None:
-        """Kill the process in case it still runs. It has most likely ended, because its channel is closed."""
+        """Kill the process and its group, in case they still run, for example after its channel was closed."""
         for kill in (os.killpg, os.kill):
             try:
                 kill(self.pid, signal.SIGKILL)
@@ -81,8 +81,10 @@ class Children:
         loop = asyncio.get_running_loop()
         child = Child(pid, loop.create_future())
         if pid in self._reported:
-            child.ended.set_result(self._reported.pop(pid))
-            return child
+            status = self._reported.pop(pid)
+            if not _exists(pid):  # otherwise the report was about an earlier process with this id
+                child.ended.set_result(status)
+                return child
         self._alive[pid] = child
         self._note_session(pid)
         try:
@@ -103,7 +105,7 @@ class Children:
             del self._sessions[oldest]
 
     def report_exit(self, pid: int, status: int | None) -> None:
-        """Record that a template has reaped its child `pid` with this wait status; None when it is not known."""
+        """Record that a template has reaped its child `pid`; `status` is the wait status, None when it is not known."""
         child = self._alive.get(pid)
         if child is None:
             # The process died before `watch` was called for it, or its end was handled long ago.
@@ -144,14 +146,14 @@ class Children:
             self._finish(child, status)
         elif now_s < until_s:
             # The process is a template's child. Either the template reports the status in a moment, or the template is
-            # dead too and the child becomes ours.
+            # dead too and the process becomes this server's child.
             asyncio.get_running_loop().call_later(_STATUS_RETRY_S, self._ended, child, until_s)
         else:
             self._finish(child, int(signal.SIGKILL) if child.killed else None)
 
     def _finish(self, child: Child, status: int | None) -> None:
         if not child.ended.done():
-            # Also kill the processes that it left behind in its group.
+            # Also kill the processes that this process left behind in its group.
             try:
                 os.killpg(child.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -179,12 +181,13 @@ class Children:
     ) -> bool:
         """Kill processes that functions left behind outside their process groups, and reap the dead.
 
-        Such a process has become the server's child, because the server is the subreaper. Its cgroup, or the identifier
-        in its environment variables, shows which environment or template it belongs to.
+        Such a process has become the server's child, because the server is its subreaper. The process's cgroup, or the
+        identifier in its environment variables, shows to which environment or template it belongs.
 
         Args:
-            is_alive: whether the environment or template with an identifier is alive; its processes are not killed.
-            spare_unknown: do not kill processes without an identifier, because the platform may have started them.
+            is_alive: returns whether the environment or template with a given identifier is alive; if so, processes
+                that belong to it are not killed.
+            spare_unknown: whether to spare processes without an identifier, because the platform may have started them.
             patience_s: kill a process without an identifier only if it also had none this many seconds ago.
 
         Returns:
@@ -213,7 +216,7 @@ class Children:
         return killed > 0 or bool(self._zombies or self._unowned)
 
     def reap(self) -> None:
-        """Reap dead children that no environment owns: until it is reaped, each occupies a process id."""
+        """Reap dead children of the server that it does not follow: until it is reaped, each occupies a process id."""
         children = self.orphans()
         self._zombies = {pid: since_s for pid, since_s in self._zombies.items() if pid in children}
         for pid in children:
@@ -222,13 +225,19 @@ class Children:
                 self._reap_left_over(pid, state[1])
 
     def _reap_left_over(self, pid: int, session: int) -> None:
-        """Reap a dead child if it is a function's, if we killed it, or if its starter has not reaped it in time."""
+        """Reap a dead child if a function started it, or if `kill_strays` killed it.
+
+        Reap any other child only if the code of this server that started it has not done so within `_UNCLAIMED_S`.
+        """
         since_s = self._zombies.setdefault(pid, time.monotonic())
         if session in self._sessions or pid in self._strays or time.monotonic() - since_s > _UNCLAIMED_S:
             try:
-                os.waitpid(pid, os.WNOHANG)
+                reaped, status = os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
-                pass
+                reaped, status = 0, 0
+            if reaped:
+                # Perhaps it is a fork that died with its template, and `watch` is about to be called for it.
+                self.report_exit(pid, status)
             self._strays.discard(pid)
             del self._zombies[pid]
 
@@ -255,6 +264,16 @@ def owner_of(pid: int) -> str | None:
         if variable.startswith(_MARKER):
             return variable[len(_MARKER) :].decode(errors="replace")
     return None
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _is_zombie(pid: int) -> bool:

@@ -1,6 +1,6 @@
 """One execution environment: a process that runs one invocation at a time, and is killed at the function's time limit.
 
-If the handler takes lists, it runs one batch at a time instead.
+If the handler takes lists of events, the process runs one batch at a time instead.
 
 The platform's end of the control channel is a plain asyncio protocol: it sends one frame for each invocation and gets
 one frame back. The standard output and error of the process arrive through a pipe. The platform reads this pipe until
@@ -66,9 +66,11 @@ class Environment:
         hooks_since_s: when its after-restore hooks began, ``time.monotonic()`` seconds; None before that.
         served: number of invocations that have begun in it.
         duration_ms: duration of the last invocation, measured inside the process, milliseconds.
-        memory_limit: enforces its memory limit; None until it is ready.
+        memory_limit: enforces its memory limit. None: the process of a cold start does not run yet, or a fork or copy
+            is not ready yet.
         has_folder: whether it has its own temporary folder.
-        inherited_bytes: size of the files that init left in that folder, where forks or copies share them.
+        inherited_bytes: for a fork or a copy, size of the files in its temporary folder that init left there and that
+            other forks or copies share; else 0.
         suspender: stops its processes (SIGSTOP) between invocations; None: they keep running.
     """
 
@@ -142,7 +144,7 @@ class Environment:
 
     @property
     def extension_groups(self) -> list[int]:
-        """The process groups of its extensions."""
+        """The process groups of the environment's extensions."""
         return [] if self._extensions is None else self._extensions.groups()
 
     def resume(self) -> None:
@@ -151,7 +153,7 @@ class Environment:
         self._control.send(frames.GO_ON, b"{}", b"")
 
     def drain(self) -> None:
-        """Copy what its processes have written so far to the log."""
+        """Copy to the log what the environment's processes have written so far."""
         self._output.drain()
 
     def adopt(self, child: Child) -> None:
@@ -162,7 +164,10 @@ class Environment:
         child.ended.add_done_callback(self._on_exit)
 
     def kill(self) -> None:
-        """End the environment now; an invocation that is running in it fails with ``Runtime.ExitError``."""
+        """End the environment now, or half a second later if it is idle and has extensions.
+
+        An invocation that is running in it fails, with ``Runtime.ExitError`` unless another reason was recorded.
+        """
         self.dying = True
         if self.child is None:
             return
@@ -274,7 +279,7 @@ class Environment:
         return head
 
     def _failure(self, invocation: Invocation, status: int | None) -> tuple[dict[str, Any], bytes]:
-        """The answer for an invocation during which the environment ended. Source: Lambda's wording."""
+        """The answer for an invocation during which the environment ended; the words are Lambda's."""
         timeout_s = self.version.function.timeout_s
         prefix = f"RequestId: {invocation.request_id} Error: "
         started = self.busy_since or time.monotonic()
@@ -325,7 +330,7 @@ class Environment:
             self._on_answer(_checked(head, body), body)
         elif kind == frames.PART and self._stream is not None:
             if not self._stream.put(head["type"], body):
-                # Too large: the runtime keeps to the size limit, so user code must have written to the descriptor.
+                # Too large: the runtime keeps to the size limit, so user code has written to the runtime's descriptor.
                 self.kill()
         elif kind == frames.READY and not self.ready.done():
             self.ready.set_result(msgspec.convert(head, ReadyHead))
@@ -339,7 +344,7 @@ class Environment:
             self.kill()
 
     def _begin_streams(self, invocations: Sequence[Invocation]) -> None:
-        """Pass the parts of a streamed answer on to the client, if it can take parts.
+        """Let the invocation's stream take the parts of the answer from now on, if the client can take parts.
 
         A handler that takes lists sends no parts: its answers are passed on whole, even to clients that can take parts.
         """
@@ -358,11 +363,11 @@ class Environment:
 
     def _on_answer(self, head: dict[str, Any], body: bytes) -> None:
         if self._timed_out and head["failed"]:
-            return  # the process failed because it was killed; the invocation reports the time-out instead
+            return  # the process failed because it was killed at the time limit; `_failure` reports the time-out
         if self._answer is None or self._answer.done():
             return
         if head.get("item", 0) != len(self._answers):
-            self.kill()  # the runtime answers a batch's items in order, so user code wrote to the descriptor
+            self.kill()  # the runtime answers a batch's items in order, so user code has written to its descriptor
             return
         self._answers.append((head, body))
         if len(self._answers) == self._expected:
@@ -374,7 +379,7 @@ class Environment:
         if not self.ready.done():
             document = error_document(error_type, f"Error: {message}")
             self.ready.set_exception(InitError(message, document, by_function=True))
-            self.ready.exception()  # marks it as retrieved, because nobody may await it yet
+            self.ready.exception()  # marks it as retrieved: asyncio logs an exception that nobody retrieves
         self.dying = True
         if self.child is not None:
             self.child.kill()
@@ -418,7 +423,7 @@ class Environment:
             self._answer.set_exception(_Ended(status))
         if not self.ready.done():
             self.ready.set_exception(InitError.of_exit(self.child))
-            self.ready.exception()  # marks it as retrieved, because nobody may await it any more
+            self.ready.exception()  # marks it as retrieved: asyncio logs an exception that nobody retrieves
         if not self.parked.done():
             self.parked.set_exception(InitError.of_exit(self.child))
             self.parked.exception()
@@ -428,7 +433,7 @@ class Environment:
     def _close(self) -> None:
         os.close(self._channels.lifeline)
         if self._extensions is not None:
-            # Extensions run a moment longer. Until they end, they need the endpoint, the log and the memory cgroup.
+            # Extensions run up to two seconds longer. Until they end, they need the endpoint, the log and the cgroup.
             if self.suspender is not None:
                 self.suspender.busy(self)
             is_leaving = self.child is not None and self.child.leaving
@@ -467,7 +472,7 @@ class _ResultHead(msgspec.Struct):
 
 
 def _checked(head: Any, body: bytes) -> dict[str, Any]:
-    """Check the head of a RESULT frame, because user code can write to the descriptor.
+    """Check the head of a RESULT frame, because user code can write to the process's end of the channel.
 
     Raises:
         msgspec.ValidationError: a field of the head has the wrong type or is out of range.

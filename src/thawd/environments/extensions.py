@@ -1,7 +1,7 @@
-"""The processes of external extensions, which run beside a function's program: started before it, ended after it.
+"""Starts external extensions, processes that run beside a function's program, before the program; ends them after it.
 
-Nothing waits for extensions to end: when the program has ended, the caller gets the answer and the environment's place
-on the machine is free, while timers give the extensions two more seconds.
+No caller and no start waits until extensions have ended: as soon as the program has ended, the caller gets the answer
+and another environment can be started. The extensions are killed if they still run two seconds later.
 
 Source: AWS Lambda developer guide, "Using the Lambda Extensions API to create extensions": an environment without
 extensions is ended immediately, one with internal extensions gets 500 ms, one with external extensions 2,000 ms.
@@ -24,7 +24,8 @@ from thawd.environments.version import Version
 
 _INTERNAL_GRACE_S = 0.5
 _EXTERNAL_GRACE_S = 2.0
-# Environment variables that only the runtime gets, not extensions. Source: the same page, "Environment variables".
+# Environment variables that only the runtime gets, not extensions. Source: the page that the module docstring names,
+# "Environment variables".
 _OF_THE_RUNTIME = ("_HANDLER", "AWS_EXECUTION_ENV", "LAMBDA_RUNTIME_DIR", "AWS_LAMBDA_LOG_GROUP_NAME")
 
 
@@ -69,19 +70,19 @@ class Extensions:
         self._look()
 
     def _start(self, path: Path, variables: Mapping[str, str], start: Start, lifeline: int) -> Child:
-        # Open the pipe's read end again for each extension: when the write end closes, the kernel kills only one
+        # Open the lifeline's read end again for each extension: when the write end closes, the kernel kills only one
         # process group for each open file.
-        own = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
+        reopened = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         try:
             pid = execute_program(
                 self._launcher.confined(start, [str(path)]),
                 variables,
                 cwd=path.parent.parent,
-                lifeline=own,
+                lifeline=reopened,
                 output=start.channels.process_ends[3],
             )
         finally:
-            os.close(own)
+            os.close(reopened)
         child = self._launcher.children.watch(pid)
         child.ended.add_done_callback(lambda ended: self._ended(path.name, ended.result()))
         return child
@@ -120,11 +121,13 @@ class Extensions:
         if not self._registered.done():
             document = error_document(error_type, f"Error: {message}")
             self._registered.set_exception(InitError(message, document, by_function=True))
-            self._registered.exception()  # marks it as retrieved, because nobody may await it any more
+            self._registered.exception()  # marks it as retrieved: asyncio logs an exception that nobody retrieves
         self.on_fault(error_type, message)
 
     def wind_down(self, runtime: Child) -> bool:
-        """End an idle program that has extensions: send SIGTERM, then give it a moment to clean up. `finish` follows.
+        """End an idle program that has extensions: send SIGTERM, and half a second later SIGKILL if it still runs.
+
+        When the program has ended, the environment calls `finish`.
 
         Returns:
             False when the environment has no extensions; then nothing was done.
@@ -146,8 +149,8 @@ class Extensions:
     def finish(self, reason: str, *, on_end: Callable[[], None]) -> None:
         """End the extensions, because the program has ended or was not started.
 
-        Those that have registered for SHUTDOWN get it, and are killed if they still run two seconds later. The others
-        are killed immediately.
+        Extensions that have registered for the SHUTDOWN event get it, and are killed if they still run two seconds
+        later. The others are killed immediately.
 
         Further calls do nothing.
 

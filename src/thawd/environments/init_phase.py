@@ -25,19 +25,20 @@ _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class ReadyHead(msgspec.Struct):
-    """The head of a READY frame. It is checked, because user code can write to the descriptor.
+    """The head of a READY frame. It is checked, because user code can write to the process's end of the channel.
 
     Attributes:
         init_ms: how long init took, or, in a forked environment, the fork; milliseconds.
         fork_refused: why a fork of the process would not work; None when it would.
-        restored: whether it is a copy of a process in which the before-snapshot hooks have run.
-        restore_ms: for a thawed process, time from the start of the thaw until the frozen code ran on.
-        renew_ms: for a copy, time to repair state that must not be copied, such as random numbers.
+        restored: whether the process is a copy of a process in which the before-snapshot hooks have run.
+        restore_ms: for a thawed process, time from the start of the thaw until the process's own code ran again.
+        renew_ms: for a copy, time to renew state that must differ between copies, such as random numbers.
         hooks_ms: time of the after-restore hooks.
         dropped: descriptions of the network connections that init left open; each copy closes them.
         changed: a file that has changed since the image was made; None when none has. Reported by a copy of a base, and
             by a probe: a copy that is thawed only to find out whether the image can still be used.
-        before_init: for a copy of a base and for a process of mode ``bare``, its state before init.
+        before_init: the process's state before init; a copy of a base reports it, and a process that is started without
+            a base only to be compared with such a copy (mode ``bare``). None: any other process.
     """
 
     init_ms: _Milliseconds = 0.0
@@ -120,7 +121,7 @@ async def init_ends(
     """Wait until the process is ready; kill it when it takes too long or too much memory.
 
     Args:
-        ready: done when the process is ready; this function sets an exception on it when the time is over.
+        ready: done when the process is ready; this function sets an exception on it when the deadline has passed.
         child: the process to wait for.
         limit: the memory limit of the process.
         until_s: returns the current deadline, ``time.monotonic()`` seconds; called repeatedly.
@@ -146,7 +147,7 @@ async def init_ends(
 
     timer = loop.call_later(_LOOK_S, look)
     try:
-        # `asyncio.wait` with a time-out would wake up two iterations of the event loop later.
+        # `asyncio.wait` with a time-out would wake up two iterations of the event loop later and so delay every start.
         await ready
     finally:
         timer.cancel()

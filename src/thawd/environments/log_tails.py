@@ -46,7 +46,7 @@ class LogTails:
             self._output = self._stream.end_tail()
 
     def finish(self, invocation: Invocation, write: Callable[[], None]) -> bytes:
-        """Have `write` write the last lines of `invocation`. Returns its tail; empty unless its caller wants it."""
+        """Have `write` write the last lines of `invocation`. Returns the log tail, empty if its caller wants none."""
         last = self._kept(write)
         if not invocation.want_log_tail:
             return b""

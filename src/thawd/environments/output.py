@@ -12,7 +12,7 @@ _READ_BYTES = 1 << 16
 
 
 class OutputPipe:
-    """The platform's end of the pipe.
+    """The platform's end of the pipe for the output of one process.
 
     While the log's buffer is full, the pipe is not read, so a process that writes too much has to wait. A function that
     floods its log thus slows down only itself.

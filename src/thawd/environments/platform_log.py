@@ -48,7 +48,7 @@ class InvocationOutcome:
         error_type: AWS's name for what ended the environment during the invocation; empty when nothing did.
         message: describes for people what ended the environment; empty when nothing did.
         start: how long its environment took to start; None when the invocation did not wait for a start.
-        batch_size: number of items that ran together with it, itself included; None if the handler takes no lists.
+        batch_size: number of invocations that ran together, this one included; None if the handler takes no lists.
     """
 
     request_id: str
@@ -201,7 +201,8 @@ def _start_text(start: StartTimes | None) -> str:
         return ""
     if not start.restored:
         return f"Init Duration: {start.duration_ms:.2f} ms\t"
-    # Source: of a restore, Lambda bills only the time of the runtime and the after-restore hooks.
+    # Of a restore, Lambda bills only the time that the runtime and the after-restore hooks take. Source: AWS Lambda
+    # developer guide, "Monitoring for Lambda SnapStart".
     billed_ms = math.ceil(start.billed_restore_ms)
     return f"Restore Duration: {start.duration_ms:.2f} ms\tBilled Restore Duration: {billed_ms} ms\t"
 

@@ -37,7 +37,7 @@ class Program:
         runtime: Lambda's name of the runtime, for example ``nodejs20.x``.
         argv: its command line.
         title: its name in ``INIT_START``, for example ``nodejs:20.20.2``.
-        snap_start: whether it may support SnapStart's hooks, so that it may ask for them with ``restore/next``.
+        snap_start: whether the program is allowed to ask with ``restore/next`` for its after-restore hooks to run.
         extensions: executables to start beside it, each with a different name.
         modules: npm folders with clients of AWS's SDK; searched after all folders of the function.
     """
@@ -68,10 +68,10 @@ def python_of(function: Function, runtimes: Mapping[str, str]) -> str | None:
 
 
 def check_program(function: Function, *, runtimes: Mapping[str, str], folder: Path, environ: Mapping[str, str]) -> None:
-    """Check that this machine has the Node that a function needs. Other functions bring their program with their code.
+    """Check that this machine has a Node that the function can use. Other programs are part of the function's code.
 
     Raises:
-        EnvironmentBuildError: Node is not installed, or has another version.
+        EnvironmentBuildError: this machine has no such Node.
     """
     if function.runtime in NODE_RUNTIMES:
         _node(function.runtime, runtimes.get(function.runtime), folder=folder, environ=environ)
@@ -86,7 +86,7 @@ def find_program(
         function: as declared.
         roots: folder of the published code, then the folders of its layers (/opt on Lambda), in order.
         runtimes: paths and commands by runtime, as configured.
-        folder: base of relative paths, the folder of ``thawd.toml``.
+        folder: the folder of ``thawd.toml``; relative paths in `runtimes` begin there.
         environ: environment variables for searching and for running programs.
 
     Raises:
@@ -105,10 +105,15 @@ def find_program(
 
 
 def variables_of_program(function: Function, program: Program, variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables of a program's processes, derived from those of a Python function.
+    """The environment variables of a program's processes.
+
+    Args:
+        function: as declared.
+        program: the program.
+        variables: the variables that the function's processes would have if thawd's Python runtime ran it.
 
     Source: AWS Lambda developer guide, "Defined runtime environment variables": ``AWS_EXECUTION_ENV`` is not defined
-    for OS-only runtimes.
+    for OS-only runtimes, which are those with a ``bootstrap``.
     """
     if program.runtime in PYTHON_RUNTIMES:
         return dict(variables)
@@ -118,9 +123,9 @@ def variables_of_program(function: Function, program: Program, variables: Mappin
     if program.runtime in NODE_RUNTIMES:
         made["AWS_EXECUTION_ENV"] = f"AWS_Lambda_{program.runtime}"
         made["LAMBDA_RUNTIME_DIR"] = str(_NODE_CLIENT.parent)
-        own = [made["NODE_PATH"]] if made.get("NODE_PATH") else []
-        if own or program.modules:
-            made["NODE_PATH"] = os.pathsep.join([*own, *map(str, program.modules)])
+        first = [made["NODE_PATH"]] if made.get("NODE_PATH") else []
+        if first or program.modules:
+            made["NODE_PATH"] = os.pathsep.join([*first, *map(str, program.modules)])
     else:
         made["LAMBDA_RUNTIME_DIR"] = variables["LAMBDA_TASK_ROOT"]
     return made
@@ -237,11 +242,11 @@ def _node(runtime: str, configured: str | None, *, folder: Path, environ: Mappin
             return candidate, version
         else:
             tried.append(f"{candidate} (it is Node {version})")
-    wanted = configured or f"node{major}, node or nodejs on PATH, and versions of nvm and fnm"
+    wanted = configured or f"node{major}, node or nodejs on PATH, and versions installed by nvm and fnm"
     raise EnvironmentBuildError(
         f'The runtime "{runtime}" needs Node {major}; looked for: {wanted}'
         f"{'; tried: ' + '; '.join(tried) if tried else '; found nothing'}. Install Node {major}, or set its path in "
-        f'thawd.toml: [runtimes], "{runtime}" = "/path/to/node"; a Node set there may have another version.'
+        f'thawd.toml: [runtimes], "{runtime}" = "/path/to/node"; any version is accepted there.'
     )
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 VARIABLE = "THAWD_BOTO3"
-"""The environment variable that passes this information to a function's process."""
+"""The environment variable that tells a function's process where boto3 is; `boto3_for` returns its value."""
 
 _FIRST = "boto3"
-# Modules with another name than their distribution.
+# Names of modules by the names of their packages, where the two differ.
 _MODULES = {"python-dateutil": "dateutil"}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?")
 _COMPARISON = re.compile(r"(~=|==|!=|<=|>=|<|>)\s*([0-9][0-9A-Za-z.]*)")
@@ -38,7 +38,8 @@ class OfferedPackage(msgspec.Struct, frozen=True):
         folder: the folder that contains the module.
         distribution: name of the package, in lower case with hyphens.
         version: version of the package.
-        allows: the versions of it that the other packages allow. A copy that the function brings must be one of these.
+        allows: the versions that the other offered packages allow, as comparisons such as ``(">=", "1.21")``. If a
+            function brings this package itself, that copy must have one of these versions.
     """
 
     folder: str

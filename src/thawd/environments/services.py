@@ -17,7 +17,7 @@ Reply = tuple[dict[str, Any], bytes]
 
 
 class TableServices:
-    """Serves ``thawd.table`` and ``thawd.bucket`` calls. An error becomes a reply, which is raised in the handler.
+    """Serves ``thawd.table`` and ``thawd.bucket`` calls. An error becomes a reply, and is raised again in the handler.
 
     Attributes:
         tables: all tables.
@@ -29,14 +29,14 @@ class TableServices:
         self.buckets = buckets or BucketStores({})
 
     async def __call__(self, head: dict[str, Any], body: bytes) -> Reply:
-        """Answer one call. Its head contains the operation (``op``), the table or bucket, and the key."""
+        """Answer one call. Its `head` contains the operation (``op``), the table or bucket, and the key."""
         try:
             return await self._serve(head, body)
         except ThawdError as error:
             return {"error": error.message}, b""
         except (KeyError, TypeError, AttributeError) as error:
             return {"error": f"the call is malformed: {error!r}"}, b""
-        except Exception as error:  # the border to user code: every call must get a reply
+        except Exception as error:  # whatever fails, the call must get a reply, because the handler waits for it
             complain(f"thawd: a call that a function made through `import thawd` failed: {error!r}")
             return {"error": f"thawd failed: {error!r}"}, b""
 

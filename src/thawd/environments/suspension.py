@@ -1,12 +1,12 @@
 """Stops the processes of an environment between invocations (SIGSTOP) and continues them for the next (SIGCONT).
 
-An environment is stopped a moment after its answer, unless it is invoked again before that. So back-to-back invocations
-cost nothing, and the runtime has time to reach the point where it waits for the next invocation. Background work
-continues with the next invocation.
+An environment is stopped a moment after its answer, unless it is invoked again before that. So invocations in quick
+succession need no signals, and the runtime has time to reach the point where it waits for the next invocation. Work
+that a handler left running in the background continues during the next invocation.
 
 Two kinds of processes outside the environment's process group are stopped too: descendants that have made their own
-groups, and orphans, which have become the server's children because the server is the subreaper. The platform and the
-lifeline can still kill a stopped process.
+groups, and orphans: when a parent ends, the kernel makes its children children of the server, because the server is
+their subreaper (prctl(2)). The platform and the lifeline can still kill a stopped process.
 
 Source: AWS Lambda developer guide, "Lambda execution environment lifecycle"; signal(7).
 """
@@ -22,9 +22,11 @@ from typing import Protocol
 from thawd.environments.children import Child, Children, owner_of
 
 IDLE_S = 0.02
-"""How often environments are looked at, seconds: each is stopped half to one and a half times this after its answer."""
+"""Time between two looks at the idle environments, seconds. An environment is stopped half to one and a half times this
+after its answer, or later if its extensions still work."""
 
-# How often at most to search for processes outside the group: one search can miss a child that is forked during it.
+# Most searches for processes outside an environment's group. A search can miss a child that is forked during the
+# search, so it is repeated, up to this number, until it finds no new process.
 _LOOKS = 3
 
 
@@ -47,7 +49,7 @@ class Suspendable(Protocol):
 
     @property
     def extension_groups(self) -> list[int]:
-        """Process groups of its extensions."""
+        """Process groups of the environment's extensions."""
 
 
 class Suspender:
@@ -101,7 +103,7 @@ class Suspender:
             return
         outside: list[int] = []
         self._stopped[environment] = outside
-        # This never stops a fork half-way: the kernel restarts a fork when a signal arrives during it.
+        # SIGSTOP never stops a fork half-way: the kernel restarts a fork when a signal arrives during it.
         for group in (child.pid, *environment.extension_groups):
             _signal_group(group, signal.SIGSTOP)
         for _ in range(_LOOKS):

@@ -20,7 +20,8 @@ the real AWS.
 """
 _SITE = str(Path(package_file).parent / "runtime" / "site")
 _BOOTSTRAP = str(Path(package_file).parent / "runtime" / "bootstrap.py")
-# The only environment variables that functions inherit from the platform; secrets in the server's shell stay there.
+# The only environment variables that functions inherit from the platform, so that secrets in the platform's other
+# variables do not reach functions.
 _PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
 
 
@@ -57,7 +58,12 @@ class Version:
         return f"python:{self.python_version}" if self.program is None else self.program.title
 
     def argv(self, mode: str, descriptors: tuple[int, int, int]) -> list[str]:
-        """Command line of a process of this version; `descriptors` are those of control, services and lifeline."""
+        """Command line of a process of this version.
+
+        Args:
+            mode: what the process is to do; see `thawd.runtime.bootstrap`.
+            descriptors: the process's ends of the channels control, services and lifeline.
+        """
         return [*self.wrapper, str(self.python), _BOOTSTRAP, mode, *map(str, descriptors)]
 
 
@@ -94,10 +100,11 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
     defaults = {
         "LANG": "en_US.UTF-8",
         "TZ": ":UTC",
-        # As many OpenMP threads as the function's CPU share, because several environments share the cores. With one
+        # As many OpenMP threads as the function has vCPUs, because several environments share the cores. With one
         # thread OpenMP makes no thread pool; a process with a pool could not be forked.
         "OMP_NUM_THREADS": str(max(1, min(os.cpu_count() or 1, function.memory_mb // MEMORY_MB_PER_VCPU))),
-        # ONNX Runtime's telemetry opens files and starts a thread, and thawd promises that no data leaves the machine.
+        # ONNX Runtime's telemetry is off, because it holds locks on files, with which a process cannot be frozen, and
+        # because thawd promises that no data leaves the machine.
         "ORT_DISABLE_TELEMETRY": "1",
         "PYTHONFAULTHANDLER": "1",
     }
@@ -134,7 +141,8 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
 def _layer_paths(layers: Sequence[Path], python_version: str) -> dict[str, list[str]]:
     """The folders that the layers add to each search path, by variable.
 
-    Source: AWS Lambda developer guide, "Layer paths for each Lambda runtime"; a layer's folder here is /opt there.
+    Source: AWS Lambda developer guide, "Layer paths for each Lambda runtime". Lambda puts all layers into /opt; here
+    each layer has its own folder.
     """
     minor = ".".join(python_version.split(".")[:2])
     places = {

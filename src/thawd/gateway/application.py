@@ -70,7 +70,8 @@ class GatewayParts:
         invoke_stream: InvokeWithResponseStream.
         sources: thawd's own operations on event sources.
         aws: passes requests for other AWS services on to the emulator; None without ``--aws``.
-        gate: checks the signatures of requests to the Lambda API, the Logs API and `queue`; None: they need none.
+        gate: checks the signatures of requests to the Lambda API, the Logs API and `queue`; None: these requests need
+            no signature.
         hosts: the host names that a request's ``Host`` may have; None where a key protects the server instead.
         queue: the operators' API for the queue and for dead letters.
     """
@@ -146,7 +147,7 @@ class Application:
         """Check the request's key or signature.
 
         Returns:
-            The callable to read the request's body with; None if the request has been answered here.
+            The callable to read the request's body with; None if this method has answered the request.
         """
         parts = self.parts
         if parts.gate is not None and self._is_api(scope) and not _has_key(scope, parts.key):
@@ -190,7 +191,7 @@ class Application:
         return shared is not None and allows(shared, origin)
 
     def _is_api(self, scope: Scope) -> bool:
-        """Whether `gate` checks this request: it is for the Lambda API, the Logs API or thawd's queue API."""
+        """Whether `gate` checks requests of this kind: those for the Lambda API, the Logs API or thawd's queue API."""
         path: str = scope["path"]
         if self.parts.queue is not None and self.parts.queue.claims(path):
             return True
@@ -227,7 +228,7 @@ class Application:
             body = msgspec.json.encode({"message": f"Method Not Allowed; this path accepts {', '.join(allowed)}"})
             await respond(send, 405, [(b"content-type", b"application/json"), allow], body)
         else:
-            # SDKs know this error type, so they show its message instead of failing to parse the body.
+            # AWS's SDKs know ResourceNotFoundException, so they show its message. They fail to parse other bodies.
             error = ResourceNotFoundException(
                 f"Nothing is served at {scope['path']}; the output of `thawd up` lists what is served."
             )

@@ -1,8 +1,8 @@
 """CORS as thawd's configuration defines it: answers to preflight requests, and CORS headers on all other answers.
 
 Where CORS is configured, a preflight request (``OPTIONS`` with ``Origin`` and ``Access-Control-Request-Method``) never
-reaches the function, and CORS headers that a handler sets are replaced. Routes and function URLs, like AWS's, differ
-only in the status that answers a preflight request (204 and 200). No side effects.
+reaches the function, and the configured CORS headers replace those that a handler sets. As on AWS, a preflight request
+is answered with 204 for a route and with 200 for a function URL. No side effects.
 
 Source: API Gateway developer guide, "Configure CORS for HTTP APIs in API Gateway"; Lambda developer guide,
 "Creating and managing Lambda function URLs", Cross-origin resource sharing (CORS).
@@ -86,7 +86,7 @@ def _origin_headers(cors: Cors, origin: str) -> Headers:
 
 
 def answer_headers(cors: Cors, origin: str, headers: Headers) -> Headers:
-    """The headers of an answer to `origin`: the handler's `headers`, with their CORS headers replaced by `cors`."""
+    """The headers of an answer to a page of `origin`: the handler's `headers`, with the CORS headers from `cors`."""
     kept = [(name, value) for name, value in headers if not name.lower().startswith(_PREFIX)]
     if not allows(cors, origin):
         return kept
@@ -97,7 +97,10 @@ def answer_headers(cors: Cors, origin: str, headers: Headers) -> Headers:
 
 
 def adding(send: Send, cors: Cors | None, scope: Scope) -> Send:
-    """Wrap `send` so that answers have the headers of `cors`; returns `send` itself if the request has no origin."""
+    """Wrap `send` so that answers get the CORS headers from `cors`.
+
+    Returns `send` itself if `cors` is None or the request has no ``Origin``.
+    """
     origin = header(scope, b"origin")
     if cors is None or origin is None:
         return send

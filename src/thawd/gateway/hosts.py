@@ -1,13 +1,14 @@
 """Decides which requests a server without a key accepts, by host name and by the web page that sends them. No I/O.
 
-Without a key thawd listens on loopback, and every local program may call it. A web page of another site that is open
-in a browser on this machine may not. These headers, which the page cannot change, identify its requests:
+Without a key thawd listens on loopback only. Every program on this machine may call it, but a web page of another site
+that is open in a browser on this machine may not. These headers show whether such a page sends a request. The browser
+sets them, and the page cannot change them:
 
 - ``Host``. In a DNS rebinding attack the owner of a host name makes it resolve to 127.0.0.1. The browser then treats
-  the page and thawd as one origin, and only the host name reveals the attack. Names under ``localhost`` always mean
-  this machine.
-- ``Origin`` and ``Sec-Fetch-Site``. A request for an image or a link has no ``Origin``; then ``Sec-Fetch-Site`` shows
-  that the page belongs to another site.
+  the page and thawd as one origin, and only the host name reveals the attack. Names under ``localhost`` are accepted,
+  because they always mean this machine.
+- ``Origin`` and ``Sec-Fetch-Site``. ``Origin`` names the site of the page. Browsers leave it out when they request an
+  image or follow a link; then ``Sec-Fetch-Site`` shows whether the page belongs to another site.
 
 Source: Fetch Metadata Request Headers, 2.3; Fetch standard, "Origin" header; RFC 6761, 6.3, "localhost".
 """
@@ -39,7 +40,10 @@ class Hosts:
         self._known: set[bytes] = set()
 
     def serves(self, scope: Scope) -> bool:
-        """Whether the request's ``Host`` is accepted. A missing ``Host`` is, since browsers always send the header."""
+        """Whether the request's ``Host`` is accepted.
+
+        A request without ``Host`` is accepted, too: browsers always send the header, so no web page sent the request.
+        """
         host = header(scope, b"host")
         if host is None or host in self._known:
             return True
@@ -53,7 +57,7 @@ class Hosts:
 
 
 def is_loopback_name(name: str) -> bool:
-    """Whether `name` means this machine for every resolver."""
+    """Whether `name` is ``localhost``, a name under it, or a loopback address: all of them always mean this machine."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -72,9 +76,9 @@ def refusal(host: str) -> str:
 
 
 def may_ask(scope: Scope, *, allows: Callable[[str], bool]) -> bool:
-    """Whether the web page that sends the request may call thawd; True if no page sends it.
+    """Whether the web page that sends the request may call thawd; True if no web page sends the request.
 
-    Pages of this machine, of the same origin and of allowed origins may call thawd.
+    Pages that this machine serves, pages of thawd's own origin and pages of allowed origins may call thawd.
 
     Args:
         scope: the request.

@@ -1,7 +1,7 @@
 """Reads request bodies and writes answers, directly on the ASGI interface.
 
-The request and response objects of a web framework would cost the Invoke API a quarter of its request rate.
-See docs/decisions/0014-asgi.md.
+With the request and response objects of a web framework, the Invoke API would serve a quarter fewer requests per
+second. See docs/decisions/0014-asgi.md.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-# Longest time to receive a body that arrives in pieces: an incomplete body occupies memory.
+# Longest time to receive a body that arrives in pieces. It is limited because an incomplete body occupies memory.
 _BODY_S = 60.0
 _SMALL_BYTES = 1 << 16
 # Memory for the bodies of all open requests together, enough for about forty synchronous events of the largest size.
 # Bodies of up to `_SMALL_BYTES` have a separate budget, so that large ones cannot keep them out.
 BUDGET_BYTES = 256 << 20
 _SMALL_BUDGET_BYTES = 32 << 20
-# Memory for incomplete bodies. Beyond it, requests are refused of whose body less than `_SMALL_BYTES` arrived in the
-# last `_SLOW_S` seconds, the slowest first.
+# Memory for incomplete bodies. If they need more, thawd refuses requests with slow bodies, the slowest first. A body is
+# slow if its last full `_SMALL_BYTES` arrived at least `_SLOW_S` seconds ago.
 _SLOW_BUDGET_BYTES = 24 << 20
 _SLOW_S = 1.0
 
@@ -67,12 +67,16 @@ def raw_path_of(scope: Scope) -> str:
 
 
 def trace_of(scope: Scope) -> str:
-    """The trace header that a request carries, or a new one."""
+    """The value of a request's ``X-Amzn-Trace-Id`` header; a new value if the request has no such header."""
     return (header(scope, b"x-amzn-trace-id") or b"").decode("latin-1") or new_trace_header()
 
 
 class _Incomplete:
-    """Bodies that are being received. The first is the one whose last full 64 KiB arrived the longest time ago."""
+    """Counts the bytes of the bodies that are being received, and refuses slow ones when they need too much memory.
+
+    A body is represented by the `asyncio.Timeout` that limits its time: the body is refused by letting the timeout
+    expire at once. `_bodies` begins with the slowest body, the one whose last full 64 KiB arrived the longest time ago.
+    """
 
     def __init__(self) -> None:
         self._bodies: OrderedDict[asyncio.Timeout, tuple[int, int, float]] = OrderedDict()
@@ -90,7 +94,7 @@ class _Incomplete:
             self._bodies[body] = (held + size, 0, now_s)
             self._bodies.move_to_end(body)
         if self._held_bytes > _SLOW_BUDGET_BYTES and not self._is_waiting:
-            self._look_later()  # not now: data that has arrived may be read later in this turn of the event loop
+            self._look_later()  # not now: the event loop may not yet have read all data that has arrived
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -98,11 +102,15 @@ class _Incomplete:
         loop.call_later(_SLOW_S / 4, self._give_up_slow, loop.time() + _SLOW_S / 4)
 
     def _give_up_slow(self, due_s: float) -> None:
-        """Refuse slow bodies until the rest fits the budget; if it does not fit yet, schedule another check."""
+        """Refuse slow bodies until the others fit the budget. If they do not fit, but none is slow, check again later.
+
+        Args:
+            due_s: when this call was due, seconds of the event loop's clock.
+        """
         now_s = asyncio.get_running_loop().time()
         self._is_waiting = False
         if now_s - due_s > _SLOW_S / 4:
-            self._look_later()  # the event loop was late, not the senders: data that arrived may still be unread
+            self._look_later()  # the event loop is late, so data of a body that seems slow may have arrived unread
             return
         while self._held_bytes > _SLOW_BUDGET_BYTES:
             slowest = next(iter(self._bodies))
@@ -110,7 +118,7 @@ class _Incomplete:
                 self._look_later()
                 return
             self.remove(slowest)
-            with contextlib.suppress(RuntimeError):  # the body's own time limit expires at this moment
+            with contextlib.suppress(RuntimeError):  # raised if the timeout is expiring already
                 slowest.reschedule(now_s)
 
     def remove(self, body: asyncio.Timeout) -> None:
@@ -123,7 +131,7 @@ _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Incomplete] = w
 
 
 def _incomplete_bodies() -> _Incomplete:
-    """The incomplete bodies of the running event loop; each server has its own loop."""
+    """The incomplete bodies of the running event loop. There is one event loop for each server."""
     loop = asyncio.get_running_loop()
     found = _of_loops.get(loop)
     if found is None:
@@ -132,7 +140,7 @@ def _incomplete_bodies() -> _Incomplete:
 
 
 class Budget:
-    """Limits the memory for the bodies of requests that are being read or run."""
+    """Limits the memory for the bodies of all requests that have not been answered yet."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -173,7 +181,7 @@ class Budget:
 
 def _too_many(used_bytes: int) -> TooManyRequestsException:
     return TooManyRequestsException(
-        f"Rate Exceeded. (the bodies of requests in progress already occupy {used_bytes >> 20} MiB)",
+        f"Rate Exceeded. (the bodies of requests in progress already occupy {used_bytes >> 20} MiB; try again later)",
         reason="ConcurrentInvocationLimitExceeded",
     )
 
@@ -182,8 +190,9 @@ async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int, operati
     """The whole body of the request.
 
     Raises:
-        RequestTooLargeException: the body is over `limit_bytes` (413); the rest of it is not read.
-        RequestTimeoutException: the body was not complete after `_BODY_S`, or slow while memory was short (408).
+        RequestTooLargeException: the body has more than `limit_bytes` (413); the rest of it is not read.
+        RequestTimeoutException: the body was not complete after `_BODY_S` seconds, or it arrived slowly while the
+            memory for incomplete bodies was used up (408).
         ClientGoneError: the client closed the connection.
     """
     announced = header(scope, b"content-length")
@@ -252,7 +261,7 @@ async def respond_error(send: Send, error: ThawdError, *, request_id: str) -> No
     """Send `error` the way the Lambda API does: ``x-amzn-ErrorType``, and a JSON body with Type, Message and Reason."""
     document = {
         "Type": "User" if error.status < 500 else "Service",
-        # Some of AWS's error documents spell this field with a capital M, others do not; clients read either.
+        # Some of AWS's error documents spell this field with a capital M, others do not. thawd sends both spellings.
         "Message": error.message,
         "message": error.message,
     }

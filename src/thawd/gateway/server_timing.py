@@ -12,11 +12,12 @@ ASKED_BY = b"x-thawd-timing"
 
 
 def timing(scope: Scope, result: Result) -> list[tuple[bytes, bytes]]:
-    """The header in a list; an empty list when the request does not ask for it.
+    """A list with the header ``Server-Timing``; an empty list when the request does not ask for it.
 
-    The description of ``start`` is how the environment was started (`StartKind`). Unless the environment was warm, the
-    duration of ``start`` is the time from the spawn until the environment was ready, and ``prepare`` is the part of
-    that time spent in init, fork or restore inside the process. ``handler`` is the time in the handler.
+    The header has up to three metrics. ``start`` describes how the environment was started (`StartKind`); its duration
+    is the time from creating the process until the environment was ready. ``prepare`` is the part of that time which
+    the process itself spent on init, fork or restore. ``handler`` is the time in the handler. If the environment
+    existed already, ``start`` has no duration and ``prepare`` is missing.
     """
     if header(scope, ASKED_BY) is None:
         return []

@@ -1,4 +1,4 @@
-"""Checks signatures if access keys are configured: of requests to the Lambda API, the Logs API and thawd's queue API.
+"""If access keys are configured, checks the signatures of requests to the Lambda, Logs and queue APIs.
 
 Source: AWS Lambda API reference, "Common Errors".
 """
@@ -87,6 +87,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 async def _refuse(send: Send, error: SignatureError, request_id: str) -> None:
     headers = [JSON, (b"x-amzn-errortype", error.code.encode()), (b"x-amzn-requestid", request_id.encode())]
-    # Some of AWS's services spell this field with a capital M, others do not; clients read either.
+    # Some of AWS's services spell this field with a capital M, others do not. thawd sends both spellings.
     document = {"__type": error.code, "message": error.message, "Message": error.message}
     await respond(send, 403, headers, msgspec.json.encode(document))

@@ -19,7 +19,7 @@ SKEW_S = 300
 """Most seconds by which the clocks of client and server may differ."""
 # Seven days, AWS's limit for presigned URLs.
 _LONGEST_PRESIGNED_S = 604_800
-# Sent in place of the body's hash by clients whose signature does not cover the body.
+# A client whose signature does not cover the body sends this in place of the body's hash.
 _UNSIGNED = b"UNSIGNED-PAYLOAD"
 _MISMATCH = (
     "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key "
@@ -94,7 +94,7 @@ def is_signed(request: SignedRequest) -> bool:
 
 
 def claimed_service(authorization: str, query: str) -> str | None:
-    """The service in the scope of the request's signature, valid or not; None when the request carries none.
+    """The service that a request's signature names, even if the signature is wrong; None for an unsigned request.
 
     Args:
         authorization: the header.
@@ -157,7 +157,7 @@ def _check(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, ser
 def sign(
     request: SignedRequest, access_key: str, secret: str, *, now_s: float, scope: tuple[str, str]
 ) -> dict[str, str]:
-    """The headers to add to `request` so that it is signed.
+    """Sign a request; returns the headers to add to it.
 
     Args:
         request: the request to send, with all headers that will be sent, including ``host``.
@@ -184,7 +184,7 @@ def sign(
 
 
 def _fields(text: str) -> dict[str, str]:
-    """The ``Name=value`` pairs of a comma-separated list. Takes linear time, since the sender may be an attacker."""
+    """The ``Name=value`` pairs of a comma-separated list. Takes linear time even for a list that an attacker made."""
     pairs = (part.strip().partition("=") for part in text.split(","))
     return {name: value for name, equals, value in pairs if equals}
 
@@ -295,7 +295,7 @@ def _stamp(time_s: float) -> str:
 
 
 def _payload_hash(request: SignedRequest) -> bytes:
-    """The hash of the body, in the form that the canonical request contains.
+    """The hash of the body, or ``UNSIGNED-PAYLOAD``, as the canonical request (the text that is signed) contains it.
 
     Raises:
         SignatureError: the body does not have the hash that the request declares.
@@ -310,7 +310,7 @@ def _payload_hash(request: SignedRequest) -> bytes:
 
 
 def _canonical_paths(raw_path: str) -> list[str]:
-    """The paths that may have been signed: with dot segments resolved, and as sent.
+    """The paths that the client may have signed: the path with its dot segments resolved, and the path as sent.
 
     Both are percent-encoded a second time, as AWS requires for all services but S3.
     """
@@ -325,9 +325,9 @@ def _canonical_paths(raw_path: str) -> list[str]:
 
 
 def _canonical_queries(query: str) -> list[str]:
-    """The queries that may have been signed, sorted by name and value: as sent, and re-encoded.
+    """The query strings that the client may have signed, sorted by name and value: the one sent, and it re-encoded.
 
-    The second is needed because some clients send a query with fewer percent-encoded characters than they sign.
+    The re-encoded query is needed because some clients send fewer characters percent-encoded than they sign.
     """
     pairs = []
     for pair in query.split("&") if query else []:

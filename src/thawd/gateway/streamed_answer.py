@@ -1,7 +1,7 @@
 """An invocation whose answer is sent to the client while the function produces it.
 
-The client sets the pace: data that it has not read yet waits in the function's process (`thawd.wire.response_stream`).
-As on Lambda, the function continues when the client disconnects, and the rest of its answer is dropped.
+The client sets the pace: if it reads slowly, the function's next write waits (`thawd.wire.response_stream`). As on
+Lambda, the function continues when the client disconnects, and the rest of the function's answer is dropped.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from thawd.wire.response_stream import ResponseStream
 
 
 class Streamed:
-    """Runs an invocation for as long as the ``async with`` lasts.
+    """Runs an invocation in an ``async with`` block; the end of the block cancels the invocation if it still runs.
 
     Attributes:
-        stream: the answer's parts.
+        stream: the parts of the answer.
     """
 
     def __init__(self, dispatcher: Dispatcher, invocation: Invocation) -> None:
@@ -37,10 +37,10 @@ class Streamed:
             self.stream.end()
 
     async def begun(self) -> bool:
-        """Wait for the answer's first part; False: the answer is not streamed, and `result` returns all of it.
+        """Wait for the answer's first part; returns False if the answer is not streamed: `result` then returns it all.
 
         Raises:
-            ThawdError: the function could not be run. Never raised once a part has arrived.
+            ThawdError: the function could not be run. This is not raised after a part has arrived.
         """
         if await self.stream.begun():
             return True
@@ -56,7 +56,7 @@ class Streamed:
         return await self._running
 
     async def drop(self) -> Result:
-        """Read and drop the rest of the answer, until the function ends."""
+        """Read and drop the rest of the answer until the function ends; returns the invocation's result."""
         while await self.stream.take() is not None:
             pass
         return await self._running
@@ -66,5 +66,5 @@ class Streamed:
     ) -> None:
         if not self._running.done():
             self._running.cancel()
-        # An error is ignored here: `result` has raised it already, or the client has disconnected.
+        # An error of the invocation is ignored here: `result` has raised it already, or the request was cancelled.
         await asyncio.gather(self._running, return_exceptions=True)

@@ -49,7 +49,7 @@ def parse_arn(arn: str) -> Destination | None:
     """Return the destination that an ARN names; None: thawd does not support it.
 
     Functions and tables belong to thawd, so their ARNs must have thawd's account and region. An S3 bucket's ARN has
-    neither. The ARN of a queue, topic or event bus may have any.
+    neither an account nor a region. The ARN of a queue, topic or event bus must have both, but they can have any value.
     """
     found = _ARN.fullmatch(arn)
     if found is None or found["service"] not in _REST or not _REST[found["service"]].fullmatch(found["rest"]):
@@ -80,7 +80,7 @@ def address_of(destination: Destination) -> SplitResult | None:
 
 
 def is_fifo(destination: Destination) -> bool:
-    """Return whether the destination is a FIFO queue or topic. Lambda does not deliver to those."""
+    """Return whether the destination is a FIFO queue or FIFO topic, to which Lambda does not deliver."""
     return destination.kind in ("sqs", "sns") and destination.name.endswith(".fifo")
 
 

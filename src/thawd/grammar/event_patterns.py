@@ -1,8 +1,9 @@
 """Event patterns, which decide which events pass a filter. No side effects.
 
-A pattern is a JSON object with the structure of the event. Its leaves are lists of allowed values or comparisons. All
-fields must match, and a field matches if it has one of the listed values. Of the objects listed under ``$or``, one must
-match. If a field of the event is a list, one of its elements must match.
+A pattern is a JSON object with the structure of the event. For each field of the event that is tested, it has a list of
+allowed values and comparisons. All these fields must match, and a field matches if its value is in the list or meets
+one of the comparisons. Of the objects listed under ``$or``, one must match. If a field of the event is a list, one of
+its elements must match.
 
 Source: Amazon EventBridge user guide, "Comparison operators for use in event patterns", "Null values and empty
 strings", "Arrays in event patterns"; AWS Lambda developer guide, "Control which events Lambda sends to your function".
@@ -20,11 +21,11 @@ from thawd.grammar.wildcards import is_like
 MAX_PATTERN_CHARACTERS = 4096
 # Source: EventBridge user guide, "Numeric matching": from -5.0e9 to +5.0e9.
 _MOST = 5e9
-_DEEPEST = 64  # levels of objects in a pattern
+_DEEPEST = 64  # most levels of objects in a pattern
 _ABSENT: Any = object()
 
 Test = Callable[[Any], bool]
-"""Returns whether a part of an event matches; gets `_ABSENT` for a field that the event does not have."""
+"""Returns whether a value in an event matches. The argument is `_ABSENT` for a field that the event does not have."""
 
 
 class PatternError(ValueError):
@@ -73,7 +74,7 @@ class Pattern:
             PatternError: the text is not a pattern.
         """
         if len(text) > MAX_PATTERN_CHARACTERS:
-            raise PatternError(f"it has {len(text)} characters; {MAX_PATTERN_CHARACTERS} are allowed")
+            raise PatternError(f"it has {len(text)} characters; at most {MAX_PATTERN_CHARACTERS} are allowed")
         try:
             document = decode(text)
         except ValueError as error:
@@ -85,16 +86,18 @@ class Pattern:
         self._document = document
 
     def matches(self, event: Any) -> bool:
-        """Return whether an event, as returned by `decode`, matches. An event that is nested too deeply does not."""
+        """Return whether an event, as returned by `decode`, matches; False if the event is nested too deeply."""
         try:
             return self._alternatives(event)
         except RecursionError:
             return False
 
     def forms_of(self, name: str) -> frozenset[str]:
-        """Return how the pattern uses its field `name`: ``object``: it tests fields in it; ``list``: it lists values.
+        """Return how the pattern tests the field `name` of an event.
 
-        The result is empty if the pattern does not use the field, and contains both if objects in ``$or`` differ.
+        The result contains ``object`` if the pattern tests fields inside this field, and ``list`` if it lists allowed
+        values. Both are possible if the objects under ``$or`` differ. The result is empty for a field that is not
+        tested.
         """
         return frozenset(_forms(self._document, name))
 
@@ -107,7 +110,16 @@ def _forms(document: Mapping[str, Any], name: str) -> Iterator[str]:
 
 
 def _compiled(document: Mapping[str, Any], path: str, depth: int) -> Test:
-    """Return a test for an object, a list of objects, or an absent value (`_ABSENT`)."""
+    """Return the test for an object in the pattern. The test takes the value of the same field of the event.
+
+    Args:
+        document: an object in the pattern, or the whole pattern.
+        path: names of the fields that lead to the object, joined by dots; empty for the whole pattern.
+        depth: number of objects around this one.
+
+    Raises:
+        PatternError: the object is not a valid part of a pattern.
+    """
     if not document:
         raise PatternError(f"{path or 'it'} is an empty object, which matches nothing")
     if depth > _DEEPEST:
@@ -132,7 +144,7 @@ def _compiled(document: Mapping[str, Any], path: str, depth: int) -> Test:
         )
 
     def test(event: Any) -> bool:
-        # A single element must match all fields: it is not enough that each field matches in some element.
+        # In a list of objects, a single object must match all fields: each field in a different object is not enough.
         return any(map(test, event)) if isinstance(event, list) and event else one(event)
 
     return test
@@ -156,7 +168,10 @@ def _leaf(asked: list[Any], at: str) -> Test:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the leaves of a field. For a list, yield its elements' leaves. Empty lists and objects count as absent."""
+    """Yield the values to test in a field of the event: the value itself, or the values in a list and in nested lists.
+
+    An object or an empty list counts as an absent field.
+    """
     if isinstance(value, list):
         leaves = [leaf for element in value for leaf in _leaves(element) if leaf is not _ABSENT]
         yield from leaves or [_ABSENT]
@@ -187,9 +202,9 @@ def _equal(asked: Any, value: Any) -> bool:
 def _text_test(
     operator: str, compare: Callable[[str, str], bool], *, ignores_case: bool = False
 ) -> Callable[[Any, str], Test]:
-    """Return a factory of tests for an operator with a text operand.
+    """Return a function that makes the test of an operator from its operand, a text.
 
-    With `ignores_case`, the operand may also be an object with ``equals-ignore-case`` and a text.
+    With `ignores_case`, the operand can also be an object such as ``{"equals-ignore-case": "text"}``.
     """
 
     def make(operand: Any, at: str) -> Test:

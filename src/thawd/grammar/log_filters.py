@@ -81,7 +81,7 @@ def _terms(pattern: str) -> Wanted:
         at = match.end()
         while at < len(pattern) and pattern[at].isspace():
             at += 1
-    if required:  # CloudWatch ignores terms with a question mark if there are other terms
+    if required:  # as in CloudWatch, terms with a question mark are ignored if there are other terms
         return lambda message: all(holds(message) for holds in required)
     return lambda message: any(holds(message) for holds in optional)
 

@@ -27,7 +27,7 @@ class QueueName:
         region: region of the queue.
         account: account of the queue, twelve digits.
         name: name of the queue; the name of a FIFO queue ends in ``.fifo``.
-        url: URL of the queue; None: unknown, so SQS must be asked for it.
+        url: URL of the queue; None: unknown, so a request to SQS must find it.
         endpoint: URL of SQS; None: the endpoint in this process's AWS configuration.
     """
 

@@ -69,7 +69,7 @@ class _Cron(ScheduleExpression):
     zone: ZoneInfo
 
     def after(self, moment: float, *, anchor: float) -> float | None:
-        # Start a day earlier, because on a day of 25 hours one hour of local time occurs twice.
+        # Start a day earlier, so that no time is missed where the clock goes back from one date to the date before.
         day = datetime.fromtimestamp(moment, self.zone).date() - timedelta(days=1)
         while day.year <= max(self.years):
             if day.year in self.years and day.month in self.months:
@@ -92,7 +92,7 @@ class _Cron(ScheduleExpression):
             for minute in self.minutes:
                 wall = datetime(day.year, day.month, day.day, hour, minute, tzinfo=self.zone)
                 at = wall.timestamp()
-                # A local time that does not exist on this day converts back to a different one.
+                # Skip a local time that does not exist on this day: it converts back to a different one.
                 if at > moment and datetime.fromtimestamp(at, self.zone).replace(fold=0) == wall:
                     return at
         return None
@@ -221,7 +221,17 @@ def _days_of_week(field: str) -> _Days:
 
 
 def _numbers(field: str, what: str, low: int, high: int, names: dict[str, int] | None = None) -> frozenset[int]:
-    """Return the numbers that a field names. It consists of ``*``, numbers, ranges, steps, and lists of these."""
+    """Return the numbers that a field of a cron expression names.
+
+    A field consists of ``*``, numbers, names, ranges, steps, and lists of these.
+
+    Args:
+        field: text of the field, in capitals.
+        what: name of the field, for errors.
+        low: smallest allowed number.
+        high: largest allowed number.
+        names: the names that stand for numbers; None: the field allows no names.
+    """
     found: set[int] = set()
     for part in field.split(","):
         span, slash, step_text = part.partition("/")
@@ -238,7 +248,7 @@ def _numbers(field: str, what: str, low: int, high: int, names: dict[str, int] |
             last = _number(last_text, what, low, high, names or {}) if dash else high if slash else first
         if first <= last:
             found.update(range(first, last + 1, step))
-        elif what in ("day-of-week", "month"):  # FRI-MON, NOV-FEB
+        elif what in ("day-of-week", "month"):  # a range across the end of the week or year: FRI-MON, NOV-FEB
             count = high - low + 1
             found.update(low + (number - low) % count for number in range(first, last + count + 1, step))
         else:

@@ -1,10 +1,10 @@
 """Downloads, caches and loads model weights: ``from thawd import models`` in a handler, or in any program.
 
     model = models.open("s3://models/resnet.onnx?region=eu-west-1")   # a local file, complete and verified
-    loaded = models.load_onnx(model)                                  # a session, and the duration of each step
+    loaded = models.load_onnx(model)                                  # the session, and the duration of each step
 
-This package runs inside functions, on Python 3.9 and later. It uses only the standard library until a call needs
-another library. If that library is missing, the error names the command that installs it.
+This package runs inside functions, on Python 3.9 and later. It uses only the standard library, except in calls that
+need another library, such as ONNX Runtime. If that library is missing, the error names the command that installs it.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,15 +1,16 @@
-"""The cache of models on this machine. Files are named by the SHA-256 of their content; their total size is limited.
+"""The cache of models on this machine: a folder of limited size, which any number of processes can use.
 
-    blobs/SHA256         a read-only file, written once and atomically
+    blobs/SHA256         a read-only file, named by the SHA-256 of its content; written once and atomically
     blobs/SHA256.seen    the blob's size, time and inode when its hash was last verified; valid while they are unchanged
     derived/KEY/         files made from a model, such as an optimised copy; made again when missing
     trees/ID/            a folder of models: hard links to blobs
     index/KEY.json       names the blob of an address, with its ETag or version
     partial/KEY          a download in progress or interrupted; locked by the downloading process
-    use/NAME             shared lock of the processes that use a blob or derived files; its mtime is the last use
+    use/NAME             locked (shared) by the processes that use the blob or the derived files with this name; its
+                         mtime is the time of the last use
 
-A blob is the content of one file of a model. Files in use are never removed. Any number of processes, also of different
-functions, may use the cache at the same time, and each may be killed at any moment.
+A blob is the content of one file of a model. Files in use are never removed. The processes that use the cache at the
+same time can belong to different functions. The cache stays consistent if one of them is killed at any moment.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class FileStamp(NamedTuple):
 class CacheLease:
     """Keeps a blob or derived files in the cache until `end`, or until this process and its forks have ended.
 
-    It is a lock on a file. A snapshot contains no locks, so it is released before the freeze and acquired in each copy.
+    A lease is a lock on a file. A snapshot contains no locks, so the lock is released before the freeze and acquired
+    again in each copy.
     """
 
     def __init__(self, path: str) -> None:
@@ -67,7 +69,7 @@ class CacheLease:
         os.utime(self._fd)
 
     def release(self) -> None:
-        """Release the lock, which can be acquired again."""
+        """Release the lock. It can be acquired again later."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
@@ -90,7 +92,7 @@ def _acquire_again() -> None:
     for use in list(_uses):
         try:
             use.acquire()
-        except OSError:  # mapped files remain usable without the lock
+        except OSError:  # files that are mapped remain usable, even if another process removes them
             pass
 
 
@@ -98,10 +100,11 @@ class Cache:
     """A folder with cached models.
 
     Args:
-        folder: path of the folder; None: the variable ``MODEL_CACHE``, ``$XDG_CACHE_HOME/thawd/models`` or
-            ``~/.cache/thawd/models``; if none of these is writable, a folder in the temporary folder.
-        most_bytes: limit of the cache's size; files in use may exceed it. None: the variable ``MODEL_CACHE_MB`` (in
-            MiB), or 20 GiB.
+        folder: path of the folder. None: the environment variable ``MODEL_CACHE`` names it. Without this variable it is
+            ``thawd/models`` in ``$XDG_CACHE_HOME`` (default ``~/.cache``), or, if that is not writable,
+            ``thawd-models`` in the temporary folder.
+        most_bytes: limit of the cache's size, which files in use can exceed. None: the environment variable
+            ``MODEL_CACHE_MB`` (in MiB), or 20 GiB without it.
     """
 
     def __init__(self, folder: Optional[str] = None, *, most_bytes: Optional[int] = None) -> None:
@@ -130,12 +133,15 @@ class Cache:
         return None
 
     def is_sound(self, sha256: str) -> bool:
-        """Whether a blob's hash matches its name; a damaged blob is removed. It is read only if it may have changed."""
+        """Whether a blob's hash matches its name; if not, the blob is removed.
+
+        The blob is read only if its size, time or inode has changed since the hash was last verified.
+        """
         path = self.place("blobs", sha256)
         if has_sha256(path, sha256, seen=path + ".seen"):
             return True
         with self.locked():
-            if has_sha256(path, sha256, seen=path + ".seen"):  # another process has stored a sound blob
+            if has_sha256(path, sha256, seen=path + ".seen"):  # another process has stored a sound blob meanwhile
                 return True
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -155,7 +161,10 @@ class Cache:
             yield
 
     def make_room(self, needed_bytes: int = 0) -> None:
-        """Remove unused entries, least recently used first, until `needed_bytes` more fit."""
+        """Remove unused blobs and derived files, least recently used first, until `needed_bytes` more fit the limit.
+
+        Interrupted downloads are removed, too, one day after their last byte arrived.
+        """
         with self.locked():
             self._drop_old_partials()
             held = sorted(self._held())
@@ -167,7 +176,7 @@ class Cache:
                     total -= size
 
     def _held(self) -> Iterator[Tuple[float, str, str, int]]:
-        """Last use, kind, name and size of every blob and every derived entry."""
+        """Time of the last use, kind, name and size of each blob and of each folder with derived files."""
         for kind in ("blobs", "derived"):
             for entry in os.scandir(os.path.dirname(self.place(kind, "x"))):
                 if "." not in entry.name:
@@ -214,9 +223,11 @@ class Cache:
                     os.unlink(entry.path)
 
     def tree(self, files: Dict[str, str]) -> str:
-        """Make a folder in which each relative path of `files` is a hard link to the blob with that SHA-256.
+        """Make a folder of hard links to blobs, unless it exists; returns its path.
 
-        The caller must hold leases on the blobs. When one of the blobs is removed, the folder is removed too.
+        `files` maps each path in the folder to the SHA-256 of a blob.
+
+        The caller must hold leases on the blobs. When one of the blobs is removed, the folder is removed, too.
         """
         name = key_of(*(f"{path} {sha256}" for path, sha256 in sorted(files.items())))
         made = self.place("trees", name)
@@ -250,9 +261,13 @@ def key_of(*parts: Optional[str]) -> str:
 
 
 def has_sha256(path: str, sha256: str, *, seen: str) -> bool:
-    """Whether a file has this hash. The file is read unless it is unchanged since the file `seen` was written.
+    """Whether a file has this hash; False for a file that does not exist.
 
-    Returns False for a file that does not exist; raises OSError for one that cannot be read.
+    The file is read unless it has the size, time, inode and hash that the file `seen` records. `seen` is written when
+    the hash has been verified.
+
+    Raises:
+        OSError: the file cannot be read.
     """
     try:
         status = os.stat(path)
@@ -278,7 +293,7 @@ def sha256_of(path: str) -> str:
 
 
 def write_record(path: str, record: Dict[str, Any]) -> None:
-    """Write a record of the cache atomically. It is not synced, so a crash of the machine may undo the write."""
+    """Write a record of the cache atomically. It is not synced, so a crash of the machine can undo the write."""
     staged = f"{path}.{os.getpid()}"
     with open(staged, "w") as file:
         json.dump(record, file)

@@ -1,4 +1,4 @@
-"""Loads scikit-learn models and other objects that joblib has stored. Arrays are mapped instead of read."""
+"""Loads scikit-learn models and other objects that joblib has stored. Their arrays are mapped into memory, not read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def load_joblib(model: Model) -> Loaded:
     """Load an object that ``joblib.dump`` stored. Arrays of a compressed file are read instead of mapped.
 
     Mapped arrays are read-only, which is enough for predictions. joblib uses pickle, so loading runs code from the
-    file. The model must therefore be pinned by its SHA-256 or be a file on this machine.
+    file. Therefore, a model from a store is loaded only if it was opened with its SHA-256.
 
     Raises:
         ModelError: joblib is missing, or the model comes from a store and was opened without ``sha256``.

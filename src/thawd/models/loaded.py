@@ -57,7 +57,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """Measure the code inside the context. The code may set the note of the step."""
+        """Measure the code inside the ``with`` block. The code can set the note of the step."""
         step = Step(name, 0.0)
         begun_s = time.perf_counter()
         yield step
@@ -78,6 +78,6 @@ def mapped_bytes(path: str) -> int:
 
 
 def mapped_note(path: str) -> str:
-    """The result of `mapped_bytes` as text for a step's note."""
+    """Text for a step's note: how much of a file or folder is mapped into this process, or that it was read."""
     found = mapped_bytes(path)
     return f"{found / 2**20:.1f} MiB of it mapped, shared with other processes" if found else "read into memory"

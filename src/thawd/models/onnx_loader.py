@@ -15,7 +15,7 @@ from thawd.models.loaded import Loaded, Step, Stopwatch, mapped_note
 from thawd.models.opening import Model
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "onnx_optimise.py")
-_FORM = "1"  # part of an optimised copy's name in the cache; change it when copies are made in another way
+_FORM = "1"  # part of the key of each optimised copy in the cache; change it when copies are made in another way
 
 
 def load_onnx(
@@ -35,11 +35,11 @@ def load_onnx(
         threads: most threads that one run may use. With 1 the session has no threads of its own, and the process can
             be forked.
         optimise: load a copy that this version of ONNX Runtime has optimised for this machine's CPU, with mapped
-            weights. The copy is made on first use, in a separate process, and kept in the cache. False: the original
-            file is loaded, and optimised at each load.
+            weights. The copy is made at the first load, in a separate process, and kept in the cache. False: the
+            original file is loaded, and optimised in memory at each load.
         prepack: let ONNX Runtime's operators rearrange their weights in memory, as they do by default. This makes
             matrix products faster, but each load makes a private copy of those weights. False is for models that are
-            loaded and dropped without a snapshot; docs/how-to/models.md describes costs and benefits.
+            often loaded and removed without a snapshot; docs/how-to/models.md has measurements.
         config: further entries of the session's configuration.
 
     Raises:
@@ -86,7 +86,7 @@ def _file_of(model: Model, name: str) -> str:
 
 
 def _optimised(model: Model, path: str, version: str, step: Step) -> str:
-    """Path of the optimised copy, which is made if necessary and stays in the cache while `model` is open."""
+    """Make the optimised copy unless it is in the cache; returns its path. It stays there while `model` is open."""
     inner = "" if path == model.path else os.path.basename(path)
     key = key_of(_FORM, model.sha256 or model.identity, inner, version, *_cpu())
     for _ in range(3):

@@ -1,7 +1,7 @@
 """Program: ``onnx_optimise.py MODEL FOLDER`` writes an ONNX model optimised for this machine, with a file of weights.
 
-It runs in its own process, so that the memory that it needs does not get into the snapshot of the process that loads
-the result.
+The program runs in its own process. In the process that loads the result, the memory that optimising needs would become
+part of the snapshot.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-_SMALLEST_OUTSIDE_BYTES = "1024"  # weights of at least this size go to the separate file, which can be mapped
+_SMALLEST_OUTSIDE_BYTES = "1024"  # weights of at least this size go to ``weights.bin``, which can be mapped
 
 
 def main(model: str, folder: str) -> None:
@@ -18,7 +18,7 @@ def main(model: str, folder: str) -> None:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 3  # hides the warning that the result is for this machine only, as intended
+    options.log_severity_level = 3  # errors only: the warning that the result is only for this machine is not needed
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.optimized_model_filepath = os.path.join(folder, "model.onnx")
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")

@@ -1,4 +1,7 @@
-"""`open`: turns an address into a file on this machine that is complete, verified, and kept while it is in use."""
+"""`open`: makes the model at an address available as a file on this machine, complete and verified.
+
+A file that was downloaded stays in the cache while it is in use.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ class Model:
         address: the requested address.
         path: path of the file, or of the folder if the address ends with a slash. Read or map it; do not write to it.
         size: size of the model in bytes.
-        identity: changes when the model changes. In S3 it is the ETag, or, for a folder, computed from the ETags of all
-            objects. For a file it is computed from size, time and inode.
+        identity: changes when the model changes. For an object in S3 it is the ETag; for a folder in S3 it is computed
+            from the ETags of all objects; for a file on this machine, from path, size, time and inode.
         version: S3's version id, if there is one.
         sha256: SHA-256 of the file; None for folders, and for files on this machine opened without a hash.
         pinned: whether the model was requested by its SHA-256.
-        origin: ``cache`` (the model was in the cache), ``downloaded``, or ``in place`` (a file that is used where it
-            is).
+        origin: ``cache`` (the model was in the cache), ``downloaded``, or ``in place`` (a file or folder on this
+            machine, which is used without a copy).
         cache: the cache that contains the model and the files made from it.
         steps: the steps of `open`, each with name, milliseconds and a note.
     """
@@ -52,7 +55,7 @@ class Model:
         self._address = address
 
     def is_current(self) -> bool:
-        """Whether this model is still the one at its address. Needs one request to the store, or a stat of the file.
+        """Whether this model is still the one at its address. This asks the store, or calls stat for local files.
 
         Raises:
             ModelNotFoundError: there is no longer anything at the address.
@@ -94,16 +97,17 @@ def open(
     """Open the model at an address as a file or folder on this machine.
 
     A model in S3 is downloaded into the cache unless it is there. An interrupted download is resumed. If several
-    processes need the same model, only one downloads it. Without a pin, the store is asked for the current object; a
-    pinned model that is in the cache needs no request.
+    processes need the same model, only one downloads it. The arguments `sha256`, `etag` and `version` are pins: they
+    determine the content that the model must have. Without a pin, the store is asked for the current object. With a
+    pin, no request is needed if a model that was opened before with the same pins is still in the cache.
 
     With ``file:`` and ``package:`` the file itself is used, not a copy.
 
     Args:
         address: ``s3://bucket/key?region=...``, ``file:path`` or ``package:path``; a slash at the end means a folder.
-        sha256: pin: the hexadecimal hash that the file must have.
-        etag: pin: the ETag that the object must have.
-        version: pin: the version id of the object, in a bucket with versioning.
+        sha256: the hexadecimal hash that the file must have.
+        etag: the ETag that the object must have.
+        version: the version id that the object must have, in a bucket with versioning.
         progress: called during a download.
         cache: the cache to use; None: the default one.
 
@@ -129,7 +133,7 @@ def open(
 
 
 def _open(model: Model, where: Address, pins: "_Pins", progress: Optional[Progress]) -> None:
-    """Fill in the attributes of `model`, and lease the files that it uses in the cache, which keeps them there."""
+    """Fill in the attributes of `model`, and lease the files that it uses, so that the cache keeps them."""
     address = where.text
     is_folder = address.partition("?")[0].endswith("/")
     if is_folder and (pins.sha256 or pins.etag or pins.version):
@@ -145,7 +149,7 @@ def _open(model: Model, where: Address, pins: "_Pins", progress: Optional[Progre
 
 
 class _Pins:
-    """The pins that an object must match, if any."""
+    """What the content of a model must match: a SHA-256, an ETag, a version id, or none of these."""
 
     def __init__(self, sha256: Optional[str], etag: Optional[str], version: Optional[str]) -> None:
         self.sha256 = sha256.lower() if sha256 else None
@@ -194,7 +198,7 @@ def _open_object(model: Model, address: Address, pins: _Pins, progress: Optional
 
 
 def _pinned(cache: Cache, address: Address, pins: _Pins) -> Optional[Dict[str, Any]]:
-    """The cache's record of a pinned object, with which no request is needed; None when the cache has no record."""
+    """The cache's record of an object with these pins; None if there are no pins, or the object is not in the cache."""
     if pins.sha256 is None and pins.etag is None and pins.version is None:
         return None
     recorded = cache.recorded(_pin_key(address, pins))

@@ -1,4 +1,4 @@
-"""Keeps models in memory, up to a size limit: drops the least recently used, reloads those that the store replaced."""
+"""Keeps models in memory, up to a size limit: drops the least recently used, and reloads those that were replaced."""
 
 from __future__ import annotations
 
@@ -94,7 +94,11 @@ class Residents:
         return not current
 
     def _replace(self, address: str, old: _Resident) -> Loaded:
-        """Load the store's replacement. If that is impossible, return the old model, unless its file is overwritten."""
+        """Load the model that has replaced `old` at its address; if that fails, return the old model.
+
+        If the new model has overwritten the old model's file, the old model cannot be used. Then the loader's error is
+        raised.
+        """
         try:
             model = open_model(address, cache=self._cache)
         except ModelError as error:
@@ -104,10 +108,10 @@ class Residents:
         if model.identity == old.refused:
             self.hits += 1
             return old.loaded
-        del self._residents[address]  # dropped before the next model is loaded, so that the limit is not exceeded
+        del self._residents[address]  # dropped before the new model is loaded, so that the limit is not exceeded
         try:
             loaded = self._admit(address, model)
-        except Exception as error:  # the loader may be any code
+        except Exception as error:  # `load` is the caller's code, so it can raise any error
             if old.loaded.model.origin == "in place":  # the replacement has overwritten the old model's file
                 raise
             self.failure = str(error)
@@ -125,9 +129,8 @@ class Residents:
     def _admit(self, address: str, model: Model) -> Loaded:
         begun_s = time.monotonic()
         held = sum(resident.loaded.model.size for resident in self._residents.values())
-        while (
-            self._residents and held + model.size > self._most_bytes
-        ):  # others are dropped before the model is loaded, so that the limit is never exceeded
+        # Drop other models before this one is loaded, so that all together do not exceed the limit even for a moment.
+        while self._residents and held + model.size > self._most_bytes:
             _, gone = self._residents.popitem(last=False)
             held -= gone.loaded.model.size
             gone.loaded.model.close()

@@ -1,7 +1,7 @@
-"""Calls functions before a snapshot, to release resources that it cannot contain, and in each copy, to acquire them.
+"""Registers functions that release resources which a snapshot cannot contain, and that acquire them again in each copy.
 
-It uses the hooks of Lambda's SnapStart (`snapshot_restore_py`), which thawd runs too. If that module does not exist, no
-snapshots are taken and nothing needs to be done.
+The functions become hooks of Lambda's SnapStart (`snapshot_restore_py`), which thawd runs, too. If that module does not
+exist, no snapshots are taken, so the functions need not be called.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _registered: List[Callable[[], None]] = []
 
 
 def before(release: Callable[[], None]) -> None:
-    """Register `release`, which is called before a snapshot. Registering it again has no effect."""
+    """Register `release`, which is then called before a snapshot is taken. Registering it again has no effect."""
     if release in _registered:
         return
     _registered.append(release)
@@ -23,13 +23,13 @@ def before(release: Callable[[], None]) -> None:
     register_before_snapshot(release)
 
 
-def after(take: Callable[[], None]) -> None:
-    """Register `take`, which is called in each copy of a snapshot. Registering it again has no effect."""
-    if take in _registered:
+def after(acquire: Callable[[], None]) -> None:
+    """Register `acquire`, which is then called in each copy of a snapshot. Registering it again has no effect."""
+    if acquire in _registered:
         return
-    _registered.append(take)
+    _registered.append(acquire)
     try:
         from snapshot_restore_py import register_after_restore
     except ImportError:
         return
-    register_after_restore(take)
+    register_after_restore(acquire)

@@ -70,7 +70,7 @@ class _Process:
                 _pipe(process.stdin).write(json.dumps(request) + "\n")
                 _pipe(process.stdin).flush()
             except BrokenPipeError:
-                pass  # the process has died; reading its output below notices that
+                pass  # the process has ended; reading its output below notices that
             for line in _pipe(process.stdout):
                 answer = json.loads(line)
                 if "done" in answer:
@@ -81,7 +81,7 @@ class _Process:
                     on_progress(answer)
         except ModelError:  # the process answered with an error; it continues
             raise
-        except BaseException:  # otherwise this answer could be taken for the answer to the next request
+        except BaseException:  # end the process: its unread answer could be taken for the answer to the next request
             process.kill()
             self.end()
             raise
@@ -119,13 +119,21 @@ def head(address: Address, *, version: Optional[str] = None) -> Dict[str, Any]:
 
 
 def below(address: Address) -> List[Dict[str, Any]]:
-    """The objects below a key that ends with a slash, in order. Each has the fields of `head`, and ``key``."""
+    """The objects whose keys begin with the address's key (a folder), sorted by key.
+
+    Each is described by ``key`` and the fields that `head` returns.
+    """
     found: List[Dict[str, Any]] = _process.ask(_request("list", address), None)
     return found
 
 
 def fetch(address: Address, on_progress: Optional[OnProgress], **places: Any) -> Dict[str, Any]:
-    """Download an object into the cache, unless another process has just done so; see `store_process`.
+    """Download an object into the cache, unless another process has done so; return the object's record in the cache.
+
+    Args:
+        address: the object.
+        on_progress: called with each progress line; None: progress is not reported.
+        places: paths in the cache and properties of the object, for `thawd.models.store_process`.
 
     Raises:
         ModelChangedError: the object was replaced in the meantime, or its SHA-256 is not the requested one.

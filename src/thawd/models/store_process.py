@@ -1,13 +1,14 @@
 """Program: sends requests to S3 for `thawd.models.store`, in a separate process, and downloads objects into the cache.
 
 The process is separate because an S3 client keeps threads and connections, which survive neither a snapshot nor a fork.
-It reads requests from standard input, one JSON object on each line. It answers each with lines of JSON, of which the
-last one contains ``done`` or ``error``. It ends at the end of its input. It uses the standard library of Python 3.9 and
-later, and obstore. It imports nothing from thawd, because it is started by its path.
+It reads requests from standard input, one JSON object on each line. It answers each with lines of JSON: any number of
+progress lines, then one with ``done`` or ``error``. It ends at the end of its input. It uses the standard library of
+Python 3.9 and later, and the packages obstore and, if installed, boto3. It imports nothing from thawd, because it is
+started by the path of this file.
 
-A download is appended to a locked file, so that only one of several processes downloads. If the download is
-interrupted, the file is kept, and the next download requests the rest of the object with the same ETag. The SHA-256 is
-computed over the whole content.
+A download is appended to a locked file, so that only one of several processes downloads an object. If the download is
+interrupted, the file is kept. The next download requests only the rest of the object, on condition that the object
+still has the same ETag. The SHA-256 is computed over the whole content.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _say(answer: Dict[str, Any]) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of an error's text; obstore's debugging details follow it."""
+    """The first line of an error's text. obstore's errors have further lines with details for debugging."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
@@ -68,7 +69,7 @@ def _where(error: BaseException, request: Dict[str, Any]) -> str:
 
 
 def _hello(request: Dict[str, Any], stores: Dict[str, Any]) -> None:
-    """Use the caller's ``sys.path``, because packages may be in the function's code."""
+    """Use the caller's ``sys.path``, since obstore may be installed in the function's code; check that it is there."""
     sys.path[:] = request["path"]
     try:
         import obstore  # noqa: F401
@@ -135,9 +136,10 @@ def _list(request: Dict[str, Any], stores: Dict[str, Any]) -> Any:
 
 
 def _is_marker(one: Dict[str, Any], folder: str, found: List[Dict[str, Any]]) -> bool:
-    """Whether an object only marks a folder, as the S3 console makes them: empty, with a key that ends with a slash.
+    """Whether an object only marks a folder. The S3 console makes such objects: empty, with a slash after the key.
 
-    obstore returns keys without that slash.
+    obstore returns keys without that slash. So an empty object counts as a marker if its key is that of the listed
+    folder, or of a folder that contains another object.
     """
     inside = one["key"].rstrip("/") + "/"
     return one["size"] == 0 and (inside == folder or any(other["key"].startswith(inside) for other in found))
@@ -170,7 +172,8 @@ def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
         blob = os.path.join(request["blobs"], sha256)
         recorded = {name: request[name] for name in _RECORDED if name != "sha256"}
         recorded["sha256"] = sha256
-        # Write the index before the rename: after it, other processes stop waiting and look the blob up in the index.
+        # Write the index before the rename. After the rename, another process can lock a new file at `partial`. It
+        # would download the object again if the index did not name the blob.
         _write(index, recorded)
         # A process that finds a damaged blob removes it while it holds this lock, so it cannot remove the new blob.
         with open(request["lock"], "w") as lock:
@@ -183,7 +186,7 @@ def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _locked(path: str, *, progress: str) -> Any:
-    """Open the partial download for appending and lock it. No other process has renamed or removed it by then."""
+    """Open the partial download for appending and lock it. If another process has renamed or removed it, try again."""
     while True:
         file = open(path, "ab+", buffering=0)  # noqa: SIM115 - the caller closes it
         try:
@@ -211,11 +214,18 @@ def _recorded(index: str, blobs: str) -> Optional[Dict[str, Any]]:
 
 
 def _hash_of(file: Any, size: int) -> Any:
-    """Number of bytes in the file, and the hash object that has read them. A file larger than `size` is emptied."""
+    """Hash what has been downloaded; returns its size in bytes and the hash object.
+
+    A file larger than `size` is emptied first.
+
+    Args:
+        file: the partial download.
+        size: size of the object, bytes.
+    """
     digest = hashlib.sha256()
     if os.fstat(file.fileno()).st_size > size:
-        # Its content is not that of the object. Cut to `size`, it would count as complete: nothing would be requested,
-        # and without a pinned SHA-256, nothing would notice that the content is wrong.
+        # The file contains something else than this object. Cut to `size`, it would count as complete: nothing would be
+        # requested, and without a pinned SHA-256, the wrong content would not be noticed.
         file.truncate(0)
     file.seek(0)
     while chunk := file.read(_CHUNK_BYTES):

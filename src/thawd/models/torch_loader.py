@@ -15,11 +15,13 @@ def load_torch(model: Model, make: Optional[Callable[[], Any]] = None) -> Loaded
     Args:
         model: a file written by ``torch.save(module.state_dict(), ...)``, or a ``.safetensors`` file. From a
             ``torch.save`` file only tensors are loaded (``weights_only``), so no code from the file runs.
-        make: creates the module, for example its class. It is called under ``torch.device("meta")``, so that no time
-            and memory are spent on initial weights; the mapped weights are then assigned (``assign``).
+        make: creates the module, for example its class. It is called under ``torch.device("meta")``, where tensors have
+            a shape but no content, so no time and memory are spent on initial weights. Then the mapped weights become
+            the module's weights (``load_state_dict`` with ``assign``).
 
     Raises:
-        ModelError: a library is missing, or the weights do not fit the module.
+        ModelError: a library is missing, the weights do not fit the module, or the module has buffers that are not
+            stored with its weights.
     """
     watch = Stopwatch(model)
     with watch.step("import torch"):
@@ -62,7 +64,7 @@ def _weights(torch: Any, model: Model) -> Any:
 
 
 def _is_safetensors(path: str) -> bool:
-    """Whether the file contains safetensors (a length, then JSON). The suffix does not tell: cached files have none."""
+    """Whether the file is in the safetensors format: it begins with a length and JSON. Cached files have no suffix."""
     with open(path, "rb") as file:
         head = file.read(9)
     return len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") < 1 << 32

@@ -14,8 +14,8 @@ def load_transformers(model: Model, kind: str = "AutoModel", **options: Any) -> 
 
     Args:
         model: a folder, so its address ends with a slash. Weights in safetensors files are mapped.
-        kind: name of the class, for example ``"VisionEncoderDecoderModel"``. It is a name and not the class, so that
-            the duration of the import can be measured as a step.
+        kind: name of a class in `transformers`, for example ``"VisionEncoderDecoderModel"``. It is a name and not the
+            class itself, so that the import of `transformers` can be measured as a step.
         options: further arguments of ``from_pretrained``. Weights keep their stored type unless ``dtype`` names
             another.
 

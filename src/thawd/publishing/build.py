@@ -1,7 +1,7 @@
 """Building: turns a declared function into a version that can be started.
 
 The builder copies the function's code, finds its interpreter or program, and installs its requirements. It does not
-start the version: `publisher` has it started and served.
+start the version: `publisher` passes the version to the dispatcher, which starts it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from thawd.resources import LATEST, Bucket, Function
 from thawd.stores.packages import PackageStore
 
 Progress = Callable[[str], None]
-"""Called with each line about a step that takes long."""
+"""Called with lines of text for the operator about a step that takes long."""
 
 # How long a virtual environment is kept after no version uses it. It is kept because making it again takes minutes.
 _ENVIRONMENT_UNUSED_S = 7 * 86_400.0
 
-# A search runs each interpreter, which takes 20 ms and more. So functions that are built one after the other share it.
+# A search for an interpreter runs each candidate, which takes 20 ms and more. So its result is used for this long, for
+# functions that are built one after the other.
 _SEARCH_VALID_S = 10.0
 
 
@@ -91,7 +92,7 @@ class _Search:
 
     Attributes:
         task: the search.
-        until_s: until when its result may be used, ``time.monotonic()`` seconds.
+        until_s: until when the result of the search is used, ``time.monotonic()`` seconds.
     """
 
     task: asyncio.Task[Interpreter]
@@ -111,8 +112,8 @@ class Builder:
 
     Attributes:
         runtimes: configured interpreters, as paths or commands, by Lambda's runtime names.
-        helped: context manager, entered while thawd runs programs of its own, to ask for a version or to install.
-            It keeps thawd from taking them for strays.
+        helped: context manager that is entered while thawd runs a program of its own, for example an installer. Inside
+            it, thawd does not take such a program for a stray.
         aws: endpoint and credentials for AWS SDKs in functions.
     """
 
@@ -149,7 +150,7 @@ class Builder:
             StoreError: the code cannot be read or copied.
         """
         interpreter: Interpreter | None = None
-        if not runs_a_program(function):  # before the copy: code is copied only for a function that can run
+        if not runs_a_program(function):  # done before the copy, so that code that cannot run is not copied
             interpreter = await self._interpreter(function, context.folder, progress)
         package = release.package
         if package is None:
@@ -185,7 +186,7 @@ class Builder:
         return last if last == version else replace(version, generation=next(self._generations))
 
     async def _interpreter(self, function: Function, folder: Path, progress: Progress) -> Interpreter:
-        """Return a Python function's interpreter. With requirements, it is the one of their virtual environment.
+        """Return a Python function's interpreter. If it has requirements, that of the virtual environment with them.
 
         Raises:
             EnvironmentBuildError: there is no working interpreter, or the requirements cannot be installed.
@@ -217,9 +218,10 @@ class Builder:
         key, now_s = (wanted, folder), time.monotonic()
         last = self._searches.get(key)
         if last is None or (last.task.done() and (now_s > last.until_s or _has_failed(last.task))):
-            # A task, so that the search goes on for the others if one build is cancelled.
+            # The search is a task, so that it continues for other builds if one build is cancelled.
             task = asyncio.get_running_loop().create_task(self._search(wanted, folder))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may await it
+            # If all builds are cancelled, nobody reads the task's error. asyncio would report that, so it is read here.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
             last = self._searches[key] = _Search(task, now_s + _SEARCH_VALID_S)
         return await asyncio.shield(last.task)
 
@@ -257,8 +259,8 @@ class Builder:
                 f"functions.{function.name}: the function has a wrapper script and extensions, so its environments use "
                 "the Runtime API, which passes on one event at a time; remove the option batch, or the extensions"
             )
-        # A wrapper may let an extension answer the invocations, and extensions speak the Runtime API. So run thawd's
-        # Python runtime as a client of that API.
+        # A wrapper script can let an extension answer invocations instead of the handler, and extensions use the
+        # Runtime API. So thawd's Python runtime is run as a client of that API here.
         argv = (*wrapper, *api_command(interpreter.path))
         name = f"python{interpreter.version[0]}.{interpreter.version[1]}"
         program = Program(name, argv, f"python:{version_text}", snap_start=False, extensions=extensions)

@@ -20,7 +20,8 @@ from thawd.publishing.virtual_environments import Installation, Installers
 
 _ANSWER_WITHIN_S = 10.0
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
-# Runs in the interpreter that is tried. An unsupported old Python may fail to run it: that Python is refused anyway.
+# This code runs in the interpreter that is tried. If it fails in an old Python, that does no harm: such a Python is not
+# supported and would be refused anyway.
 _QUESTION = (
     "import sys; print('thawd:'); print(getattr(getattr(sys, 'implementation', None), 'name', '?'));"
     "print('.'.join(map(str, sys.version_info[:3]))); print(sys.executable)"
@@ -167,7 +168,8 @@ class _Search:
         yield from _newest_first(Path("/usr/bin"), name)
         yield from _newest_first(Path("/opt/python"), f"*/bin/{name}")
         if sys.version_info[:2] == self._wanted[:2]:
-            # A last resort. It lacks the packages of the virtual environment that thawd may run in.
+            # The last resort is the Python that thawd runs with. If thawd runs in a virtual environment, this is the
+            # Python from which that environment was made, and it lacks the packages of the environment.
             yield Path(sys.base_prefix) / "bin" / name
 
     def _on_path(self, command: str) -> Iterator[Path]:
@@ -206,8 +208,9 @@ class _Search:
             )
         if version[: len(self._wanted)] != self._wanted:
             raise _UnusableError(f"it is Python {_dotted(version)}")
-        # A version manager's shim on PATH starts a shell at each run, so use the interpreter that it starts. But if the
-        # user configured a path, use that path: the program may prepare something that the interpreter needs.
+        # A version manager's shim on PATH starts a shell at each run, so use the interpreter that the shim starts. But
+        # if the user configured a path, use that path: the program there may prepare something that the interpreter
+        # needs.
         leads_to = Path(executable)
         if not self._is_path() and leads_to.is_absolute() and leads_to.is_file():
             candidate = leads_to
@@ -245,7 +248,7 @@ def _newest_first(folder: Path, pattern: str) -> list[Path]:
     try:
         return sorted(folder.glob(pattern), key=numbers, reverse=True)
     except OSError:
-        # Treat a folder that thawd may not read as empty.
+        # Treat a folder that thawd has no permission to read as empty.
         return []
 
 

@@ -1,7 +1,7 @@
 """``thawd snapshot lint``: runs one function's init phase and searches its process for what a snapshot would break.
 
-It needs no server. Nothing is published: the function runs in its own interpreter, from its code folder, and ends after
-the search.
+The command needs no server and publishes nothing: the function runs in its own interpreter, from its code folder, and
+its process ends after the search.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def lint(
 
 def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
     """Run the process until it ends, and return its findings."""
-    own = variables_of_environment(log_stream="lint", initialization="snap-start", identifier="lint")
+    more_variables = variables_of_environment(log_stream="lint", initialization="snap-start", identifier="lint")
     control, their_control = socket.socketpair()
     services, their_services = socket.socketpair()
     lifeline_read, lifeline_write = os.pipe()
@@ -91,7 +91,7 @@ def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
     try:
         process = subprocess.Popen(
             version.argv("lint", theirs),
-            env={**version.variables, **own},
+            env={**version.variables, **more_variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -110,7 +110,7 @@ def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
         process.wait()
         raise LintError(
             f"{version.function.name} cannot be searched: its init phase took longer than init_timeout_s, "
-            f"{version.function.init_timeout_s} s; raise it in thawd.toml"
+            f"{version.function.init_timeout_s} s; raise init_timeout_s in thawd.toml"
         ) from None
     finally:
         os.close(lifeline_write)

@@ -1,7 +1,8 @@
-"""Publishes versions: everything that is to serve, from thawd.toml or from the API, is published here.
+"""Publishes versions: every version that serves, from thawd.toml or from the API, has been published by this module.
 
 The publisher builds a version and passes it to the dispatcher, which runs its init phase and takes its snapshot. Then
-it remembers the version. Recording and reporting a publication is left to the caller, who gets its `Outcome`.
+the publisher remembers the version. Recording and reporting a publication is left to the caller, which gets its
+`Outcome`.
 
 Guarantees:
 - `Publisher.publish` does not raise: an error during one publication is in its outcome, and affects nothing else;
@@ -9,8 +10,9 @@ Guarantees:
   gets the outcome of the first, and a request with another source is carried out after it;
 - the previous version serves until the new one is ready. It continues to serve if the new one cannot be published,
   and with `Candidate.keeps_old` also if the init phase of the new one fails;
-- a version is published only once. It is published again if its init phase was killed from outside, and with
-  `Candidate.retries` if another attempt may succeed (`Dispatcher.may_fare_better`).
+- if a caller publishes an unchanged version again, nothing happens, with two exceptions. The version is published again
+  if something outside thawd had killed its process during the init phase, and with `Candidate.retries` if another
+  attempt may succeed (`Dispatcher.may_fare_better`).
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class Candidate:
         number: the version's number.
         packages: names of the uploaded code and of its layers, in order; empty: the code is in the function's folder.
         keeps_old: whether the previous version continues to serve if the init phase of this one fails. If false,
-            callers get the init error.
+            invocations get the init error.
         retries: whether an unchanged version is published again if another attempt may succeed.
         begin: called with the version after it is built and before it is started. If it returns False, the version is
             no longer wanted and is not started.

@@ -1,7 +1,7 @@
-"""Reads requirements files: which text decides a virtual environment's content, and what only pip can install.
+"""Reads requirements files: which texts decide what is installed, and whether only pip can install a file correctly.
 
 This module installs nothing. pip and uv read the same files but treat a few kinds of lines differently. This module
-recognises them: files with such lines are installed by pip.
+recognises these lines, and pip installs the files that contain them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPTION = re.compile(r"--[a-z-]+|-[a-zA-Z]")
 _NAMED = re.compile(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@\s*(.*)")
 _REMOTE = re.compile(r"(?:https?|(?:git|hg|svn|bzr)\+[a-z]+)://")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-# Options in a requirements file that uv treats as pip does. uv ignores others, such as --pre. Tested with uv 0.13.
+# Options in a requirements file that uv treats like pip. uv ignores other options, such as --pre. Tested with uv 0.13.
 _KNOWN_TO_UV = {
     *("-r", "--requirement", "-c", "--constraint", "-i", "--index-url", "--extra-index-url", "-f", "--find-links"),
     *("--no-index", "--no-binary", "--only-binary", "--require-hashes"),
@@ -39,9 +39,9 @@ class _Line(NamedTuple):
 def contents(file: Path) -> Iterator[str]:
     """Yield everything that decides what is installed, as texts.
 
-    These are the text of the file, the texts of the requirements files that it names, and for each local archive its
-    path, size and modification time, because an archive may have gigabytes. Nothing is yielded for the content of a
-    local folder.
+    These are the text of the file, the texts of the requirements files that it names, and the folder of a file in which
+    a line may contain a relative path. For each local archive they are its path, size and modification time, because
+    reading an archive of gigabytes would take too long. Nothing is yielded for the content of a local folder.
 
     Raises:
         EnvironmentBuildError: `file` cannot be read.
@@ -52,7 +52,7 @@ def contents(file: Path) -> Iterator[str]:
 
 
 def why_pip(file: Path) -> str | None:
-    """Return why only pip can install the file correctly; None: uv can, too.
+    """Return why only pip can install the file correctly; None: uv can install it, too.
 
     Raises:
         EnvironmentBuildError: `file` cannot be read.

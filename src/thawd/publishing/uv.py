@@ -128,7 +128,7 @@ def _can_cache(environ: Mapping[str, str]) -> bool:
         return True  # the user chose this folder, so the user should see the error if it is unusable
     place = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache"), "uv")
     for folder in (place, *place.parents):
-        with contextlib.suppress(PermissionError):  # it is below a folder that thawd may not enter
+        with contextlib.suppress(PermissionError):  # thawd has no permission to enter a folder above this one
             if folder.exists():
                 return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
     return False
@@ -158,7 +158,7 @@ def _options(environ: Mapping[str, str]) -> dict[str, str]:
     """
     sections: dict[str, dict[str, str]] = {section: {} for section in _SECTIONS}
     for file in _files(environ):
-        # As in pip, no interpolation, because passwords may contain percent signs.
+        # As in pip, values are not interpolated, because passwords may contain percent signs.
         parser = configparser.RawConfigParser()
         parser.read(file, encoding="utf-8")
         for section, found in sections.items():
@@ -172,7 +172,10 @@ def _options(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _files(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield pip's configuration files; later ones override earlier ones. A new virtual environment has no own file."""
+    """Yield pip's configuration files; later ones override earlier ones.
+
+    pip also reads a file in the virtual environment. That one is left out, because a new virtual environment has none.
+    """
     named = environ.get("PIP_CONFIG_FILE")
     if named == os.devnull:
         return

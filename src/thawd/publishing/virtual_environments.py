@@ -1,12 +1,12 @@
 """Makes virtual environments from requirements files, and keeps each for the next use.
 
 A virtual environment is made once for each combination of requirements (the files' contents), interpreter and platform.
-The first process that needs it makes it, and others wait. Its marker file is written last: a virtual environment
-without a marker is incomplete and is removed. It is made in its final folder, because virtual environments cannot be
-moved.
+The first process that needs the virtual environment makes it, and other processes wait. Its marker file is written
+last: a virtual environment without a marker is incomplete and is removed. It is made in its final folder, because
+virtual environments cannot be moved.
 
-uv installs if it can, with the settings that the user has made for pip (`thawd.publishing.uv`). If uv lacks a setting
-or fails, pip installs, and a failure is reported with pip's message.
+uv installs the packages if it can, with the settings that the user has made for pip (`thawd.publishing.uv`). If uv
+lacks one of these settings or fails, pip installs them. So a failure is reported with pip's message.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _UV_INSTALL = (
     # With hard links, a function that writes into its packages would change the cache and all other virtual
     # environments. Copies share their blocks on file systems that support it (copy_file_range(2)).
     *("--link-mode", "copy"),
-    # As with pip. Functions often may not write into their virtual environment, and would compile at each cold start.
+    # As pip does. Functions often have no permission to write into their virtual environment, and would otherwise
+    # compile the packages' source files at each cold start.
     "--compile-bytecode",
 )
 
@@ -110,7 +111,7 @@ class Installation:
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             async with self._locked() as lock:
-                # Another process may have made it while this process waited.
+                # Another process may have made the virtual environment while this process waited.
                 if not self._is_complete():
                     await self._make(lock)
         except OSError as error:
@@ -266,7 +267,7 @@ class Installation:
         if self._folder.exists():
             aside = tempfile.mkdtemp(prefix=f"{_DISCARDED}{self._fingerprint}-", dir=self._root)
             self._folder.rename(Path(aside) / "environment")
-        # Also remove what a process left behind that died at this point.
+        # Also remove what earlier processes left behind, if they died before they had removed it.
         for old in self._root.glob(f"{_DISCARDED}{self._fingerprint}-*"):
             await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
 
@@ -276,7 +277,7 @@ def remove_unused(root: Path, used: Collection[str], *, unused_s: float) -> None
 
     Args:
         root: folder of all virtual environments. If it is a symbolic link, nothing is removed: the folder belongs to
-            another server, which may use any of them.
+            another server, and this server does not know which of them that one uses.
         used: names of virtual environments to keep, whatever their age.
         unused_s: how long a virtual environment is kept after its last use, seconds. So someone who returns to an older
             requirements file soon need not wait for an installation.

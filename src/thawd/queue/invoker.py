@@ -1,12 +1,13 @@
 """Asynchronous invocation: leases stored events, runs them through the dispatcher, retries or dead-letters them.
 
-The invoker leases an event, runs it, has its outcome delivered, and only then acknowledges it. So if thawd crashes at
-any point before that, the event runs again with the same request id. Retries wait as on Lambda: function errors are
-retried after one and two minutes, throttles and system errors with back-off until the event is too old.
+The invoker leases an event, runs it, has its outcome delivered or stored for a later delivery, and only then
+acknowledges it. So if thawd crashes at any point before that, the event runs again with the same request id. As on
+Lambda, function errors are retried after one and two minutes by default. Throttles and system errors are retried with
+back-off until the event is too old.
 
-Each function has its own lane, which limits how many of its events run at the same time, so that a flooded function
-does not starve another. Lanes read events ahead, so that no environment waits for the disk.
-`thawd.queue.outcome_delivery` delivers the outcomes, `thawd.stores.events` stores the events.
+Each function has its own lane, which limits how many of its events run at the same time. So a function with a great
+many events does not keep those of other functions from running. Lanes read events ahead, so that no environment waits
+for the disk. `thawd.queue.outcome_delivery` delivers the outcomes, `thawd.stores.events` stores the events.
 """
 
 from __future__ import annotations
@@ -34,23 +35,24 @@ from thawd.telemetry.console import complain
 # Source: Lambda developer guide, "Error handling for asynchronous invocation": back-off from 1 second to 5 minutes.
 _BACKOFF_FIRST_S = 1.0
 LONGEST_WAIT_S = 300.0
-# The longest wait after a failed write to the state file: shorter, so that thawd soon notices free disk space.
+# The longest wait after a failed write to the state file. It is shorter than `LONGEST_WAIT_S`, so that thawd soon
+# notices that disk space has become free.
 _STORE_RETRY_S = 30.0
-# Most events of one function that run at the same time, for each CPU. With two, every core has work while events that
-# have just ended are being acknowledged.
+# Most events of one function that run at the same time, per CPU. With two, every core has work while events that have
+# just ended are being acknowledged.
 PER_CPU = 2
 # Most events of one function that were started and are not acknowledged yet.
 _ACKNOWLEDGING = 256
 _RECHECK_S = 30.0
 # If the server has died this many times while an event ran, the event is suspected to be the cause. From then on it
-# waits until no other suspected event runs. Events without suspicion may run at the same time.
+# waits until no other suspected event runs. Events that are not suspected can run at the same time.
 _SUSPECT = 3
 # If the server has died this many times while an event ran, the event is not run again.
 _POISON = 10
 
 
 class _NotNowError(Exception):
-    """The event goes back into its lane: the function takes no work now, or the server is stopping."""
+    """The event goes back into its lane, because its function is throttled or removed, or the server is stopping."""
 
 
 class AsyncInvoker:
@@ -149,9 +151,9 @@ class AsyncInvoker:
             self._tasks.create_task(self._look())
 
     def _lane(self, name: str) -> Lane | None:
-        """The lane of a function, which is made when the function has its first event.
+        """Return the lane of a function. It is made when the function has its first event.
 
-        None if the function is not declared, or if it has no lane and the server stops: its events stay in the store.
+        None if the function is not declared, or if it has no lane and the server is stopping. Its events stay stored.
         """
         lane = self._lanes.get(name)
         if lane is None and name in self._declared and self._tasks is not None and not self.stopping:
@@ -173,7 +175,7 @@ class AsyncInvoker:
                 return
 
     async def run(self, started: asyncio.Event) -> None:
-        """Run stored events until cancelled; sets `started` when `declare` may be called."""
+        """Run stored events until cancelled. Set `started` as soon as `declare` can be called."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._outcomes.run())
@@ -196,7 +198,7 @@ class AsyncInvoker:
         await is_set_within(self._settled, patience_s)
 
     def most_at_once(self, function: str) -> int:
-        """Return how many events of a function may run at the same time; 0 if there is no such function."""
+        """Return how many events of a function can run at the same time; 0 if there is no such function."""
         try:
             return max(1, min(self._per_function, self._dispatcher.most_at_once(function)))
         except ResourceNotFoundException:
@@ -222,7 +224,7 @@ class AsyncInvoker:
         del self._lanes[lane.function]
 
     async def _read_ahead(self, lane: Lane) -> None:
-        lane.more = False  # before reading: an event that is queued during the read sets it again
+        lane.more = False  # cleared before the read, because an event that is queued during the read sets it again
         for event in await self._lease(lane, READ_AHEAD - len(lane.ahead)):
             lane.add(event)
         lane.more = lane.more or not self._queue.exhausted(lane.function)
@@ -235,7 +237,7 @@ class AsyncInvoker:
             self._queue.give_back(lane.take())
 
     def _begin(self, lane: Lane) -> None:
-        """Start as many events as may run. Called whenever one more may be able to run."""
+        """Start leased events up to the lane's limits. Called whenever the limits could allow one more."""
         assert self._tasks is not None
         if self.stopping or lane.gone or lane.paused or not lane.ahead:
             return
@@ -247,7 +249,7 @@ class AsyncInvoker:
             self._settled.clear()
             self._tasks.create_task(self._process(lane, lane.take()))
             if lane.more:
-                lane.awake.set()  # the lane may read ahead again
+                lane.awake.set()  # the lane has one leased event less, so it can read ahead again
 
     async def _lease(self, lane: Lane, room: int) -> list[Event]:
         try:
@@ -317,7 +319,9 @@ class AsyncInvoker:
                 self._settled.set()
 
     async def _run(self, lane: Lane, event: Event, free_slot: Callable[[], None]) -> None:
-        """Invoke the function, unless an earlier answer still has to be stored, and record what happens to the event.
+        """Invoke the function, and record what happens to the event.
+
+        If the function has answered this event already, but its answer could not be stored, it is not invoked again.
 
         Raises:
             StoreError: the state file could not store the outcome. If there is an answer, the lane keeps it.
@@ -328,7 +332,7 @@ class AsyncInvoker:
         except ResourceNotFoundException as error:
             if lane.gone:
                 raise _NotNowError from None
-            free_slot()  # the version or alias that the event is for has been deleted
+            free_slot()  # the version or alias that the event is for has been deleted, so the event cannot run
             await self._queue.dead_letter(event.id, error=error.message, condition="ResourceNotFound", counts=False)
             return
         result = lane.take_result(event)
@@ -351,7 +355,7 @@ class AsyncInvoker:
                 await self._retry(event, wait_s, error.message, counts=False)
                 return
             if self.stopping and result.function_error is not None:
-                raise _NotNowError  # the stop may have cut the invocation off: without it, it might have succeeded
+                raise _NotNowError  # the invocation may have failed only because the server is stopping
         free_slot()
         try:
             await self._conclude(event, function, result)
@@ -448,11 +452,12 @@ class AsyncInvoker:
 
 
 def _refusal(event: Event, function: Function, age_s: float) -> DeadLetterCause | None:
-    """Return why an event must not run again; None: it may run."""
+    """Return why an event must not run again; None: nothing forbids it."""
     if age_s > function.maximum_event_age_s:
         return DeadLetterCause("EventAgeExceeded", "EventAgeExceeded")
     if function.reserved_concurrency == 0:
-        # Source: Lambda developer guide, "Capturing records of Lambda asynchronous invocations": no retries then.
+        # Source: Lambda developer guide, "Capturing records of Lambda asynchronous invocations": in this case there are
+        # no retries.
         return DeadLetterCause("the function's reserved concurrency is 0", "ZeroReservedConcurrency")
     if event.interruptions >= _POISON:
         return DeadLetterCause(f"the server died {event.interruptions} times while this event ran", "Interrupted")
@@ -469,5 +474,5 @@ def _invocation(event: Event, *, wait_s: float) -> Invocation:
         trace_id=event.trace_id,
         asynchronous=True,
         qualifier=event.qualifier,
-        alone=event.attempts > 0 or event.interruptions > 0,  # not in a batch again: it may be what made its batch fail
+        alone=event.attempts > 0 or event.interruptions > 0,  # this event may be the one that made its last batch fail
     )

@@ -14,7 +14,8 @@ from thawd.system.retry import Backoff, SayOnce
 
 READ_AHEAD = 64
 """Most events of one function that are leased before they can run."""
-# Most memory for the events that one function has leased and not started. Each counts a kilobyte plus its payload.
+# Once the leased and not started events of a function take this much memory, no more are read ahead. Each event counts
+# a kilobyte plus its payload.
 _AHEAD_BYTES = 4 * 1024 * 1024
 _EVENT_BYTES = 1024
 # Most memory for the results of one function that could not be stored yet.
@@ -39,8 +40,8 @@ class Lane:
         ahead: events that are leased from the state file and not started.
         running: events that wait for an environment or have one.
         open: events that are started and not acknowledged yet.
-        awake: set when there may be something to do.
-        more: whether there may be events that are due and not read ahead.
+        awake: set to make the lane look whether there is something to do.
+        more: whether the state file may contain events of the function that are due and not leased.
         due_s: when the next waiting event is due, ``time.monotonic()`` seconds; None: no event waits for a later time.
         gone: whether the function is currently not declared.
         paused: whether no events are started for a while, because the function or the store took no work.
@@ -63,7 +64,10 @@ class Lane:
         self._results_bytes = 0
 
     def keep_result(self, event: Event, result: Result) -> None:
-        """Keep a result that could not be stored, unless memory is short, so that the event need not run again."""
+        """Keep a result that could not be stored, so that the event need not run again.
+
+        If the lane's results would then take more memory than `_RESULTS_BYTES`, the result is not kept.
+        """
         if self._results_bytes + len(result.payload) <= _RESULTS_BYTES:
             self._results[event.id] = result
             self._results_bytes += len(result.payload)
@@ -76,17 +80,17 @@ class Lane:
         return result
 
     def add(self, event: Event) -> None:
-        """Add a leased event at the end."""
+        """Add a leased event at the end of `ahead`."""
         self.ahead.append(event)
         self._ahead_bytes += _size(event)
 
     def add_first(self, event: Event) -> None:
-        """Add a leased event at the front."""
+        """Add a leased event at the front of `ahead`."""
         self.ahead.insert(0, event)
         self._ahead_bytes += _size(event)
 
     def take(self) -> Event:
-        """Remove and return the next event."""
+        """Remove and return the first event of `ahead`."""
         event = self.ahead.pop(0)
         self._ahead_bytes -= _size(event)
         return event
@@ -101,11 +105,11 @@ class Lane:
         self.awake.set()
 
     def until_due_s(self) -> float | None:
-        """Return how many seconds remain until an event is due; None: none will be, or there are events to read now."""
+        """Return how many seconds remain until the next event is due; None: unknown, or no event waits for a time."""
         return None if self.due_s is None or self.more else max(SHORTEST_WAIT_S, self.due_s - time.monotonic())
 
     def wants_more(self) -> bool:
-        """Return whether to read ahead: few events are leased, and they take little memory."""
+        """Return whether to read ahead: at most half of `READ_AHEAD` events are leased, and they take little memory."""
         return len(self.ahead) <= READ_AHEAD // 2 and self._ahead_bytes < _AHEAD_BYTES
 
 

@@ -67,6 +67,8 @@ class QueueDesk:
     async def redrive(self, selection: Selection) -> dict[str, Any]:
         """Queue dead letters again, as if they had just been accepted.
 
+        If a dead letter has an outcome that could not be delivered, only that is delivered; the event does not run.
+
         Returns:
             ``count``, the number of events queued, and ``unknown``, the ids in the selection that no dead letter has.
 
@@ -86,7 +88,9 @@ class QueueDesk:
     async def _resolve(self, selection: Selection) -> tuple[Sequence[int], list[int]]:
         ways = [selection.ids is not None, selection.function is not None, selection.all]
         if ways.count(True) != 1:
-            raise InvalidParameterValueException("name the dead letters by ids, by function, or all: one of the three")
+            raise InvalidParameterValueException(
+                "choose the dead letters by ids, by function, or all of them: exactly one of the three"
+            )
         if selection.ids is None:
             return await self._dead_letters.ids(selection.function), []
         wanted = list(dict.fromkeys(selection.ids))

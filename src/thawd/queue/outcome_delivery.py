@@ -1,9 +1,9 @@
 """Ends events that have run: delivers an event's outcome to its destination, now or later, and then ends the event.
 
 If a destination is unavailable, the outcome is stored with the event and delivered later, so that the handler does not
-run again. Each outcome is delivered at least once. Where the destination has keys, a repeated delivery replaces the
-first, because both have the same key. The invoker calls this module, which calls the destinations;
-`thawd.stores.events.outbox` stores the outcomes that wait.
+run again. Each outcome is delivered at least once, or its event becomes a dead letter. Where the destination has keys,
+a repeated delivery replaces the first, because both have the same key. The invoker calls this module, which calls the
+destinations; `thawd.stores.events.outbox` stores the outcomes that wait.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _SHORTEST_WAIT_S = 0.01
 # Most stored outcomes that are delivered at the same time. The first delivery of an answer is made right after the run
 # and does not count here: the number of running events limits such deliveries.
 _AT_ONCE = 16
-# How long a destination may be unavailable before its outcomes are dead-lettered. Lambda documents no figure for
-# destinations, so this is the longest that Lambda keeps an event.
+# If an outcome could not be delivered for this long, its event becomes a dead letter. Lambda documents no figure for
+# destinations, so this is the longest time that Lambda keeps an event: six hours.
 _PATIENCE_S = 21_600.0
-# Topic of reports about the state file. The topic of reports about a destination is the destination's name.
+# A lasting problem is reported once per topic (`SayOnce`). This is the topic of problems with the state file; the topic
+# of problems with a destination is the destination's name.
 _STORE = "state file"
 
 
@@ -78,7 +79,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return Outcome(self.rest[0], self.cause_after(why), self.rest[1:], again=self.again) if self.rest else None
 
     def cause_after(self, why: str | None = None) -> DeadLetterCause | None:
-        """Return `cause`, extended by why the first delivery was not made; `why` as in `after`."""
+        """Return `cause`, extended by `why`, the reason why the first delivery was not made (None: it was made)."""
         if self.cause is None or why is None:
             return self.cause
         return DeadLetterCause(f"{self.cause.error}; and {why}", self.cause.condition)
@@ -141,7 +142,7 @@ class Outcomes:
             event_id: the event's id in the state file.
             outcome: the event's outcome.
             counts: whether the outcome results from an attempt that was made since the event was leased.
-            if_failed: makes the deliveries to make instead, if a stored answer cannot be delivered later either.
+            if_failed: returns the deliveries to make instead, if a stored answer cannot be delivered later either.
 
         Raises:
             RefusedError: the destination refuses the answer; the event is unchanged.
@@ -177,7 +178,7 @@ class Outcomes:
                 await is_set_within(self._awake, _RECHECK_S if self.under_way >= most else await self._until_due_s())
 
     def break_off(self) -> None:
-        """Because thawd stops: abort the running deliveries, keep their outcomes stored, and start no more."""
+        """Abort the running deliveries and start no more, because thawd is stopping. Their outcomes stay stored."""
         self._stopping = True
         self._destinations.break_off()
 
@@ -237,7 +238,7 @@ class Outcomes:
                 self._say_down(outcome.delivery, error)
                 wait_s = backoff_s(waiting.tries + 2, first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)
                 await self._outbox.retry(waiting.id, at=clock.now() + wait_s, error=error.message)
-        except Exception as error:  # a bug in thawd must neither stop the other deliveries nor repeat for ever
+        except Exception as error:  # after a bug in thawd, go on with other deliveries, and do not repeat this one
             self._reports.report(f"thawd: an outcome of {waiting.function} failed inside thawd: {error!r}")
             await self._queue.dead_letter(
                 waiting.id, error=repr(error), condition="InternalError", counts=False, outcome=waiting.document

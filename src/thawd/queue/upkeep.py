@@ -1,6 +1,7 @@
-"""Maintains the queue while the server runs: deletes old dead letters, returns disk space, counts events per second.
+"""Maintains the queue while the server runs: deletes old dead letters, shrinks the state file, counts events.
 
-It also dead-letters old events of functions that no longer exist. It never leases or runs an event:
+Each minute, if over half of the state file and over 16 MiB of it are unused, 16 MiB are returned to the file system.
+This module also makes old events of functions that no longer exist dead letters. It never leases or runs an event:
 `thawd.queue.invoker` does.
 """
 
@@ -23,7 +24,8 @@ from thawd.system.retry import SayOnce
 _SAMPLE_S = 5.0
 _RATE_WINDOW_S = 60.0
 _SWEEP_S = 60.0
-# Source: Lambda developer guide, "Asynchronous invocation": the longest that an event is kept.
+# Events of functions that do not exist become dead letters at this age. Source: Lambda developer guide, "Asynchronous
+# invocation": the longest time that an event is kept.
 _ORPHANS_AFTER_S = 21_600.0
 
 
@@ -59,11 +61,11 @@ class Upkeep:
         self._samples: deque[tuple[float, dict[str, Flow]]] = deque()
 
     def stop(self) -> None:
-        """Dead-letter no more events: when the server stops, functions disappear without being deleted."""
+        """Dead-letter no more events, because functions that disappear while the server stops are not deleted."""
         self._stopping = True
 
     async def run(self) -> None:
-        """Measure and sweep until cancelled."""
+        """Measure the queue every few seconds, and `sweep` every minute, until cancelled."""
         swept_s = 0.0
         while True:
             try:
@@ -77,7 +79,7 @@ class Upkeep:
             await asyncio.sleep(_SAMPLE_S)
 
     async def sweep(self) -> None:
-        """Delete old dead letters, dead-letter old events of deleted functions, and return disk space.
+        """Delete old dead letters, dead-letter old events of deleted functions, and return unused disk space.
 
         Raises:
             StoreError: the state file cannot be used.
@@ -106,7 +108,7 @@ class Upkeep:
     async def _sample(self) -> dict[str, Flow]:
         flow = await self._queue.flow()
         now_s = time.monotonic()
-        # A call of `overview` shortly after a sample adds no second one.
+        # If `overview` calls this shortly after the last sample, no further sample is kept.
         if not self._samples or now_s - self._samples[-1][0] >= _SAMPLE_S / 2:
             self._samples.append((now_s, flow))
         while now_s - self._samples[0][0] > _RATE_WINDOW_S:

@@ -1,7 +1,8 @@
 """The invoke phase as a client of the Runtime API, for functions whose environment also runs extensions.
 
-It is used when the code has both extensions and a wrapper script, which executes this program. Otherwise frames connect
-the platform with this process alone; here extensions communicate with it too, so the Runtime API is used instead.
+It is used when the code has both extensions and a wrapper script. The platform then runs the function like a program
+that is not thawd's: it starts the wrapper, which executes this program. In all other cases the runtime exchanges frames
+with the platform over a socketpair.
 
 Source: AWS Lambda developer guide, "Using the Lambda runtime API for custom runtimes".
 """

@@ -1,8 +1,8 @@
 """Prevents botocore from reaching the real AWS under ``thawd up --aws``, with an import hook.
 
 botocore before 1.31.0 does not support ``AWS_ENDPOINT_URL``, so the import hook makes botocore's sessions use the
-endpoint in that variable. With any version, a request that would still go to AWS is refused before it is sent. It would
-go there if the client was created with an endpoint of its own, or ignores the variable.
+endpoint in that variable. With any version, a request that would still go to AWS is refused before it is sent. A
+request goes there if its client was created with an explicit endpoint or is configured to ignore the variable.
 
 This module uses only the standard library of Python 3.9 and later, and imports nothing from thawd, because
 `site/sitecustomize.py` loads it in programs that are not thawd's.
@@ -50,7 +50,10 @@ class _Hook:
 
 
 def _after_execution(loader: Any, name: str, change: Callable[[Any], None]) -> None:
-    """Make a loader call `change` for the module `name` only; a zip file's loader also loads other modules."""
+    """Make `loader` call `change` after it has executed the module `name`.
+
+    The loader of a zip file executes other modules, too; `change` is not called for these.
+    """
     if hasattr(loader, "exec_module"):
         execute = loader.exec_module
 
@@ -61,7 +64,7 @@ def _after_execution(loader: Any, name: str, change: Callable[[Any], None]) -> N
 
         loader.exec_module = execute_and_change
         return
-    # `zipimport` before Python 3.10.
+    # Before Python 3.10, the loaders of `zipimport` have only the method `load_module`.
     load = loader.load_module
 
     def load_and_change(fullname: str) -> Any:
@@ -87,7 +90,7 @@ def _endpoint(service: Any) -> Optional[str]:
 
 
 def _give_endpoint(owner: Any, name: str) -> None:
-    """Make the method `name`, which creates clients, use the endpoint in the environment variable by default."""
+    """Make the method `name` of `owner`, which creates clients, use the endpoint in AWS_ENDPOINT_URL by default."""
     if _version() >= _KNOWS_ENDPOINTS:
         return
     make = getattr(owner, name)
@@ -102,7 +105,7 @@ def _give_endpoint(owner: Any, name: str) -> None:
 
 
 def _keep_here(owner: Any) -> None:
-    """Make the method `send` refuse a request that would go to AWS."""
+    """Make the method `send` of the class `owner` refuse a request that would go to AWS."""
     send = owner.send
 
     def checked(self: Any, request: Any) -> Any:

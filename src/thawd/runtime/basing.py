@@ -1,10 +1,11 @@
 """The process of a base: the interpreter with thawd's runtime, before anything of a function has been loaded.
 
-The process is frozen once. To publish a version, it is thawed, takes the version's environment variables, and goes on
-as a process that will be frozen: it loads the handler, and its image stores only what differs from the base. A process
-of mode ``bare`` starts without a base, only to report its state before init. The platform compares its report with that
-of the thawed process, because code that runs when an interpreter starts may depend on environment variables, which the
-base did not have.
+The process is frozen once. To publish a version, thawd thaws a copy of the base. The copy gets the version's
+environment variables, loads the handler, and is frozen again; the new image stores only what differs from the base.
+
+Code that runs when an interpreter starts may depend on environment variables that the base did not have. To find out,
+the platform also starts the interpreter without the base (mode ``bare``). That process reports its state before init,
+and the platform compares the report with that of the copy.
 """
 
 import os
@@ -23,7 +24,7 @@ _CONTROL, _SERVICES, _LIFELINE = frames.DESCRIPTORS
 
 
 def run(channel: Channel, *, started_s: float) -> List[Stamp]:
-    """Freeze this process when the platform asks. Returns only in a thawed copy that is to load a function.
+    """Freeze this process when the platform asks. Returns only in a thawed copy, which then loads a function.
 
     Args:
         channel: channel to the platform.
@@ -32,15 +33,16 @@ def run(channel: Channel, *, started_s: float) -> List[Stamp]:
     Returns:
         The stamps of the files that the base was loaded from.
     """
-    # Not os.environ, to which the interpreter itself may have added LC_CTYPE: a copy removes what is in `original` and
-    # not among the variables that it gets, and must keep LC_CTYPE.
+    # A copy removes the variables that are in `original` and not among those that it gets. It must keep LC_CTYPE, which
+    # the interpreter itself may have added to os.environ. So `original` is not taken from os.environ.
     started_with = uniqueness.started_with()
     original = {os.fsdecode(name): os.fsdecode(value) for name, value in started_with.items()}
     filters = process.seccomp_filters()
     sources = SourceFiles()
+    # `watch` is needed only for the time that it records: `stamps` finds the files of loaded modules by itself.
     sources.watch()
     sources.stop()
-    os.chdir("/")  # the folder of a function's code may be removed
+    os.chdir("/")  # the current folder is that of a function's code, which may be removed while the base is in use
     channel.send(frames.READY, {"init_ms": (time.monotonic() - started_s) * 1000})
     request = channel.receive()
     if request is None or request.kind != frames.FREEZE:
@@ -71,7 +73,10 @@ def run(channel: Channel, *, started_s: float) -> List[Stamp]:
 
 
 def _rehearse() -> None:
-    """Do once what each copy does before init, so that a copy's memory differs less from the base's afterwards."""
+    """Do before the freeze what each copy does before init.
+
+    The memory that this changes is then part of the base, so the images of versions need not store it.
+    """
     openings = Openings("/")
     openings.watch()
     openings.stop()
@@ -79,14 +84,17 @@ def _rehearse() -> None:
 
 
 def report(channel: Channel) -> NoReturn:
-    """Report the state of this process, which has no base, and end it."""
+    """In mode ``bare``, report the state of this process to the platform and end the process."""
     _rehearse()
     channel.send(frames.READY, {"before_init": state()})
     os._exit(0)
 
 
 def state() -> Dict[str, Any]:
-    """The state of the interpreter that init may depend on, as JSON values: compared with and without a base."""
+    """The state of the interpreter that init may depend on, as JSON values.
+
+    The platform compares the state of a base's copy with that of a process without a base.
+    """
     variables = {name: value for name, value in os.environ.items() if name not in frames.PER_ENVIRONMENT}
     return {
         "modules": {name: str(file_of(module)) for name, module in list(sys.modules.items())},

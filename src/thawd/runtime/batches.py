@@ -2,8 +2,9 @@
 
 A batch consists of several invocations of one version that the platform has joined; each is an item.
 
-An item can fail alone: its payload is not JSON, the handler returns an exception for it, or its answer cannot be sent.
-Its failure is reported with its own request id. A failure that cannot be attributed to one item fails all of them.
+An item can fail alone: if its payload is not JSON, if the handler returns an exception for it, or if its answer is too
+large or not representable in JSON. The error then has the item's own request id. If the handler raises an exception or
+does not return an answer for each item, all items fail.
 """
 
 import os
@@ -21,8 +22,8 @@ Answer = Tuple[bytes, bool]
 class BatchContext(LambdaContext):
     """Facts about one batch: a context whose values concern all items.
 
-    If the items were invoked by different qualifiers, `invoked_function_arn` has none. `client_context` is None unless
-    the batch has only one item.
+    If the items were invoked by different qualifiers, `invoked_function_arn` contains no qualifier. `client_context` is
+    None unless the batch has only one item.
 
     Attributes:
         items: the items' own contexts, in the order of the events.
@@ -60,7 +61,7 @@ class BatchHandler:
         self._handler = handler
 
     def invoke(self, requests: Sequence[frames.Frame], *, now_s: float) -> List[Answer]:
-        """Run the handler on the items; returns for each the answer as JSON text and whether it is an error document.
+        """Run the handler on the items; returns each item's answer as JSON text, and whether it is an error document.
 
         Args:
             requests: the INVOKE frames.
@@ -99,7 +100,7 @@ class BatchHandler:
         if len(items) == 1 and trace_ids[0]:
             os.environ["_X_AMZN_TRACE_ID"] = trace_ids[0]
         else:
-            os.environ.pop("_X_AMZN_TRACE_ID", None)  # several items have several traces
+            os.environ.pop("_X_AMZN_TRACE_ID", None)  # the items have different traces, and the variable holds one
         try:
             answers = _checked(self._handler(events, context), len(items))
         except SystemExit as error:
@@ -107,7 +108,7 @@ class BatchHandler:
             fault = Fault("Runtime.ExitError", "the handler called sys.exit(%r)" % error.code, error)
             invoking.write_failure(faults.report(fault, context.aws_request_id), fault)
             raise
-        except BaseException as error:  # the border to user code: nothing it raises may end the loop
+        except BaseException as error:  # an exception of user code must not end the loop
             report = faults.report(error, context.aws_request_id)
             invoking.write_failure(report, error)
             return [(report.document_for(request_id), True) for request_id in request_ids]
@@ -119,10 +120,10 @@ def _context(head: Dict[str, Any], deadline_s: float) -> LambdaContext:
 
 
 def _checked(answers: Any, number: int) -> Sequence[Any]:
-    """The handler's return value, if it is a list with an answer for each item.
+    """Return the handler's return value `answers` if it is a list or tuple of `number` answers.
 
     Raises:
-        Fault: it is not.
+        Fault: the value is not such a list.
     """
     if isinstance(answers, (list, tuple)):
         if len(answers) == number:

@@ -1,9 +1,17 @@
 """Program: ``python bootstrap.py MODE CONTROL SERVICES LIFELINE``. The last three arguments are open descriptors.
 
-MODE is ``environment`` (init, then serve invocations), ``template`` (init, then fork environments on request),
-``snapshot`` (init, then be frozen), ``base`` and ``bare`` (no init; see `basing`) or ``lint`` (init, then report what a
-snapshot would break). ``python bootstrap.py api`` has no descriptors, and gets its invocations from the Runtime API.
-Lambda's own environment variables (``_HANDLER``, ``LAMBDA_TASK_ROOT``, …) describe the function.
+CONTROL is a socket for invocations, SERVICES a socket for calls to tables and buckets, and LIFELINE a pipe that closes
+when the platform ends. MODE is one of these:
+
+- ``environment``: run init, then serve invocations.
+- ``template``: run init, then fork environments on request.
+- ``snapshot``: run init, then be frozen.
+- ``base``: be frozen before init. To publish a version, a thawed copy continues in mode ``snapshot``.
+- ``bare``: report the state of the interpreter before init, then end. The platform compares it with the copy of a base.
+- ``lint``: run init, then report what a snapshot would break.
+
+``python bootstrap.py api`` has no descriptors, and gets its invocations from the Runtime API. Lambda's own environment
+variables (``_HANDLER``, ``LAMBDA_TASK_ROOT``, …) describe the function.
 """
 
 import os
@@ -11,16 +19,17 @@ import sys
 
 
 def load_own_package() -> None:
-    """Make ``thawd`` importable from this file's folder without adding that folder to ``sys.path``.
+    """Import the package ``thawd`` to which this file belongs, without adding the folder around it to ``sys.path``.
 
-    The function must not see the platform's site-packages, which may be for another Python version.
+    That folder is usually the platform's ``site-packages``. The function must not import packages from it, because they
+    may be for another Python version.
     """
     import importlib.util
     from importlib.machinery import PathFinder
 
     runtime_folder = os.path.dirname(os.path.abspath(__file__))
     package_folder = os.path.dirname(runtime_folder)
-    # Python puts a script's folder first on the path. A function's `import handler` must not find this package's file.
+    # Python puts a script's folder first on the path. A function's `import handler` must not find `handler.py` there.
     if sys.path and os.path.abspath(sys.path[0]) == runtime_folder:
         del sys.path[0]
     spec = PathFinder.find_spec("thawd", [os.path.dirname(package_folder)])

@@ -21,7 +21,7 @@ def _read_facts() -> Tuple[str, ...]:
 
 
 def forget_environment() -> None:
-    """Read the environment variables again at the next invocation: a copy of this process has others."""
+    """Read the environment variables again at the next invocation, because a copy of this process has other values."""
     global _facts  # noqa: PLW0603
     _facts = ()
 
@@ -92,7 +92,7 @@ class LambdaContext:
         return max(0, int((self._deadline_s - time.monotonic()) * 1000))
 
     def log(self, message: Any) -> None:
-        """Write `message` to the function's log unchanged, without a newline."""
+        """Write `message` to the function's log unchanged; no newline is added."""
         sys.stdout.write(str(message))
 
     def __repr__(self) -> str:

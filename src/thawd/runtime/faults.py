@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-_LONGEST_MESSAGE = 256 * 1024  # CloudWatch's limit for one event
+_LONGEST_MESSAGE = 256 * 1024  # CloudWatch's limit for one log event was 256 KiB until 2025
 # Whether failures are written to the log as JSON; `logs.configure` sets it.
 as_json = False
 
@@ -23,7 +23,7 @@ class Fault(Exception):
     Attributes:
         error_type: for example ``Runtime.HandlerNotFound``.
         message: what happened.
-        cause: the exception that caused it. Its frames become the stack trace; None: no stack trace.
+        cause: the exception that caused the failure. Its frames become the stack trace; None: no stack trace.
     """
 
     def __init__(self, error_type: str, message: str, cause: Optional[BaseException] = None) -> None:

@@ -16,10 +16,11 @@ from typing import Iterable, List, Optional
 from thawd.runtime import process
 
 _STANDARD_STREAMS = (0, 1, 2)
-_NAMED = 3
+_MOST_NAMED = 3  # a refusal names this many resources and counts the others
 # Linux, include/uapi/linux/major.h: major number 1 means memory devices. Minors: null, zero, full, random, urandom.
 _MEMORY_DEVICES = frozenset(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9))
 _SQLITE = b"SQLite format 3\0"  # Source: sqlite.org, "Database File Format", 1.3
+# A line of /proc/PID/maps: a mapping that is writable (w) and shared (s), and its path.
 _SHARED_WRITABLE = re.compile(r"^\S+ .w.s \S+ \S+ \S+ *(.*)$")
 
 _WAY_OUT = (
@@ -33,12 +34,14 @@ def refusal() -> Optional[str]:
     shared = [text for fd in _descriptors() for text in [_shared(fd)] if text] + _memory() + _children()
     if not shared:
         return None
-    more = "" if len(shared) <= _NAMED else " and %d more" % (len(shared) - _NAMED)
-    return "init left open %s%s: %s" % ("; ".join(shared[:_NAMED]), more, _WAY_OUT)
+    more = "" if len(shared) <= _MOST_NAMED else " and %d more" % (len(shared) - _MOST_NAMED)
+    return "init left open %s%s: %s" % ("; ".join(shared[:_MOST_NAMED]), more, _WAY_OUT)
 
 
 def reopen() -> None:
-    """In a fork, open regular files and folders again, so that it does not share them; file positions are kept.
+    """In a fork, open regular files and folders again, so that the fork does not share them with the template.
+
+    Each file keeps its position.
 
     Raises:
         OSError: a file can no longer be opened; this process must then end.
@@ -47,16 +50,19 @@ def reopen() -> None:
         mode = os.fstat(fd).st_mode
         if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
             inheritable = os.get_inheritable(fd)
-            own = os.open(_path_of(fd), _flags(fd))
+            reopened = os.open(_path_of(fd), _flags(fd))
             if stat.S_ISREG(mode) and not _flags(fd) & os.O_PATH:
-                os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
-            os.dup2(own, fd, inheritable)
-            os.close(own)
+                os.lseek(reopened, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(reopened, fd, inheritable)
+            os.close(reopened)
 
 
 def _descriptors() -> List[int]:
-    """Numbers of the function's descriptors; [] without /proc, for example on another system than Linux."""
-    own = {*_STANDARD_STREAMS, *process.private_fds}
+    """The descriptors that the function opened, by number: all but the standard streams and the runtime's own.
+
+    The list is empty without /proc, for example on another system than Linux.
+    """
+    not_the_functions = {*_STANDARD_STREAMS, *process.private_fds}
     found = []
     try:
         listed = os.listdir("/proc/self/fd")
@@ -67,7 +73,7 @@ def _descriptors() -> List[int]:
             os.fstat(int(name))
         except OSError:
             continue  # the descriptor that listed the folder; it is closed now
-        if int(name) not in own:
+        if int(name) not in not_the_functions:
             found.append(int(name))
     return sorted(found)
 
@@ -107,7 +113,10 @@ def _shared_file(fd: int, link: str, status: os.stat_result) -> str:
 
 
 def _is_locked(fd: int) -> bool:
-    """Whether this descriptor holds a lock on its file, which a fork would not hold. Source: proc_pid_fdinfo(5)."""
+    """Whether this descriptor holds a lock on its file. A fork, which reopens the file, would not hold the lock.
+
+    Source: proc_pid_fdinfo(5).
+    """
     try:
         with open("/proc/self/fdinfo/%d" % fd) as info:
             return any(line.startswith("lock:") for line in info)
@@ -120,19 +129,21 @@ def _flags(fd: int) -> int:
 
 
 def _path_of(fd: int) -> str:
-    """The path at which to reopen a file. In a temporary folder, this path leads to the fork's own copy of the file.
+    """The path at which to reopen a file.
 
-    If a different file is at that path now, the result is the descriptor's link in /proc.
+    Usually this is the path at which init opened the file. If another file is there now, it is the descriptor's link in
+    /proc, which leads to the file that is open.
     """
-    link, itself = os.readlink("/proc/self/fd/%d" % fd), os.fstat(fd)
+    link, opened = os.readlink("/proc/self/fd/%d" % fd), os.fstat(fd)
     try:
-        there = os.stat(link)
+        at_path = os.stat(link)
     except OSError:
         return "/proc/self/fd/%d" % fd
-    same = os.path.samestat(itself, there)
-    # thaw makes the same check on files in a copy's own folder: native/thaw_image.c, file_must_match.
-    copied = (itself.st_size, itself.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
-    return link if same or copied or stat.S_ISDIR(itself.st_mode) else "/proc/self/fd/%d" % fd
+    same = os.path.samestat(opened, at_path)
+    # In the fork's own temporary folder, the path leads to the fork's copy of the file: another inode with the same
+    # size and time. thaw makes the same check for thawed copies: native/thaw_image.c, file_must_match.
+    copied = (opened.st_size, opened.st_mtime_ns) == (at_path.st_size, at_path.st_mtime_ns)
+    return link if same or copied or stat.S_ISDIR(opened.st_mode) else "/proc/self/fd/%d" % fd
 
 
 def _memory() -> List[str]:

@@ -1,9 +1,9 @@
 """The process of a function with a snapshot: initialised and primed once, frozen, and thawed any number of times.
 
 The original process runs init, the before-snapshot hooks and the priming event, and is then frozen. If the freeze is
-refused, it becomes a template. A copy takes over its own descriptors and environment variables, renews state that must
-differ between copies, runs the after-restore hooks, and is ready. A copy that becomes a template leaves these steps,
-except for the descriptors, to the environments that it forks.
+refused, it becomes a template. A copy uses the descriptors and environment variables that the platform gives it, renews
+state that must differ between copies, runs the after-restore hooks, and is ready. If a copy becomes a template, it only
+uses its descriptors, and the environments that it forks do the other steps.
 """
 
 import gc
@@ -33,7 +33,8 @@ class _Frozen(NamedTuple):
     Attributes:
         pid: process id of the original.
         variables: environment variables that the original was started with.
-        facts: fields to report to the platform: ``init_ms``, ``fork_refused``, ``dropped``.
+        facts: fields to report to the platform: ``init_ms``; ``fork_refused``, why this process must not be forked;
+            ``dropped``, the connections that are closed in each copy.
         stamps: stamps of the files outside the code folder that init has read.
     """
 
@@ -51,7 +52,7 @@ def run(
     Args:
         channel: channel to the platform.
         started_s: when the process began, ``time.monotonic()`` seconds.
-        before_init: if this process is a copy of a base, its state before init, to report with READY; None: it is not.
+        before_init: state of this process before init, to report with READY; None if it is not the copy of a base.
         base: stamps of the files that the base was loaded from.
 
     Returns:
@@ -101,13 +102,17 @@ def run(
     if refused is not None:
         faults.write_log("thawd: not forked: %s\n" % refused)
         os._exit(0)
-    # The platform sends FORK only after this frame: `loop.serve` could not receive the descriptors that come with FORK.
+    # The platform sends FORK only after this frame. An earlier FORK would reach `loop.serve`, which cannot receive the
+    # descriptors that come with it.
     channel.send(frames.STAGE, {"stage": "template"})
     return _fork_on_request(channel, handler, frozen)
 
 
 def _wrapper_refusal() -> Optional[str]:
-    """Why this process must not be frozen: a wrapper is still its parent, which a copy would lack. None: it may be."""
+    """Say that this process must not be frozen, because a wrapper still runs as its parent; None if no wrapper runs.
+
+    A copy of this process would not have the wrapper as its parent.
+    """
     if _WRAPPER not in os.environ or os.getpid() == os.getsid(0):
         return None
     return (
@@ -121,10 +126,10 @@ def _kept(request: Head) -> List[str]:
     return [folder for folder in (os.environ["LAMBDA_TASK_ROOT"], request["disk"]) if folder is not None]
 
 
-def _merged(base: Sequence[Stamp], own: List[Stamp]) -> List[Stamp]:
-    """All stamps. A file that the base has loaded keeps the base's stamp, because that content is in memory."""
+def _merged(base: Sequence[Stamp], of_init: List[Stamp]) -> List[Stamp]:
+    """All stamps. A file that the base has loaded keeps the base's stamp: memory holds the content of that time."""
     loaded = {stamp[0] for stamp in base}
-    return [*base, *(stamp for stamp in own if stamp[0] not in loaded)]
+    return [*base, *(stamp for stamp in of_init if stamp[0] not in loaded)]
 
 
 def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
@@ -137,8 +142,13 @@ def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
 
 
 def freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
-    """Freeze. Returns the outcome, and the fields for the FROZEN frame: the refusal, or the image's figures."""
-    # All copies share the image's memory, so the garbage collector must not write to its pages in each copy.
+    """Freeze this process. Returns in it, and once more in each copy.
+
+    Returns:
+        The outcome, None if the freeze was refused or failed; and fields for the FROZEN frame: the reason, or figures.
+    """
+    # The copies share the image's memory. gc.freeze keeps the garbage collector from writing to it: a copy needs memory
+    # of its own for each page that it writes to.
     gc.collect()
     gc.freeze()
     process.flush_output()
@@ -168,7 +178,8 @@ def _in_copy(
     blocked = spare.park(channel) if role == "spare" else None
     begun_s = time.monotonic()
     if role in ("environment", "spare"):
-        # This must be the first step, because the function's own threads run as soon as a later call waits.
+        # This must be the first step. As soon as a later call waits and releases the GIL, the function's own threads
+        # run, and they must not run with the random numbers and variables of the original.
         _become(frozen, outcome.environment, thread_ids=lambda tid: engine.new_thread_id(tid, library=library))
     if blocked is not None:
         spare.resume(blocked)
@@ -180,7 +191,8 @@ def _in_copy(
     if role == "template":
         channel.send(frames.READY, {"pid": os.getpid(), **head})
         return _fork_on_request(channel, handler, frozen)
-    # A probe only reports whether files that init read have changed since the freeze: such an image is not used again.
+    # A probe only reports whether files that init read have changed since the freeze. If so, the image is not used
+    # again.
     channel.send(frames.READY, {"pid": os.getpid(), **head, "changed": changed(frozen.stamps)})
     os._exit(0)
 
@@ -188,8 +200,8 @@ def _in_copy(
 def _fork_on_request(channel: Channel, handler: Handler, frozen: _Frozen) -> Tuple[Channel, Handler, Head]:
     """Serve as a template. Returns only in forked environments, which run the same restore steps as thawed ones."""
     forked = template.serve(channel, own_fds=[_SERVICES, _LIFELINE])
-    # A fork has only the thread that called it: the ids of the others map to 0.
     begun_s = time.monotonic()
+    # A forked process has only the thread that called fork, so the ids of all other threads map to 0.
     _become(frozen, {**frozen.variables, **forked.environ}, thread_ids=lambda tid: 0)
     return forked.channel, handler, {"init_ms": forked.fork_ms, **_renewed(forked.channel, begun_s=begun_s)}
 

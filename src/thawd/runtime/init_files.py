@@ -16,13 +16,20 @@ from typing import Any, List, Optional, Set, Tuple
 # Path, size in bytes, modification time in nanoseconds, inode.
 Stamp = Tuple[str, int, int, int]
 
-# File times advance only every few milliseconds, so allow for this much. Source: inode_timestamps(7), current_time().
+# File times advance only every few milliseconds. A file that changed during init may have a time a little before the
+# beginning of init, so changes within this time before init count as changes during init.
+# Source: inode_timestamps(7), current_time().
 _CLOCK_NS = 100_000_000
-_PASSING = ("/proc/", "/sys/", "/dev/")
+# The kernel makes the contents of these folders, and they may differ at each reading.
+_MADE_BY_KERNEL = ("/proc/", "/sys/", "/dev/")
 
 
 class _Open:
-    """Replaces `open` during init. Not a function, because a function in a class attribute would become a method."""
+    """Replaces `open` during init.
+
+    This is not a function: if user code assigned a function to a class attribute, Python would make it a method. The
+    real `open`, which is written in C, does not become one.
+    """
 
     def __init__(self, opened: Set[str]) -> None:
         self._open = builtins.open
@@ -67,14 +74,14 @@ class SourceFiles:
             file = file_of(module)
             if isinstance(file, str):
                 paths.add(os.path.abspath(file))
-        left_out = tuple(os.path.join(folder, "") for folder in kept) + _PASSING
+        left_out = tuple(os.path.join(folder, "") for folder in kept) + _MADE_BY_KERNEL
         stamps = [_stamp(path) for path in sorted(paths) if not path.startswith(left_out)]
         return [self._unless_changed_during_init(stamp) for stamp in stamps if stamp is not None]
 
     def _unless_changed_during_init(self, stamp: Stamp) -> Stamp:
         """The stamp; for a file that changed during init, a stamp that no file can have.
 
-        Nobody knows whether init read that file's old or new content, so the snapshot must not be used again.
+        It is unknown whether init read that file's old or new content, so the snapshot must not be used again.
         """
         path, size, modified_ns, inode = stamp
         return stamp if modified_ns < self._begun_ns else (path, size, -1, inode)

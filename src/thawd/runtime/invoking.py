@@ -17,7 +17,7 @@ MAX_RESPONSE_BYTES = 6_291_556
 def invoke(
     handler: Handler, head: Any, event: bytes, *, now_s: float, encode: Optional[Callable[[Any], bytes]] = None
 ) -> Tuple[bytes, bool]:
-    """Run the handler on one event; returns the answer as JSON text and whether it is an error document.
+    """Run the handler on one event; returns the answer as JSON text, and whether the answer is an error document.
 
     Args:
         handler: the function's handler.
@@ -48,7 +48,7 @@ def invoke(
         fault = Fault("Runtime.ExitError", "the handler called sys.exit(%r)" % error.code, error)
         write_failure(faults.report(fault, request_id), fault)
         raise
-    except BaseException as error:  # the border to user code: nothing it raises may end the loop
+    except BaseException as error:  # an exception of user code must not end the loop
         report = faults.report(error, request_id)
         write_failure(report, error)
         return report.document, True
@@ -72,7 +72,7 @@ def unmarshal(event: bytes) -> Any:
     """The event, from its JSON text.
 
     Raises:
-        Fault: it is not JSON.
+        Fault: the text is not JSON.
     """
     try:
         return json.loads(event.decode())
@@ -84,7 +84,7 @@ def marshal(response: Any) -> bytes:
     """A handler's return value as JSON text.
 
     Raises:
-        Fault: JSON cannot represent it, or the text is too large.
+        Fault: JSON cannot represent the value, or the text is larger than `MAX_RESPONSE_BYTES`.
     """
     try:
         body = _encode(response)
@@ -109,7 +109,7 @@ def _encode(response: Any) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Convert Decimal, which DynamoDB returns. It is the only type beyond JSON's that Lambda's runtime accepts."""
+    """Convert a Decimal, boto3's type for DynamoDB's numbers. Lambda's runtime converts no other type for JSON."""
     decimal = sys.modules.get("decimal")
     if decimal is not None and isinstance(value, decimal.Decimal):
         return float(value)

@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def configure() -> None:
-    """Set format and level from the environment variables. Called again in a copy, because its variables may differ."""
+    """Set format and level from the environment variables. A copy calls this again: its variables may differ."""
     global _level  # noqa: PLW0603
     if _handler is None:
         return
@@ -64,7 +64,7 @@ def configure() -> None:
     level = os.environ.get("AWS_LAMBDA_LOG_LEVEL", "INFO").upper() if as_json else "WARNING"
     if level != _level:
         _level = level
-        # Only if the variable has changed: init may have set another level itself, and a copy keeps that level.
+        # Set only if the variable has changed: init may have set another level itself, and a copy keeps that level.
         logging.root.setLevel(_LEVELS.get(level, level))
 
 

@@ -38,7 +38,7 @@ def init(channel: Channel) -> Handler:
 
 
 def _for_batches(handler: Handler) -> Any:
-    from thawd.runtime.batches import BatchHandler  # imported only for such functions, to keep other starts fast
+    from thawd.runtime.batches import BatchHandler  # imported only for batches, to keep other starts fast
 
     return BatchHandler(handler)
 
@@ -86,12 +86,12 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
 
 
 def run(requests: List[frames.Frame], handler: Any, streams: Any, *, now_s: float) -> List[Tuple[bytes, bool]]:
-    """Run the handler; returns the answer to each request, and whether it is an error document.
+    """Run the handler; returns for each request the answer, and whether the answer is an error document.
 
     Args:
-        requests: INVOKE frames: one, or for a handler that takes lists the items of a batch.
+        requests: one INVOKE frame; if the handler takes lists of events, one INVOKE frame for each item of the batch.
         handler: the function's handler.
-        streams: what `streams_of` returns for it.
+        streams: what `streams_of` returns for the handler.
         now_s: when the first request arrived, ``time.monotonic()`` seconds.
 
     Raises:

@@ -1,6 +1,6 @@
-"""The modes in which a runtime process can run: what it does after its start, and in which order.
+"""The modes in which a runtime process can run: what the process does after its start, and in which order.
 
-`bootstrap` lists the modes.
+The docstring of `bootstrap` lists the modes.
 """
 
 import os
@@ -14,7 +14,14 @@ from thawd.wire import frames
 
 
 def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
-    """Run this process in `mode`, one of those that `bootstrap` lists; the numbers are descriptors of the channels."""
+    """Run this process in `mode`, one of the modes in the docstring of `bootstrap`.
+
+    Args:
+        mode: the mode.
+        control: descriptor of the channel for invocations.
+        service: descriptor of the channel for calls to tables and buckets.
+        lifeline: descriptor of the pipe that closes when the platform ends.
+    """
     started_s = time.monotonic()
     if mode == "api":
         from thawd.runtime import api_client
@@ -31,12 +38,12 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     hooks.install()
     sdk.install()
     base: Sequence[Any] = ()
-    of_base = mode == "base"
+    begins_as_base = mode == "base"
     if mode in ("base", "bare"):
         from thawd.runtime import basing
-    if of_base:
+    if begins_as_base:
         base = basing.run(channel, started_s=started_s)
-        # From here on this is a thawed copy of the base, which loads a function.
+        # From here on this process is a thawed copy of the base, and will load a function.
         mode, started_s = "snapshot", time.monotonic()
     logs.install()
     aws_guard.install()
@@ -50,9 +57,9 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     if mode == "snapshot":
         from thawd.runtime import freezing
 
-        before_init = basing.state() if of_base else None
+        before_init = basing.state() if begins_as_base else None
         channel, handler, head = freezing.run(channel, started_s=started_s, before_init=before_init, base=base)
-        # From here on this is a thawed environment, or one forked from a process that was thawed or frozen.
+        # From here on this process is an environment: thawed, or forked from a process that was thawed or frozen.
     else:
         handler = loop.init(channel)
         head = {"init_ms": (time.monotonic() - started_s) * 1000}
@@ -60,7 +67,7 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
         from thawd.runtime import template
 
         channel, _, head["init_ms"] = template.run(channel, init_ms=head["init_ms"], own_fds=[service, lifeline])
-        # From here on this is a forked environment.
+        # From here on this process is a forked environment.
     channel.send(frames.READY, {"pid": os.getpid(), **head})
     loop.serve(channel, handler)
     raise AssertionError("serve returns only if `until` is set")

@@ -1,7 +1,8 @@
 """Runs the priming event before the freeze, so that what a first invocation loads and compiles is in the snapshot.
 
-The event is run twice. If the two answers are equal, the self-test of the image compares them with a thawed copy's
-answer. If they differ, for example by a counter or a time, the copy only has to answer without an error.
+The handler runs on the event twice. If the two answers are equal, a thawed copy must give the same answer in the
+self-test of the image. If they differ, for example by a counter or a time, the copy only has to answer without an
+error.
 """
 
 import json
@@ -18,9 +19,9 @@ class PrimingResult(NamedTuple):
     """The result of priming.
 
     Attributes:
-        answer: answer of the last run, JSON text.
+        answer: answer of the last run, JSON text; empty when a run failed.
         differ: whether the answers of the runs differ.
-        refused: why the process must not be frozen; None when the runs succeeded.
+        refused: why the process must not be frozen; None when all runs succeeded.
     """
 
     answer: bytes = b""

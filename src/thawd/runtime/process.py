@@ -1,4 +1,7 @@
-"""Properties of the runtime's own process: it ends when the platform ends; its descriptors, output and peak memory."""
+"""Sets up the runtime's own process: its descriptors, its output, and its end when the platform ends.
+
+Also measures the process's peak memory, and makes a copy distinct from the process that was copied.
+"""
 
 import fcntl
 import os
@@ -15,7 +18,7 @@ _OPEN_FILES = 1024
 _NOT_RENEWED = 1
 # Descriptors that only this process may use. A child that user code forks must not keep them open.
 private_fds: List[int] = []
-# True while the template forks an environment: this child must not close the descriptors in `private_fds`.
+# True while the template forks an environment. That child closes `private_fds` itself; a second close would fail.
 forking_environment = False
 
 
@@ -23,8 +26,9 @@ def die_with_platform(lifeline: int) -> None:
     """Make the kernel kill this process group when the platform's end of the pipe `lifeline` closes.
 
     The platform never writes to the pipe. When the platform dies, for whatever reason, the pipe hangs up and the kernel
-    sends the chosen signal to the descriptor's owner. PR_SET_PDEATHSIG would depend on the parent, which for a forked
-    environment is the template. This method depends on the platform, and it also ends the handler's children.
+    sends SIGKILL to the descriptor's owner, which is this process group, with the handler's children in it.
+    PR_SET_PDEATHSIG would send the signal only to this process, and when the parent ends: for a forked environment the
+    parent is the template, not the platform.
 
     Source: fcntl(2), F_SETOWN, F_SETSIG and O_ASYNC; pipe(7).
     """
@@ -37,7 +41,9 @@ def die_with_platform(lifeline: int) -> None:
 
 
 def settle_descriptors(fds: List[int]) -> None:
-    """Move `fds` to the numbers in `frames.DESCRIPTORS`, so that every copy of this process finds its own there.
+    """Move `fds` to the numbers in `frames.DESCRIPTORS`.
+
+    The platform passes new descriptors to each copy of this process, at the same numbers.
 
     Call this at the beginning of a process, before other files could be opened at these numbers.
     """
@@ -103,7 +109,8 @@ class OwnPeakMemory:
     def kib(self) -> int:
         """Peak resident memory in KiB; 0 if the system does not report it.
 
-        This reads VmHWM, because getrusage's ru_maxrss survives exec and would report the parent's size.
+        This reads VmHWM, which begins at 0 when a program is executed. getrusage's ru_maxrss does not: it would report
+        the size of the process that started this one.
         """
         now_s = time.monotonic()
         if self._kib and now_s - self._read_at_s < 0.1:
@@ -123,7 +130,7 @@ class OwnPeakMemory:
 def become_own_process(
     old_pid: int, *, variables: Mapping[str, str], original: Mapping[str, str], thread_ids: Callable[[int], int]
 ) -> None:
-    """Make this copy (thawed or forked) distinct from the original process; end it if that fails.
+    """Make this copy (thawed or forked) distinct from the original process; end the copy if that fails.
 
     Args:
         old_pid: process id of the process that was copied.

@@ -1,9 +1,10 @@
 """Provides the boto3 that is installed beside thawd to functions that do not bring one, as on Lambda.
 
-`thawd.environments.sdk` puts JSON into the variable ``THAWD_BOTO3``. It contains either ``modules`` or ``missing``, the
-reason why there are none. Each module has ``folder``, ``distribution``, ``version`` and ``allows``: the comparisons
-that the version of the function's own copy must meet. The function's own packages always take precedence. If one of
-them is incompatible with thawd's boto3, for example a botocore of another series, none of thawd's packages are used.
+`thawd.environments.sdk` puts JSON into the variable ``THAWD_BOTO3``. It contains either ``modules`` (boto3 and its
+dependencies) or ``missing``, the reason why boto3 is not provided. Each module has ``folder``, ``distribution``,
+``version`` and ``allows``: comparisons, such as ``["<", "1.45.0"]``, that a version of this package must meet to work
+with thawd's boto3. The function's own packages always take precedence. If the version of one of them does not meet
+``allows``, none of thawd's packages are used.
 
 Source: AWS Lambda developer guide, "Runtime dependency search path in Python": the runtime's own packages come last.
 """
@@ -53,7 +54,10 @@ class _Sdk:
         return PathFinder.find_spec(name, [module["folder"]])
 
     def find_distributions(self, context: Any = None) -> Iterator[Any]:
-        """Metadata of one package, because libraries ask for botocore's version. Lists of all packages omit it."""
+        """Metadata of one package by its name, because libraries ask for botocore's version.
+
+        A query for all packages gets nothing from this finder.
+        """
         name = getattr(context, "name", None)
         if name is None or "path" in vars(context):
             return
@@ -69,6 +73,7 @@ class _Sdk:
         return self._missing
 
     def _mixture(self) -> Optional[str]:
+        """Why the function's own packages cannot be combined with thawd's boto3; None when they can."""
         from importlib.machinery import PathFinder
 
         ours = self._modules[_FIRST]
@@ -97,7 +102,10 @@ def _distributions(name: str, path: Any) -> Iterator[Any]:
 
 
 def _own_version(distribution: str) -> Optional[str]:
-    """Version of the function's own copy; None without metadata: such a copy counts as compatible, as on Lambda."""
+    """Version of the package that the function brings; None if it has no metadata.
+
+    A package without metadata counts as compatible, as on Lambda.
+    """
     found = next(_distributions(distribution, sys.path), None)
     return None if found is None else str(found.version)
 

@@ -20,7 +20,7 @@ class ServiceError(Exception):
 
 
 class _Connection:
-    """The channel for calls to the platform: one call at a time, each followed by its reply. It has no invocations."""
+    """The channel for calls to the platform: one call at a time, each followed by its reply. Carries no invocations."""
 
     def __init__(self) -> None:
         self._channel: Optional[Channel] = None
@@ -33,13 +33,17 @@ class _Connection:
         self._owner = os.getpid()
 
     def go_on(self, fd: int) -> None:
-        """Continue in a thawed copy with another descriptor; threads that wait to make a call keep waiting."""
+        """Continue in a thawed copy with the descriptor `fd`; threads that wait for `quiet` to end keep waiting."""
         self._channel = Channel(fd)
         self._owner = os.getpid()
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Prevent calls within this context: a call that is frozen before its reply gets a wrong reply in a copy."""
+        """Prevent calls within this context.
+
+        If the process were frozen between a call and its reply, the call would wait in each copy for a reply that does
+        not come.
+        """
         lock = self._lock
         with lock:
             yield
@@ -95,7 +99,7 @@ class Table:
         self.name = name
 
     def put(self, key: str, item: Dict[str, Any]) -> None:
-        """Store `item`, a dict that JSON can represent, under `key`. An existing item is replaced. Durable on return.
+        """Store `item`, a dict that JSON can represent, under `key`; replaces an existing item. Durable on return.
 
         Raises:
             ServiceError: there is no such table, or the item or key cannot be stored.
@@ -115,7 +119,10 @@ class Table:
         _connection.call({"op": "table.delete", "table": self.name, "key": _text(key)})
 
     def scan(self) -> Iterator[Tuple[str, Dict[str, Any]]]:
-        """Iterate over all items as (key, item), in order of their keys. They are fetched a page at a time."""
+        """Iterate over all items as (key, item), fetched a page at a time.
+
+        The order is that of the keys' bytes; a table in DynamoDB has an order of its own.
+        """
         after: Optional[str] = None
         while True:
             head, body = _connection.call({"op": "table.scan", "table": self.name, "after": after})
@@ -167,11 +174,14 @@ class Bucket:
 
 
 def _stage(folder: str) -> Tuple[str, int, int]:
-    """Create a file for an object that is being written: its path, and descriptors to write and to lock it.
+    """Create a file for an object that is being written.
 
-    Dot files are not objects, so the bucket's notifications never see the half-written file. The platform removes such
-    a file when no process has locked it. The lock lasts until the rename. By then the file must not be open for
-    writing, because the platform would take it for an incomplete object; so the lock has its own descriptor.
+    Dot files are not objects, so the bucket's notifications never see the half-written file. The platform removes a
+    file with such a name if no process has locked it. The lock lasts until the rename. By then the file must not be
+    open for writing, because the platform would take it for an incomplete object; so the lock has its own descriptor.
+
+    Returns:
+        The file's path, a descriptor to write it, and a descriptor that holds the lock.
     """
     while True:
         # `tempfile` is not used, because only the owner could read its files.
@@ -180,11 +190,11 @@ def _stage(folder: str) -> Tuple[str, int, int]:
         lock = -1
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(staged, os.O_RDONLY | os.O_CLOEXEC)
-            with contextlib.suppress(OSError):  # without locks in the file system, nobody removes the file
+            with contextlib.suppress(OSError):  # a file system without locks: the platform does not remove the file
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if os.fstat(lock).st_nlink:
                 return staged, fd, lock
-        # The platform removed the file before it was locked: make another.
+        # The platform removed the file before it was locked: make another file.
         for opened in (fd, lock):
             if opened >= 0:
                 os.close(opened)
@@ -222,7 +232,7 @@ class RemoteBucket:
         return body
 
     def write(self, key: str, data: bytes) -> None:
-        """Store the object, at most 64 MiB. An existing object is replaced. Durable on return.
+        """Store the object, at most 64 MiB; replaces an existing object. Durable on return.
 
         Raises:
             ServiceError: the store failed, the key is outside the bucket, or the object is too large.
@@ -237,12 +247,12 @@ class RemoteBucket:
 
 
 def table(name: str) -> Table:
-    """The table `name` of thawd.toml."""
+    """The table that thawd.toml declares under `name`."""
     return Table(name)
 
 
 def bucket(name: str) -> Union[Bucket, RemoteBucket]:
-    """The bucket `name` of thawd.toml.
+    """The bucket that thawd.toml declares under `name`.
 
     Raises:
         ServiceError: there is no such bucket.

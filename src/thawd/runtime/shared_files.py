@@ -28,7 +28,11 @@ def is_own() -> bool:
 
 
 def keep() -> Optional[str]:
-    """Keep the folder's files for copies of this process. Returns None, or why that is impossible and what to do."""
+    """Read the files in ``/dev/shm`` into memory, for copies of this process.
+
+    Returns:
+        Why copies cannot get these files, and what to do; None if they can, or if ``/dev/shm`` is the machine's.
+    """
     _kept.clear()
     if not is_own():
         return None
@@ -49,7 +53,7 @@ def keep() -> Optional[str]:
 
 
 def restore() -> None:
-    """Write the kept files to the folder of this copy, which is empty."""
+    """Write the kept files to the ``/dev/shm`` of this copy, which is empty."""
     if not _kept or not is_own():
         return
     for name, (mode, contents) in _kept.items():

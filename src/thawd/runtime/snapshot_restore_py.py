@@ -38,10 +38,10 @@ def register_after_restore(func: _Hook, *args: Any, **kwargs: Any) -> _Hook:
 
 
 def get_before_snapshot() -> List[_Registered]:
-    """The before-snapshot hooks as (function, arguments, keyword arguments), in order of registration; not a copy."""
+    """The list of before-snapshot hooks itself, not a copy: (function, arguments, keyword arguments), in order."""
     return _before
 
 
 def get_after_restore() -> List[_Registered]:
-    """The after-restore hooks as (function, arguments, keyword arguments), in order of registration; not a copy."""
+    """The list of after-restore hooks itself, not a copy: (function, arguments, keyword arguments), in order."""
     return _after

@@ -36,7 +36,7 @@ class Forked(NamedTuple):
 
 
 def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
-    """Fork on request; returns only in the forked environments.
+    """Check that forks would work, then fork on request. Returns only in the forked environments.
 
     Args:
         channel: channel to the platform.
@@ -44,9 +44,11 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
         own_fds: descriptors of the template that a forked environment must not keep.
     """
     if os.geteuid() == 0:
-        from thawd.snapshot import engine  # noqa: F401 - imported once, because each fork uses it to drop capabilities
+        # Imported once here, so that not each fork has to import it to drop its capabilities.
+        from thawd.snapshot import engine  # noqa: F401
 
-    # All environments share the memory that init left, so the garbage collector must not write to it in each of them.
+    # The forks share the memory that init left. gc.freeze keeps the garbage collector from writing to it: a fork needs
+    # memory of its own for each page that it writes to.
     gc.collect()
     gc.freeze()
     own_pid, original = os.getpid(), dict(os.environ)
@@ -63,7 +65,10 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
 
 
 def serve(channel: Channel, *, own_fds: List[int]) -> Forked:
-    """Fork on request; returns only in forked environments, with the template's variables and random state."""
+    """Fork on request. Returns only in forked environments.
+
+    A forked environment still has the template's environment variables and random state; the caller renews them.
+    """
     return _Template(channel, own_fds).serve()
 
 
@@ -161,7 +166,7 @@ class _Template:
                         return forked
 
     def _fork(self) -> Optional[Forked]:
-        """Take one FORK frame with its descriptors and fork; None in the template itself."""
+        """Receive one FORK frame with its descriptors, and fork. Returns None in the template itself."""
         data, fds, _, _ = self._recv_fds(self._socket, 1 << 16, DESCRIPTORS_PER_FORK)
         if not data:
             self._end()
@@ -205,7 +210,7 @@ class _Template:
         self._poll.register(pidfd, select.POLLIN)
 
     def _report(self, pid: int, options: int) -> None:
-        """Reap the child and report its wait status to the platform."""
+        """Reap the child `pid`, if it has ended, and report its wait status to the platform."""
         reaped, status = _wait(pid, options)
         if reaped:
             if pid in self._unwatched:
@@ -216,7 +221,7 @@ class _Template:
         os._exit(0)
 
     def _become_environment(self, fds: List[int]) -> Channel:
-        """In the child, close the template's descriptors and use the environment's own instead."""
+        """In the child, close the template's descriptors and use those that the platform sent for this environment."""
         control, service, lifeline, output = fds
         os.setsid()
         process.die_with_platform(lifeline)

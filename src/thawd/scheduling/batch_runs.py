@@ -1,7 +1,8 @@
 """Requests that run together, as one batch, in one environment; each request is an item of the batch.
 
-A batch runs in a task of its own, not in a caller's: if a caller goes away, the other items run on. If all callers have
-gone away, the environment is killed, as it is for a single request whose caller went away.
+A batch runs in an asyncio task of its own and not in the task of one of its callers. So if a caller goes away, the
+other items continue. Once all callers have gone away, the environment is killed, as for a single request whose caller
+has gone away.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class BatchRun:
         """Run the items whose callers are still there.
 
         Args:
-            room: watches the memory of the environment meanwhile.
-            init_ms: how long the environment's start took, if the requests waited for it; else None.
-            on_end: called once at the end.
+            room: watches the environment's memory and temporary folder while the batch runs.
+            init_ms: how long the environment's start took, milliseconds; None: the requests did not wait for a start.
+            on_end: called once, when the batch has ended, failed or was cancelled.
         """
         items = [item for item in self._items if not item[1].done()]
         error: Exception | None = None
@@ -57,7 +58,7 @@ class BatchRun:
             self._running = False
             for index, (_, answer) in enumerate(items):
                 if answer.done():
-                    continue  # its caller has gone away
+                    continue  # the caller of this item has gone away
                 if error is None:
                     answer.set_result(results[index])
                 else:
@@ -66,7 +67,7 @@ class BatchRun:
             on_end()
 
     async def result_of(self, invocation: Invocation) -> Result:
-        """Wait for the result of one item.
+        """Wait for the result of one item. An error with which the whole batch failed is raised for each of its items.
 
         Raises:
             ServiceException: thawd stops before the batch has ended (500).
@@ -79,7 +80,7 @@ class BatchRun:
             raise
 
     def leave(self, invocation: Invocation) -> None:
-        """Drop an item whose caller has gone away. If the batch runs and no caller is left, end the environment."""
+        """Drop an item whose caller has gone away. If the batch runs and no caller is left, kill the environment."""
         for each, answer in self._items:
             if each is invocation:
                 answer.cancel()

@@ -1,24 +1,26 @@
-"""Admission: runs as many invocations at the same time as the processor cores carry; further requests wait in line.
+"""Admission: lets only as many invocations run at a time as the processor cores can carry; other requests wait in line.
 
-If more handlers compute than there are cores, all of them become slower: more environments are started, and the slowest
-answer takes much longer than the median. So while the cores are occupied, a request waits for an environment that
-already exists. A handler that sleeps, for example because it waits for the network, occupies no core.
+If more handlers compute than there are cores, all of them become slower. Requests that arrive in the meantime then need
+additional environments, and the slowest answers take much longer than the median. So while the cores are occupied, a
+request waits, and no environment is started for it. A handler that sleeps, for example because it waits for the
+network, occupies no core.
 
-Loads are in millicores; 1000 is one core. The load of a version is measured: processor time of its process, divided by
-the time in which the process ran or slept. The time in which it waited for a core is left out, because it depends on
-the other processes. While requests wait, the load of everything that runs is measured again every `_LOOK_S` seconds,
-or less often where that would take more than a twentieth of the time.
+Loads are in millicores; 1000 is one core. The load of a version is the part of a core that one of its invocations uses.
+It is measured: the processor time of the environment's process during an invocation, divided by the time in which the
+process ran or slept. The time in which the process waited for a core is left out, because it depends on the other
+processes. While requests wait, the load of everything that runs is measured again every `_LOOK_S` seconds, or less
+often where that would take more than a twentieth of the time.
 
 Guarantees:
-- a request begins immediately if the cores carry it (at least half of its load is free) and no other request waits;
-- otherwise versions take turns by the processor time that they have used, synchronous requests first. The requests of
-  one version begin in order;
+- a request begins immediately if no other request waits and at least half of its expected load is free on the cores;
+- otherwise the versions take turns: next is the one that has used the least processor time, and versions with a
+  synchronous request come before the others. The requests of one version begin in order, synchronous ones first;
 - if a version has no invocation that runs and no environment that starts, its first request waits for the other
   versions about `PATIENCE_S` seconds at most, however long their invocations take;
-- until a version is measured for the first time, each of its invocations counts as one core.
+- until the load of a version is measured for the first time, each of its invocations counts as one core.
 
-With ``server.admission = "all"``, and on systems that do not report the processor time of other processes, every
-request begins immediately.
+With ``server.admission = "all"``, and on systems that do not report the processor time of other processes, this module
+delays no request.
 """
 
 from __future__ import annotations
@@ -41,20 +43,24 @@ CORE = 1000
 PATIENCE_S = 0.05
 _LOOK_S = 0.005
 _LOOK_SHARE = 0.05
-# All of a version's first invocations are measured, and then one in eight.
+# The first `_MEASURED_FIRST` invocations of a version are all measured, the later ones only one in `_MEASURED_ONE_IN`.
 _MEASURED_FIRST = 8
 _MEASURED_ONE_IN = 8
+# Weight of a new measurement in the averages.
 _WEIGHT = 0.2
+# Processor time that is expected of an invocation whose version is not measured yet.
 _UNKNOWN_NS = 1e6
-# Part of each invocation in which the platform works, not the environment: it sends the request and reads the answer.
+# While the platform sends the event and reads the answer, the environment's process uses no core. To account for that,
+# this much time is added to the measured duration of each invocation.
 _HANDING_OVER_NS = 300_000
 _CAPACITY_S = 5.0
-# Shortest time between two readings from which a load is computed, without waits for a core.
+# A load is computed from two readings only if the process ran or slept at least this long between them. Over a shorter
+# time, the load would be too inexact.
 _SHORTEST_NS = 4_000_000
 
 
 class Candidate(Protocol):
-    """A version with requests that wait: its pool, as far as `Cores` needs to know it."""
+    """A version that may have waiting requests. These are the methods of its pool that `Cores` calls."""
 
     version: Version
 
@@ -62,10 +68,14 @@ class Candidate(Protocol):
         """Whether a synchronous request waits. Synchronous requests begin before asynchronous ones."""
 
     def wants_core(self) -> bool:
-        """Whether a waiting request could begin in an idle environment, or needs the start of one."""
+        """Whether a waiting request could begin in an idle environment, or needs a new environment."""
 
     def let_in(self) -> bool:
-        """Begin the first waiting request, or start an environment for it. Returns False if the machine has no room."""
+        """Begin the first waiting request, or start an environment for it.
+
+        Returns:
+            False if neither was possible, for example because the machine has no room for one more environment.
+        """
 
 
 class Share:
@@ -75,8 +85,8 @@ class Share:
         load: measured load of one invocation, millicores; None until an invocation was measured.
         guess: load of an invocation that still runs, millicores. Used while `load` is None.
         running: number of invocations that run and of environments that start.
-        turn: decides whose turn it is: among the versions in line, the one with the lowest value is next. It grows by
-            the expected processor time of each invocation that begins, nanoseconds.
+        turn: the version's position among the versions in line: the version with the lowest value is next. The value
+            grows by the expected processor time of each invocation that begins, nanoseconds.
     """
 
     __slots__ = ("_open_ns", "_ran_ns", "_seen", "guess", "load", "running", "turn")
@@ -112,7 +122,8 @@ class Share:
 
         Args:
             ran_ns: processor time of one invocation.
-            took_ns: its duration in the process, without the time in which it waited for a core.
+            took_ns: how long the invocation took in the process, without the time in which the process waited for a
+                core.
             most: upper limit of `load`, millicores.
         """
         weight = 1.0 if self.load is None else _WEIGHT
@@ -129,7 +140,7 @@ class _Charge:
         environment: the environment; None while the start has no process yet.
         runs: true for an invocation, false for a start.
         before: processor time that the process had used when the invocation began; None: it is not measured.
-        seen: the same at the last measurement while requests waited.
+        seen: processor time that the process had used when `Cores` last measured it while requests waited.
     """
 
     __slots__ = ("before", "environment", "load", "runs", "seen", "share")
@@ -147,8 +158,8 @@ class _Place:
     """The place of a version in the line.
 
     Attributes:
-        since_s: since when its first request waits, ``time.monotonic()`` seconds.
-        entry: its current entry in the heap.
+        since_s: when the version got this place, ``time.monotonic()`` seconds. Its first request waits since then.
+        entry: the version's current entry in the heap.
     """
 
     __slots__ = ("entry", "share", "since_s")
@@ -160,7 +171,8 @@ class _Place:
 
 
 _Entry = tuple[bool, float, int, Candidate]
-"""Sort key (has no synchronous request, turn, number of the entry), then the candidate."""
+"""Entry of a version in the heap: three sort keys (has no synchronous request, turn, number of the entry), then the
+candidate."""
 
 
 class Cores:
@@ -168,7 +180,8 @@ class Cores:
 
     Args:
         find_capacity: returns the number of cores for environments, millicores; None: every request begins immediately.
-        read_usage: returns the usage of an environment's process; None if it cannot be measured.
+        read_usage: returns how long an environment's process has run and has waited for a core; None if that cannot be
+            measured.
         is_runnable: returns whether a thread of an environment's process runs or waits for a core.
 
     Attributes:
@@ -190,7 +203,7 @@ class Cores:
         self._found_at_s = -_CAPACITY_S
         self._charges: dict[Environment, _Charge] = {}
         self._starts: dict[int, list[_Charge]] = {}  # by the id() of the version
-        self._line: list[_Entry] = []  # a heap; entries that are not the `entry` of their place are ignored
+        self._line: list[_Entry] = []  # a heap; an entry that is not the `entry` of its candidate's place is outdated
         self._places: dict[Candidate, _Place] = {}
         self._numbers = itertools.count()
         self._turn = 0.0
@@ -203,7 +216,10 @@ class Cores:
         return len(self._places)
 
     def passes(self, share: Share) -> bool:
-        """Whether a request may begin immediately. If so, this counts as a turn of its version."""
+        """Whether a request of the version with this share may begin immediately.
+
+        If so, the request's expected processor time is added to the version's `Share.turn`.
+        """
         if self._find_capacity is None:
             return True
         if self._places or not self._carry(share):
@@ -315,7 +331,7 @@ class Cores:
             asyncio.get_running_loop().call_soon(self._offer)
 
     def _offer(self) -> None:
-        """Let requests begin in turn, as far as the cores carry them. If some still wait, schedule the next look."""
+        """Let requests begin in turn, while the cores carry them. If some still wait, schedule the next `_look`."""
         self._offering = False
         while self._line:
             _, turn, _, candidate = entry = self._line[0]
@@ -350,7 +366,11 @@ class Cores:
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
 
     def _look(self) -> None:
-        """Measure everything that runs, and let requests begin if that frees cores. Repeated while requests wait."""
+        """Measure everything that runs or starts, and let waiting requests begin if the new loads leave cores free.
+
+        Also let in the first request of each version that has nothing running and has waited `PATIENCE_S` seconds. This
+        is repeated while requests wait.
+        """
         self._timer = None
         if not self._places:
             return
@@ -360,12 +380,12 @@ class Cores:
         for candidate, place in list(self._places.items()):
             if not place.share.running and place.since_s <= begun_s - PATIENCE_S:
                 self._let_in(candidate, place)
-        self._offer()
         if self._places:
             self._look_soon(max(_LOOK_S, (time.monotonic() - begun_s) / _LOOK_SHARE))
+        self._offer()
 
     def _measure(self, charge: _Charge) -> None:
-        """Replace the load counted for `charge` by what its process has used since the last look."""
+        """Replace the load counted for `charge` by the load of its process since the last measurement."""
         if charge.environment is None:
             return
         now = self._usage(charge.environment)
@@ -375,10 +395,12 @@ class Cores:
             ran_ns, waited_ns = now.since(charge.seen)
             open_ns = now.at_ns - charge.seen.at_ns - waited_ns
             if open_ns < _SHORTEST_NS:
-                return  # too short to say anything, or the process waited for a core all the time
+                return  # the readings are too close together, or the process waited for a core most of the time
             load = min(self.capacity(), CORE * ran_ns // open_ns)
             if load < charge.load // 2 and self._is_runnable(charge.environment):
-                return  # it waits for a core now; the kernel counts a wait only once it has ended
+                # The process may be waiting for a core. The kernel counts a wait only once it has ended, so until then
+                # the wait looks like sleep, and this load is too low.
+                return
             self.load += load - charge.load
             charge.load = load
             if charge.runs:
@@ -387,13 +409,16 @@ class Cores:
 
 
 def processor_cores(*, own: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """The number of cores that environments may use, millicores: CPU affinity of this process, or its cgroup's limit.
+    """The number of cores that environments may use, millicores, at least a tenth of a core.
+
+    It is the lowest of these: the number of cores in the CPU affinity of this process, and the processor limits of its
+    control group and of the groups above that one.
 
     Args:
         own: file that names the control group of this process.
         groups: folder of the control groups.
 
-    Source: Linux kernel documentation, "Control Group v2", cpu.max of a group and of those above it.
+    Source: Linux kernel documentation, "Control Group v2", cpu.max.
     """
     found = CORE * len(os.sched_getaffinity(0))
     with contextlib.suppress(OSError, StopIteration):

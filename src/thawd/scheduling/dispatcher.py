@@ -44,8 +44,8 @@ class Dispatcher:
         stopping: true once the server is stopping.
         on_active: called with a function's name and a version's number when an environment of the version has started
             after the version's init phase had failed at its publication.
-        on_awaited: called with a function's name when a request waits for the first publication of its ``$LATEST``,
-            and something other than requests causes that publication.
+        on_awaited: called with a function's name when a request waits for a version that does not serve yet and that
+            requests do not publish (`VersionEntry.wanted` is None).
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Dispatcher:
         self.on_awaited: Callable[[str], None] = lambda name: None
 
     def declare(self, functions: Mapping[str, Function]) -> None:
-        """Make these the declared functions. Other functions are removed, with all their versions."""
+        """Make `functions` the declared functions. Other functions are removed, with all their versions."""
         for name in set(self._families) - set(functions):
             for entry in self._families.pop(name).all():
                 self._remove(entry)
@@ -131,7 +131,7 @@ class Dispatcher:
         return list(self._families)
 
     def pending(self) -> int:
-        """Return how many functions have a ``$LATEST`` that is still to be published without being invoked."""
+        """Return how many functions have a ``$LATEST`` that is not published yet, but will be without a request."""
         entries = (family.latest for family in self._families.values())
         return sum(not entry.decided.is_set() and entry.wanted is None for entry in entries)
 
@@ -175,8 +175,8 @@ class Dispatcher:
         changes = family.asynchronous.get(qualifier or LATEST, {})
         # Source: Lambda developer guide, "Adding a dead-letter queue": versions use the dead-letter queue of $LATEST.
         latest = family.latest.function
-        own = {"dead_letter": latest.dead_letter, "reserved_concurrency": latest.reserved_concurrency}
-        return msgspec.structs.replace(self.entry(name, qualifier).function, **own, **changes)
+        from_latest = {"dead_letter": latest.dead_letter, "reserved_concurrency": latest.reserved_concurrency}
+        return msgspec.structs.replace(self.entry(name, qualifier).function, **from_latest, **changes)
 
     def versions(self) -> list[Version]:
         """Return the versions that serve, and the retired versions that still have environments."""
@@ -190,15 +190,15 @@ class Dispatcher:
         return self._room.most_at_once(function) * function.batch_size
 
     async def publish(self, version: Version, *, keeps_old: bool = True) -> None:
-        """Start `version` and let it serve once it is ready. Until then, the previous one with its number serves.
+        """Start `version` and let it serve once it is ready. Until then, the old version with the same number serves.
 
         Args:
             version: the new version.
-            keeps_old: whether the previous one continues to serve if the init phase of the new one fails. If false,
-                callers get the init error.
+            keeps_old: whether the old version continues to serve if the init phase of the new one fails. If false,
+                invocations get the init error.
 
         Raises:
-            InitError: the init phase failed. If no previous one continues to serve, callers get this error, too.
+            InitError: the init phase failed. If no old version continues to serve, invocations get this error, too.
             ResourceNotFoundException: the version was deleted in the meantime (404).
             ServiceException: no process can be started, or the server is stopping (500).
         """
@@ -256,9 +256,9 @@ class Dispatcher:
             self.on_active(entry.function.name, entry.number)
 
     def may_fare_better(self, version: Version) -> bool:
-        """Return whether publishing `version` again may succeed: its init phase or its priming event failed.
+        """Return whether to publish `version` again, because its init phase or its priming event failed the last time.
 
-        Something that they need from outside, such as an object in a bucket, may be available now.
+        This time they may succeed: something that the function needs, such as an object in a bucket, may exist now.
 
         Raises:
             ResourceNotFoundException: there is no such version (404).
@@ -270,10 +270,10 @@ class Dispatcher:
         return refused is not None and frames.PRIMING_FAILED in refused.text
 
     def confirm(self, version: Version) -> bool:
-        """Clear the reason why another version could not replace `version`, because `version` is to serve on.
+        """Clear the recorded failure of a later version, because `version`, which serves, is the wanted one again.
 
         Returns:
-            Whether there was such a reason.
+            Whether a failure was recorded.
 
         Raises:
             ResourceNotFoundException: there is no such version (404).
@@ -286,7 +286,7 @@ class Dispatcher:
         return True
 
     def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
-        """Record why a version could not be published. If a previous one with its number serves, it continues to."""
+        """Record why a version could not be published. If an old version with its number serves, it serves on."""
         entry = self.entry(name, number)
         entry.reason = reason
         if entry.pool is None:
@@ -375,7 +375,7 @@ class Dispatcher:
         """
         while entry.pool is None:
             if entry.wanted is not None:
-                if entry.state == "Failed":  # publishing failed when the version was last invoked: try again
+                if entry.state == "Failed":  # an earlier invocation could not publish the version: try again
                     entry.state, entry.reason = "Pending", BEING_PUBLISHED
                     entry.decided.clear()
                 entry.wanted()
@@ -394,9 +394,10 @@ class Dispatcher:
         return entry
 
     def _successor(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry | None:
-        """Return the version that runs an invocation after the version found for it was deleted; None: there is none.
+        """Return the version that runs an invocation whose version was deleted; None: there is none.
 
-        For example, a function in the configuration hid a function of the API with the same name, and was removed.
+        For example, thawd.toml declared a function, and the API has a function of the same name, which was hidden. Once
+        the declaration is removed, the function of the API runs the invocations.
         """
         family = self._families.get(invocation.function)
         found = None if family is None or self._exists(entry) else family.find(invocation.qualifier)
@@ -439,7 +440,7 @@ class Dispatcher:
         return self.status_of(self._families)
 
     def status_of(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the part of these functions; those that are not declared are left out."""
+        """Return the part of ``/_thawd/status`` for these functions; those that are not declared are left out."""
         found = ((name, self._families.get(name)) for name in names)
         return {name: document(family, self._spawner) for name, family in found if family is not None}
 

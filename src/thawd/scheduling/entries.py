@@ -18,15 +18,17 @@ BEING_PUBLISHED = "The function is being published."
 class VersionEntry:
     """The dispatcher's record of one version.
 
-    The keep-alive policy belongs to the entry, so that what it has learnt is kept when the version is republished.
+    The keep-alive policy belongs to the entry and not to the pool, so that what the policy has learnt is kept when the
+    version is republished with a new pool.
 
     Attributes:
         function: the function as declared, or as published.
         number: the version's number; ``$LATEST`` for the one that can change.
         state: the state as in Lambda: ``Pending``, ``Active`` or ``Failed``.
         reason: why the version is not active, or why its last publication failed; None: neither is the case.
-        pool: the environments that serve the version; None until a publication has succeeded.
-        decided: set once the first publication has succeeded or failed.
+        pool: the environments that serve the version; None until a publication has got to the end of the init phase,
+            whether that succeeded or failed.
+        decided: set once the first publication has succeeded or failed, or the version was removed.
         provisioned: number of environments to keep initialised; None: as many as the function declares.
         wanted: publishes the version; called when the version is invoked and does not serve. None: it is published
             without being invoked.
@@ -44,7 +46,7 @@ class VersionEntry:
         self._policy: tuple[tuple[str, float], Policy] | None = None
 
     def policy(self, function: Function) -> Policy:
-        """Return the keep-alive policy that `function` names: the existing one, unless it names a different one now."""
+        """Return the keep-alive policy that `function` names: the existing policy, or a new one if the name changed."""
         named = (function.keep_alive, function.idle_timeout_s)
         if self._policy is None or self._policy[0] != named:
             self._policy = (named, policy_of(*named))
@@ -58,7 +60,7 @@ class FunctionEntry:
         latest: the version ``$LATEST``.
         published: the other versions, by number.
         aliases: by alias, the versions that its invocations go to, and their shares, which add up to 1.
-        asynchronous: by qualifier, those fields of the function that asynchronous invocations of it have set otherwise.
+        asynchronous: by qualifier, the fields of `Function` that have other values in its asynchronous invocations.
         in_flight: number of invocations that wait or run.
         metrics: metrics of all versions together.
     """

@@ -1,6 +1,6 @@
-"""The timer of a pool's idle environments: ends those that were idle too long, and prewarms one when it is time.
+"""The timer of a pool's idle environments: ends those that have been idle too long, and prewarms one when it is time.
 
-The keep-alive policy (`thawd.scheduling.keep_alive`) decides on both times.
+The keep-alive policy (`thawd.scheduling.keep_alive`) decides both times.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import Protocol
 from thawd.environments.environment import Environment
 from thawd.scheduling.keep_alive import Keeper
 
+# The event loop's timers count whole milliseconds, and can fire too early by up to this time.
 _TIMER_EARLY_S = 0.001
 
 
 class Idle(Protocol):
-    """A pool, as far as its timer needs to know it."""
+    """The methods of a pool that its timer calls."""
 
     def idle_longest_first(self) -> list[Environment]:
-        """The idle environments that may be ended, in the order in which they became idle."""
+        """The idle environments except provisioned ones, in the order in which they became idle."""
 
     def prewarm(self) -> None:
-        """Start an environment for the request that is expected, if the pool has none."""
+        """Start an environment for the request that is expected, if the pool has no environment."""
 
 
 class IdleTimer:
@@ -54,7 +55,10 @@ class IdleTimer:
             self._timer.cancel()
 
     def set(self) -> None:
-        """Set the timer to the time when an idle environment must end or one must be prewarmed, if that is earlier."""
+        """Set the timer to the next time at which an idle environment must end or one must be prewarmed.
+
+        A timer that is set to an earlier time stays as it is.
+        """
         idle = self._pool.idle_longest_first()
         dues = [self._keeper.kept_until_s(e.idle_since, chosen=e is idle[-1]) for e in {*idle[:1], *idle[-1:]}]
         prewarm_at_s = self._keeper.prewarm_at_s()
@@ -79,7 +83,7 @@ class IdleTimer:
         self.set()
 
     def _prewarm(self, now_s: float) -> None:
-        """Prewarm one environment if its time has come, at most once in each idle time of the function."""
+        """Prewarm one environment if it is time to, at most once in each idle time of the function."""
         at_s, until_s = self._keeper.prewarm_at_s(), self._keeper.prewarm_until_s()
         if at_s is None or until_s is None or at_s > now_s or at_s == self._prewarmed_at_s:
             return

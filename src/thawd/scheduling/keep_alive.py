@@ -1,14 +1,15 @@
 """Keep-alive policies: how long a function's idle environments are kept, and when one is prewarmed.
 
 There are two policies: a fixed time, and the hybrid histogram policy, which learns from the function's idle times.
-`Keeper` applies one of them to a function. Both the pool and the simulation of `thawd cost` use it, so they follow the
-same rules. Nothing here has side effects or reads a clock: the time is a parameter.
+`Keeper` applies one of them to a function. Both the pool and the simulation of `thawd cost` use `Keeper`, so they
+follow the same rules. Nothing in this module starts or ends an environment or reads a clock: the time is a parameter.
 
 Source: Shahrad et al., "Serverless in the Wild: Characterizing and Optimizing the Serverless Workload at a Large Cloud
-Provider", USENIX ATC 2020, section 4.2. thawd differs in two points. If there are too few idle times or too many are
-too long, thawd uses the fixed time; the paper uses the histogram's range and an ARIMA forecast. The paper considers one
-copy of an application, so thawd applies the windows to one environment of a function. Other environments that are idle
-after a burst are kept for the fixed time.
+Provider", USENIX ATC 2020, section 4.2. thawd differs in two points. First, if there are too few idle times, or too
+many that exceed the histogram's range, thawd uses the fixed time; the paper uses the whole range of the histogram in
+the first case and an ARIMA forecast in the second. Second, the paper considers one copy of an application, so thawd
+applies the windows to one environment of a function only. Other environments that are idle after a burst are kept for
+the fixed time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Protocol
 FIXED, HISTOGRAM = "fixed", "histogram"
 POLICIES = (FIXED, HISTOGRAM)
 """Names of the policies, as in ``functions.NAME.keep_alive``."""
-# A timer may fire slightly early, because it uses a different clock.
+# The event loop's timers count whole milliseconds, and can fire slightly too early. This much is allowed for that.
 _EARLY_S = 0.01
 
 
@@ -29,7 +30,8 @@ class Windows:
     """The times during which one environment is kept after a function has become idle.
 
     Attributes:
-        prewarm_s: seconds until an environment is prewarmed; 0: an environment is kept from the beginning.
+        prewarm_s: seconds until an environment is prewarmed; 0: none is prewarmed, because one is kept from the
+            beginning.
         keep_alive_s: seconds for which that environment is kept from then on.
     """
 
@@ -54,10 +56,10 @@ class FixedPolicy:
         self._windows = Windows(0.0, keep_alive_s)
 
     def observe(self, idle_s: float) -> None:
-        """See `Policy.observe`."""
+        """Do nothing: the fixed time does not depend on idle times."""
 
     def windows(self) -> Windows:
-        """See `Policy.windows`."""
+        """Return the windows, which are always the same."""
         return self._windows
 
 
@@ -70,7 +72,7 @@ class HistogramParameters:
         bins: number of bins; idle times beyond the last bin are out of bounds.
         head: quantile of idle times before which no environment is needed; rounded down to the beginning of its bin.
         tail: quantile of idle times after which an environment is no longer needed; rounded up to the end of its bin.
-        margin: the head's time is reduced and the tail's time increased by this share of itself.
+        margin: for safety, the head's time is reduced and the tail's time is increased by this share of it.
         least_variation: the histogram is used if the coefficient of variation of its bins' counts is at least this.
         least_observations: the histogram is used if it has at least this many idle times. Chosen by thawd.
         most_out_of_bounds: the histogram is used if at most this share of idle times is out of bounds. Chosen by thawd.
@@ -87,7 +89,7 @@ class HistogramParameters:
 
 
 class HistogramPolicy:
-    """The hybrid histogram policy: ends the environment while no request is expected, and starts one before the next.
+    """The hybrid histogram policy: keeps no environment while no request is expected, and prewarms one in time for it.
 
     Args:
         fallback_s: how long environments are kept while the histogram is not used, seconds.
@@ -103,7 +105,7 @@ class HistogramPolicy:
         self._squares = 0
 
     def observe(self, idle_s: float) -> None:
-        """See `Policy.observe`."""
+        """Add an idle time to the histogram, or count it as out of bounds."""
         place = int(idle_s / self._parameters.bin_s)
         if place >= self._parameters.bins:
             self._out_of_bounds += 1
@@ -113,7 +115,7 @@ class HistogramPolicy:
         self._total += 1
 
     def windows(self) -> Windows:
-        """See `Policy.windows`."""
+        """Return the windows from the histogram, or the fixed time if the histogram is not used."""
         if not self.is_representative():
             return self._fallback
         parameters = self._parameters
@@ -159,7 +161,7 @@ def policy_of(name: str, fixed_s: float) -> Policy:
 
 
 class Keeper:
-    """Applies a policy to one function: records when the function is idle, decides until when environments are kept.
+    """Applies a policy to one function: records when the function is idle, and decides how long environments are kept.
 
     Args:
         policy: the policy, which applies to one environment.
@@ -194,13 +196,13 @@ class Keeper:
 
         Args:
             idle_since_s: when the environment was last used, or started.
-            chosen: whether the next request would get this environment; the policy's keep-alive window is for that one.
+            chosen: whether the next request would get this environment. The policy's windows apply only to that one.
         """
         since_s, windows = self._idle_since_s, self._windows
         if since_s is None:
             return idle_since_s + self.surplus_s
         if windows.prewarm_s and idle_since_s < since_s + windows.prewarm_s - _EARLY_S:
-            return since_s  # no request is expected so soon
+            return since_s  # no request is expected before the prewarm time, so the environment is to end now
         if chosen:
             return since_s + windows.prewarm_s + windows.keep_alive_s
         return idle_since_s + self.surplus_s

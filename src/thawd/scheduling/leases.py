@@ -17,10 +17,10 @@ class PoolRetiredError(Exception):
 
 @dataclass(slots=True)
 class StartFailure:
-    """The failure of the last start, and when the next start may be tried.
+    """The failure of the last start, and how long to wait before the next one.
 
     Attributes:
-        error: the error that it ended with.
+        error: the error with which the start ended.
         until_s: no other start is tried before this time, ``time.monotonic()`` seconds.
         failures: number of failures in a row.
     """
@@ -32,12 +32,12 @@ class StartFailure:
 
 @dataclass(slots=True)
 class Lease:
-    """An environment in use, until `Pool.release`.
+    """An environment that is in use until `Pool.release` is called.
 
     Attributes:
         environment: the environment.
-        init_ms: how long the environment's start took, milliseconds; None: the request did not wait for it.
-        batch: runs the request together with others; None: it has the environment to itself.
+        init_ms: how long the environment's start took, milliseconds; None: the request did not wait for the start.
+        batch: runs the request together with others; None: the request has the environment to itself.
     """
 
     environment: Environment
@@ -46,7 +46,7 @@ class Lease:
 
 
 def kill_after(environment: Environment, turns: int) -> None:
-    """Kill the environment after `turns` turns of the event loop, so that other work is done before; 0: now."""
+    """Kill the environment after `turns` turns of the event loop, so that other work is done first; 0: now."""
     if turns:
         asyncio.get_running_loop().call_soon(kill_after, environment, turns - 1)
     else:
@@ -58,7 +58,7 @@ def throttled(why: str) -> TooManyRequestsException:
 
 
 def copy_of(error: InitError | ServiceException) -> InitError | ServiceException:
-    """Copy an error, because raising the same exception object repeatedly keeps the frames of all callers alive."""
+    """Copy an error. One exception object that is raised for many callers would keep their stack frames in memory."""
     if isinstance(error, InitError):
         return InitError(str(error), error.document, from_outside=error.from_outside)
     return ServiceException(error.message)

@@ -1,9 +1,8 @@
-"""The requests of one version that wait for an environment. If its handler takes lists, requests are joined here.
+"""The requests of one version that wait for an environment. If its handler takes lists, requests are joined to batches.
 
-Joining delays no request that could begin: an environment that is available takes all requests that wait, up to the
-size of a batch. Only the start of a further environment may be delayed, by the window (``window_ms`` of the option
-``batch``): while other environments run or start, a batch that is not full waits up to that long for more
-requests.
+Joining delays no request for which an environment is available: the environment takes the requests that wait, up to the
+size of a batch. It can delay only the start of one more environment: while other environments of the version run or
+start, a batch that is not full waits for more requests, up to the window (``window_ms`` of the option ``batch``).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation
 from thawd.resources import Batch
 from thawd.scheduling.leases import Lease
 
+# The event loop's timers count whole milliseconds, and can fire too early by up to this time.
 _TIMER_EARLY_S = 0.001
 
 
@@ -25,7 +25,7 @@ class Waiter:
 
     Attributes:
         invocation: the request.
-        lease: its result is the lease that the request gets; or the error because of which it gets none.
+        lease: a future. Its result is the lease that the request gets, or the error that says why it gets none.
     """
 
     __slots__ = ("invocation", "lease")
@@ -35,7 +35,7 @@ class Waiter:
         self.lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
 
     def give_back(self, release: Callable[[Lease], None]) -> None:
-        """If the request got a lease, end it: its caller was cancelled after the lease was granted."""
+        """End the request's lease, if it got one, because its caller was cancelled and will not use the lease."""
         if not self.lease.done() or self.lease.cancelled() or self.lease.exception() is not None:
             return
         lease = self.lease.result()
@@ -45,19 +45,19 @@ class Waiter:
             lease.batch.leave(self.invocation)
 
     def fail(self, error: Exception) -> None:
-        """End the wait with `error`, unless it has ended."""
+        """End the wait with `error`, unless the wait has ended already."""
         if not self.lease.done():
             self.lease.set_exception(error)
 
 
 class Line:
-    """The requests that wait, in order; synchronous ones before asynchronous ones.
+    """The requests that wait, in order of arrival; synchronous ones before asynchronous ones.
 
     Args:
         batch: how requests are joined; None: each request is run alone.
-        on_more_wanted: called when the requests in line may need one more environment: the window of a batch that is
-            not full has ended, or a batch began with fewer requests than its size, because their payloads are too large
-            together or one of them must run alone.
+        on_more_wanted: called when the requests in line may need one more environment. Either the window of a batch
+            that is not full has ended, or a batch began without requests that still wait: their payloads would have
+            been too large together, or one of them must run alone.
     """
 
     def __init__(self, batch: Batch | None, *, on_more_wanted: Callable[[], None]) -> None:
@@ -73,7 +73,7 @@ class Line:
         return len(self._synchronous) + len(self._asynchronous)
 
     def add(self, invocation: Invocation) -> Waiter:
-        """Add a request at its end of the line."""
+        """Add a request to the line, behind the requests of the same kind (synchronous or asynchronous)."""
         waiter = Waiter(invocation)
         if self._window_s:
             self._set_window(invocation)
@@ -81,7 +81,7 @@ class Line:
         return waiter
 
     def remove(self, waiter: Waiter) -> bool:
-        """Remove a request. Returns whether it was in line."""
+        """Remove a request. Return whether it was in line."""
         queue = self._asynchronous if waiter.invocation.asynchronous else self._synchronous
         if waiter not in queue:
             return False
@@ -89,10 +89,10 @@ class Line:
         return True
 
     def take(self) -> list[Waiter]:
-        """Remove the requests that run next, in one environment; [] if none waits.
+        """Remove and return the requests that run next, together in one environment; [] if none waits.
 
-        There are as many as a batch may have, and their payloads are together at most as large as one payload may be. A
-        request that must run alone is not joined.
+        They are at most as many as a batch may have, and the total size of their payloads is at most the limit for one
+        payload. A request that must run alone is not joined.
         """
         taken: list[Waiter] = []
         left_bytes = MAX_PAYLOAD_BYTES
@@ -115,10 +115,13 @@ class Line:
         return taken
 
     def environments_wanted(self, *, is_served: bool) -> int:
-        """Return how many environments the requests in line need. A batch that is not full counts after its window.
+        """Return how many environments the requests in line need.
+
+        A batch that is not full counts only once its window has ended.
 
         Args:
-            is_served: whether an environment of the version runs or starts. Without one, the window is not waited for.
+            is_served: whether an environment of the version is busy or starts. If not, a batch that is not full counts
+                immediately.
         """
         full, rest = divmod(len(self), self._size)
         if not rest or (is_served and time.monotonic() < self._window_ends_s):
@@ -129,7 +132,7 @@ class Line:
         if len(self) % self._size == 0:  # `invocation` is the first of a new batch
             self._window_ends_s = time.monotonic() + self._window_s
         if invocation.queue_deadline <= self._window_ends_s + _TIMER_EARLY_S:
-            self._window_ends_s = 0.0  # the request's deadline comes first: do not wait for the window
+            self._window_ends_s = 0.0  # the request's deadline passes before the window ends: do not wait for its end
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -138,7 +141,7 @@ class Line:
             self._timer = asyncio.get_running_loop().call_later(wait_s + _TIMER_EARLY_S, self._window_ended)
 
     def _window_ended(self) -> None:
-        """A window has ended. If another one has begun since then, wait for that one."""
+        """Ask for an environment because a window has ended. If another window has begun since, wait for its end."""
         self._timer = None
         if len(self):
             self._on_more_wanted()

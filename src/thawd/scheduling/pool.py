@@ -1,18 +1,19 @@
 """The environments of one version: which request gets one, when another is started, when an idle one is ended.
 
-The dispatcher leases environments from the pool. The pool reserves room (`thawd.scheduling.room`) before it starts one.
+The dispatcher leases environments from the pool. Before each start, the pool reserves room (`thawd.scheduling.room`).
 
 Guarantees:
 - the most recently used idle environment is leased first, so that environments a function no longer needs stay idle
   and are ended;
 - while the machine has room, as many environments start in parallel as requests wait;
 - a waiting request gets the first environment that has started or has become idle;
-- while the processor cores are occupied, requests wait (`thawd.scheduling.cores`) and nothing is started for them;
+- while the processor cores are occupied, requests wait (`thawd.scheduling.cores`), and no environment is started;
 - synchronous requests are served before asynchronous ones;
 - if the handler takes lists, the requests that wait are joined (`thawd.scheduling.line`);
 - the keep-alive policy decides how long idle environments are kept, and when one is prewarmed;
-- when a start fails, the waiting requests fail once, and no other start is tried before `StartFailure.until_s`. But if
-  the init phase failed at publication, the first request repeats it immediately, once.
+- when a start fails and no environment is busy or starts, the waiting requests fail with its error. The next start is
+  tried after a back-off (`StartFailure.until_s`), or immediately if something outside thawd had killed the process;
+- if the init phase failed at publication, the first request repeats it without a back-off.
 """
 
 from __future__ import annotations
@@ -49,10 +50,9 @@ class Pool:
 
     Attributes:
         version: the version whose environments these are.
-        retired: true once a newer version serves or the version was deleted. Environments then end when they become
-            idle.
+        retired: true once a newer version serves or the version was deleted. Environments then end once they are idle.
         provisioned: number of environments to keep initialised.
-        share: how much of the processor cores its invocations use.
+        share: how much processor time the version's invocations use.
         on_started: called each time an environment has started.
         empty: set while there is no environment and none is starting.
     """
@@ -66,13 +66,13 @@ class Pool:
         spawn_task: Callable[[Coroutine[None, None, None]], object],
         policy: Policy | None = None,
     ) -> None:
-        """See the class.
+        """Make a pool without environments.
 
         Args:
             version: the version whose environments these are.
-            room: limits the machine's environments, and starts them.
-            max_waiting: most requests that may wait.
-            spawn_task: runs a start in the background.
+            room: limits the number of environments on the machine, and starts them.
+            max_waiting: highest number of requests that wait; further requests are throttled.
+            spawn_task: runs a coroutine in the background.
             policy: decides how long idle environments are kept; None: for the function's ``idle_timeout_s``.
         """
         self.version = version
@@ -86,7 +86,7 @@ class Pool:
         self._spawn_task = spawn_task
         self._idle: list[Environment] = []
         self._busy: set[Environment] = set()
-        self._dying: set[Environment] = set()  # killed and their room released, but the process still exists
+        self._dying: set[Environment] = set()  # killed, with their room released, but the process still exists
         self._unused_deaths = 0
         self._starting = 0
         self._starting_provisioned = 0
@@ -162,8 +162,8 @@ class Pool:
     def _expire(self, waiter: Waiter) -> None:
         """Throttle a waiting request because its deadline has passed, unless an environment is starting.
 
-        A request that waits for a core is throttled only after its function's timeout, too. If it ran at once, it would
-        be slowed down instead, and that would count against the timeout.
+        A request that waits for a core is given the function's timeout as additional time. If it had begun at once on
+        the occupied cores, it would have become slower, and the timeout would have allowed it that time.
         """
         if waiter.lease.done():
             return
@@ -188,7 +188,7 @@ class Pool:
         self._check_at_rest()
 
     def grow(self) -> None:
-        """Start an environment for each request in line and each missing provisioned one, while there is room."""
+        """Start the missing provisioned environments while there is room, and queue the requests in line for cores."""
         if self.retired or self._backs_off():
             return
         while self._missing_provisioned() > 0 and self._room.reserve(self):
@@ -197,18 +197,18 @@ class Pool:
             self._cores.queue(self, self.share)
 
     def wants_core(self) -> bool:
-        """See `Candidate`."""
+        """Return whether a request in line could begin in an idle environment, or needs a new one (see `Candidate`)."""
         if not self.waiting:
             return False
         return bool(self._idle) or (self._lacks_starts() and not self.retired and not self._backs_off())
 
     def _lacks_starts(self) -> bool:
-        """Return whether the requests in line need more environments than are starting."""
+        """Return whether the requests in line need more environments than the number that is starting."""
         wanted = self._line.environments_wanted(is_served=bool(self._busy or self._starting))
         return self._starting < wanted
 
     def let_in(self) -> bool:
-        """See `Candidate`."""
+        """Lease an idle environment to the first request in line, or start one for it (see `Candidate`)."""
         environment = self._take_idle()
         if environment is not None:
             if self._give(environment, None):
@@ -243,21 +243,21 @@ class Pool:
 
     @property
     def failure(self) -> str | None:
-        """Why the last start failed, if the next start has to wait for that reason; None: it need not wait."""
+        """Why the last start failed, if the next start has to wait for the end of a back-off; else None."""
         return str(self._failure.error) if self._failure is not None and self._backs_off() else None
 
     def wants_room(self) -> bool:
-        """See `Tenant.wants_room`."""
+        """Return whether the pool would start an environment if it got room (`Tenant.wants_room`)."""
         if self.retired or self._backs_off():
             return False
         return self._missing_provisioned() > 0 or (not self._idle and self._lacks_starts())
 
     def is_urgent(self) -> bool:
-        """See `Tenant.is_urgent`."""
+        """Return whether a synchronous request waits (`Tenant.is_urgent`)."""
         return self._line.is_urgent()
 
     def seed_failure(self, error: InitError | ServiceException) -> None:
-        """Record that init failed at publication. The first request repeats it without a back-off.
+        """Record that the init phase failed at publication. The first request repeats it without a back-off.
 
         Source: AWS Lambda developer guide, "Failures during the Init phase": init runs again with the first invoke.
         """
@@ -276,38 +276,38 @@ class Pool:
         self._set_if_empty()
 
     def oldest_idle_s(self) -> float | None:
-        """See `Tenant.oldest_idle_s`."""
+        """Return when the longest idle environment became idle; None: there is none (`Tenant.oldest_idle_s`)."""
         if self._room.spares.has(self):
             return 0.0  # spares are ended before any environment
         return next((environment.idle_since for environment in self.idle_longest_first()), None)
 
     def end_oldest_idle(self) -> None:
-        """See `Tenant.end_oldest_idle`."""
+        """End the spare, or if there is none, the longest idle environment (`Tenant.end_oldest_idle`)."""
         if self._room.spares.has(self):
             self._room.spares.drop(self)
         elif idle := self.idle_longest_first():
             self._end(idle[0], after_turns=_TURNS_TO_SPAWN)
 
     def reserve_spare(self) -> bool:
-        """See `Owner.reserve_spare`."""
+        """Reserve room for a spare, and return whether there was room (`Owner.reserve_spare`)."""
         if not self._room.reserve_spare(self):
             return False
         self.empty.clear()
         return True
 
     def release_spare(self) -> None:
-        """See `Owner.release_spare`."""
+        """Release the room of a spare that could not be started (`Owner.release_spare`)."""
         self._room.release(self)
         self._set_if_empty()
 
     def end_spare(self, spare: Environment) -> None:
-        """See `Owner.end_spare`."""
+        """End a spare and release its room (`Owner.end_spare`)."""
         self._dying.add(spare)
         spare.kill()
         self._room.release(self)
 
     def spare_ended(self, spare: Environment) -> None:
-        """See `Owner.spare_ended`."""
+        """Account for the end of a spare's process (`Owner.spare_ended`)."""
         if spare in self._dying:
             self._dying.discard(spare)
         elif self._room.spares.died(self, spare):
@@ -329,7 +329,7 @@ class Pool:
         return self._start(provisioned=provisioned, spare=spare)
 
     async def _start(self, *, provisioned: bool, spare: Environment | None) -> None:
-        """Start one environment. A failure is passed to the waiting requests and not raised."""
+        """Start one environment, or make one from `spare`. A failure is not raised; `_failed` handles it."""
         environment: Environment | None = None
         failure: InitError | ServiceException | None = None
         try:
@@ -360,7 +360,7 @@ class Pool:
         environment.provisioned = provisioned
         environment.on_end = self._on_end
         self._busy.add(environment)
-        if environment.ended.is_set():  # it died immediately after it became ready
+        if environment.ended.is_set():  # the environment died immediately after it became ready
             self._on_end(environment)
         elif self.retired or environment.dying:
             self._busy.discard(environment)
@@ -371,7 +371,7 @@ class Pool:
             self._check_at_rest()
 
     def _failed(self, error: InitError | ServiceException) -> None:
-        """Back off, and fail all waiting requests, because each would repeat the start that has just failed."""
+        """Back off, unless something outside thawd was the cause. Fail waiting requests that nothing else can serve."""
         failures = 1 if self._failure is None else self._failure.failures + 1
         now_s = time.monotonic()
         by_itself = not (isinstance(error, InitError) and error.from_outside)
@@ -402,7 +402,7 @@ class Pool:
         elif not environment.provisioned and self._room.should_yield(self):
             self._end(environment)
         if environment in self._idle and not environment.provisioned and not self._timer.is_set:
-            self._timer.set()  # a timer that is already set fires earlier: this environment is the last due
+            self._timer.set()  # a timer that is set already fires early enough: this environment is the last to end
 
     def _take_idle(self) -> Environment | None:
         """Remove the most recently used idle environment from the idle ones and return it; end those that are dying."""
@@ -418,7 +418,7 @@ class Pool:
         self._idle.append(environment)
 
     def _give(self, environment: Environment, init_ms: float | None) -> bool:
-        """Lease the environment to the first waiting requests; False when there is none."""
+        """Lease the environment to the first waiting request, or to a batch. Return False if no request waits."""
         waiters = self._line.take()
         if not waiters:
             return False
@@ -427,7 +427,8 @@ class Pool:
             lease.batch = BatchRun(environment, [waiter.invocation for waiter in waiters])
         for waiter in waiters:
             waiter.lease.set_result(lease)
-        if lease.batch is not None:  # after the callers' turn: those that were cancelled leave before the run
+        if lease.batch is not None:
+            # This task runs after the callers' tasks, so callers that were cancelled take their items out before.
             self._spawn_task(lease.batch.run(self._room, init_ms=init_ms, on_end=lambda: self.release(lease)))
         return True
 
@@ -441,9 +442,8 @@ class Pool:
 
         Args:
             environment: the environment.
-            after_turns: loop turns to wait before the kill. While the kernel frees the memory of the killed process,
-                the environment that replaces it would wait for a processor, about as long as a thaw takes. So the
-                replacement is spawned first.
+            after_turns: turns of the event loop before the kill, so that the environment that gets the room is spawned
+                first. Otherwise its start would wait, for about as long as a thaw takes, until this memory is freed.
         """
         if environment in self._idle:
             self._idle.remove(environment)
@@ -473,7 +473,7 @@ class Pool:
     def _died_unused(self, error: InitError) -> None:
         """Back off if needed, because an environment died before its first invocation, and the next one may, too.
 
-        The first two deaths may have come from outside. From the third on, the function is assumed to be the cause.
+        If something outside thawd killed the process, there is a back-off only from the third such death in a row on.
         """
         self._unused_deaths += 1
         if not error.from_outside or self._unused_deaths >= _UNUSED_DEATHS:
@@ -484,17 +484,17 @@ class Pool:
             self.empty.set()
 
     def _check_at_rest(self) -> None:
-        """If the function has become idle, report that to its keep-alive policy."""
+        """If the version has become idle, report that to its keep-alive policy, and ask for a spare."""
         if not (self._busy or self._starting or self.waiting or self.retired):
             self._keeper.at_rest(time.monotonic())
             self._timer.set()
             self._room.spares.want(self, spawn_task=self._spawn_task)
 
     def idle_longest_first(self) -> list[Environment]:
-        """See `Idle.idle_longest_first`."""
+        """Return the idle environments without the provisioned ones, longest idle first (`Idle.idle_longest_first`)."""
         return [environment for environment in self._idle if not environment.provisioned]
 
     def prewarm(self) -> None:
-        """See `Idle.prewarm`."""
+        """Start an environment for the expected request, if the pool has none, does not back off, and gets room."""
         if not (self.all() or self._starting or self._backs_off()) and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=False))

@@ -1,8 +1,8 @@
 """Schedules of provisioned concurrency: how many environments to keep initialised at a given time. No side effects.
 
-A schedule has entries such as "10 environments from 8 o'clock on working days". Each sets the number at its times, and
-the number applies until the next time of any entry. So the entry with the most recent time applies, whether or not a
-server ran at that time.
+A schedule has entries such as "10 environments from 8 o'clock on working days". Each entry sets the number at its
+times, and that number applies until the next time of any entry. So the entry with the most recent time applies, whether
+or not a server ran at that time.
 
 Source: Application Auto Scaling user guide, "Scheduled scaling"; Lambda developer guide, "Managing Lambda provisioned
 concurrency with Application Auto Scaling".

@@ -1,6 +1,7 @@
 """Room: limits the environments on this machine, and decides which function gets room when not all fit.
 
-Each pool is a tenant: it reserves room before it starts an environment, and releases it when the environment ends.
+Each pool is a tenant: it reserves room before it starts an environment, and releases the room when the environment
+ends.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from thawd.scheduling.spares import Spares
 ENVIRONMENTS_PER_CPU = 16
 MEMORY_SHARE = 0.8
 _WATCH_S = 0.1
-# A start that fails because the machine is out of processes or memory is tried this often in all, whether or not an
-# environment is idle: any process may end in the meantime. After the second failure and every fifth one from there, an
-# idle environment is ended. After the first one none is, because a process may be ending: the environment that was
-# ended to make this room is killed only after the first try (`thawd.scheduling.pool._TURNS_TO_SPAWN`).
+# If a start fails because the machine is out of processes or memory, it is repeated after `_RETRY_S` seconds, up to
+# `_START_TRIES` tries in all. To free memory, one idle environment is ended after the second failure, and another after
+# every `_TRIES_FOR_EACH` further failures. No environment is ended after the first failure, because memory may become
+# free anyway: if an environment was ended to make room for this start, its process is killed only after the first try
+# (`thawd.scheduling.pool._TURNS_TO_SPAWN`).
 _START_TRIES = 20
 _TRIES_FOR_EACH = 5
 _RETRY_S = 0.05
 
 
 class Tenant(Protocol):
-    """A pool, as far as `Room` needs to know it."""
+    """The attributes and methods of a pool that `Room` uses."""
 
     version: Version
 
@@ -45,17 +47,20 @@ class Tenant(Protocol):
         """Return whether a synchronous request waits. Such requests are served before asynchronous ones."""
 
     def oldest_idle_s(self) -> float | None:
-        """Return since when the longest idle environment that may be ended has been idle; None: there is none."""
+        """Return when the longest idle environment became idle, provisioned ones left out; None: there is none."""
 
     def end_oldest_idle(self) -> None:
-        """End the longest idle environment. Its room is released immediately."""
+        """End the environment that has been idle longest. Its room is released immediately."""
 
     def grow(self) -> None:
-        """Start environments for the waiting requests: there may be room now."""
+        """Start environments for the waiting requests. Called when there may be room now."""
 
 
 def default_memory_mb() -> int:
-    """Return the memory for all environments, MiB: 80 % of the machine's, or of this process's cgroup if it is less."""
+    """Return the memory for all environments, MiB: 80 % of the machine's memory, or of a container's limit if lower.
+
+    The limit is read from the files at the top of ``/sys/fs/cgroup``. Inside a container, they contain its limit.
+    """
     total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -66,7 +71,7 @@ def default_memory_mb() -> int:
 
 
 def default_max_environments() -> int:
-    """Return the most environments at a time: 16 for each core that this process may use."""
+    """Return the highest number of environments at a time: 16 per core that this process may use; 32 outside Linux."""
     return ENVIRONMENTS_PER_CPU * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 32
 
 
@@ -74,19 +79,20 @@ class Room:
     """The machine's room for environments, and its division among the tenants.
 
     Room is counted in environments and in MiB of their memory limits. The reserved concurrency of a function is set
-    aside for it; the other functions share the rest. A tenant that finds no room waits in line, and no later tenant
-    takes shared room before it. But tenants with synchronous requests go before tenants with only asynchronous ones.
+    aside for it; the other functions share the rest. A tenant that finds no room waits in line, and no tenant behind it
+    gets room that would then be missing for it. But tenants with synchronous requests go before tenants with only
+    asynchronous ones.
 
     Args:
         spawner: starts environments.
         functions: the declared functions; their reserved concurrency is set aside.
         memory_mb: limit for the sum of the memory limits of all environments, MiB.
         max_environments: most environments at a time.
-        patience_s: how long a function without any environment waits before a busy function must end one of its
-            environments between two requests, seconds. A function with synchronous requests does not wait for a
-            function that has only asynchronous ones.
-        cores: decides when requests may begin; None: at once.
-        spares: most spares at the same time.
+        patience_s: how long a tenant without any environment waits in line before a busy tenant must end one of its
+            environments between two requests, seconds. `_has_waited_enough` says what differs if only one of the two
+            has synchronous requests.
+        cores: decides when requests may begin; None: every request may begin at once.
+        spares: highest number of spares at the same time.
 
     Attributes:
         cores: decides when requests may begin.
@@ -123,7 +129,7 @@ class Room:
         self._any_busy = asyncio.Event()
 
     def declare(self, functions: Mapping[str, Function]) -> None:
-        """From now on, use the reserved concurrency in these declarations."""
+        """From now on, use the reserved concurrency that `functions` declares."""
         self._functions = dict(functions)
         self._offer_soon()
 
@@ -147,7 +153,7 @@ class Room:
     def reserve(self, tenant: Tenant) -> bool:
         """Reserve room for one more environment of `tenant`.
 
-        If necessary, the longest idle environments of other functions are ended to make room.
+        If necessary, the longest idle environments of other tenants are ended to make room.
 
         Returns:
             Whether there was room. If not, `tenant.grow` is called when there may be room.
@@ -161,7 +167,10 @@ class Room:
         return True
 
     def reserve_spare(self, tenant: Tenant) -> bool:
-        """Reserve room for a spare of `tenant`. Ends nothing for it, and takes no room that somebody waits for."""
+        """Reserve room for a spare of `tenant`. Return whether there was room.
+
+        There is none if any tenant waits in line. No environment is ended for a spare.
+        """
         if self._line or not self._fits_count(tenant) or not self._fits_memory(tenant):
             return False
         self._count[tenant] = self._count.get(tenant, 0) + 1
@@ -175,13 +184,13 @@ class Room:
         self._offer_soon()
 
     def should_yield(self, tenant: Tenant) -> bool:
-        """Return whether a newly idle environment of `tenant` should end because another tenant waits for room."""
+        """Return whether a newly idle environment of `tenant` should end because that helps another tenant in line."""
         return any(self._would_help(tenant, other) for other in self._waiting_in_line())
 
     def must_yield(self, tenant: Tenant) -> bool:
-        """Return whether a busy environment of `tenant` must end after its request, although more requests wait for it.
+        """Return whether an environment of `tenant` must end after its request, although more requests wait for it.
 
-        It must if another tenant has waited long enough for room, as `_has_waited_enough` decides.
+        It must end if its room helps another tenant in line that has waited long enough (`_has_waited_enough`).
         """
         if not self._line:
             return False
@@ -195,9 +204,14 @@ class Room:
         return must
 
     def _has_waited_enough(self, other: Tenant, now_s: float, *, before: Tenant) -> bool:
-        """Return whether `other`, which waits in line, should get room that `before` could continue to use."""
+        """Return whether `other`, which waits in line, should get room that `before` could continue to use.
+
+        If both tenants have synchronous requests, or neither has any, `other` gets it if it has no environment and has
+        waited `patience_s`. If only `other` has synchronous requests, one of these two conditions is enough.
+        """
         if before.is_urgent() and not other.is_urgent():
-            # `before` would soon get the room back: each request would cost the end and the start of an environment.
+            # The synchronous requests of `before` would soon get the room back. An environment would then be ended and
+            # another one started for each request.
             return False
         alone = self._count.get(other, 0) == 0
         if other.is_urgent() and not before.is_urgent():
@@ -207,9 +221,10 @@ class Room:
     async def start(
         self, version: Version, *, provisioned: bool = False, spare: Environment | None = None
     ) -> Environment:
-        """Start an environment in reserved room. If the machine is out of processes, try again for about a second.
+        """Start an environment in reserved room.
 
-        In that time, idle environments of any tenant are ended.
+        If the machine is out of processes or memory, try again for about a second, and end idle environments of any
+        tenant in that time.
 
         Raises:
             InitError: the function's init phase or an after-restore hook failed.
@@ -241,9 +256,10 @@ class Room:
             self._any_busy.clear()
 
     async def watch_memory(self) -> None:
-        """Check the memory of busy environments and kill those over their limit, until cancelled.
+        """Check the memory of busy environments and kill those that exceed their limit, until cancelled.
 
-        With cgroups, the kernel kills them first. Idle environments are not checked.
+        If environments have cgroups, the kernel enforces the limit and usually kills them first. Idle environments are
+        not checked.
         """
         while True:
             await self._any_busy.wait()
@@ -252,11 +268,15 @@ class Room:
             for environment in list(self._busy):
                 if environment.memory_limit is not None and not environment.memory_limit.check():
                     environment.kill()
-            # Reading the memory use of large processes takes milliseconds. Spend at most a twentieth of the time on it.
+            # Reading the memory use of large processes takes milliseconds. This wait keeps the checks below a twentieth
+            # of the time.
             await asyncio.sleep(20 * (time.monotonic() - started_s))
 
     def _reserved(self, tenant: Tenant) -> int | None:
-        """Return the currently declared reserved concurrency; a version's own value may be older."""
+        """Return the reserved concurrency that the function of `tenant` is declared with now.
+
+        The value that its version was published with may be older.
+        """
         function = tenant.version.function
         return self._functions.get(function.name, function).reserved_concurrency
 
@@ -324,7 +344,7 @@ class Room:
         return self._shared_count() < self._shared_total()
 
     def _fits_memory(self, tenant: Tenant) -> bool:
-        # A function whose memory limit exceeds `memory_mb` may still run if nothing else does.
+        # A function whose memory limit exceeds `memory_mb` can still run, but only while no other environment exists.
         return not self._used_mb or self._used_mb + tenant.version.function.memory_mb <= self.memory_mb
 
     def _end_idle(self, asking: Tenant | None, *, unreserved: bool = False) -> bool:
@@ -342,9 +362,10 @@ class Room:
         return True
 
     def _offer_soon(self) -> None:
-        """Offer room to the waiting tenants in the loop's next turn.
+        """Offer room to the waiting tenants in the event loop's next turn.
 
-        It is not done directly, because a tenant that is offered room reserves it, and reserving may release room.
+        Room is not offered directly, because a tenant that is offered room reserves it. Reserving can end an
+        environment, which releases room, and so would lead back to this method.
         """
         if self._line and not self._offering:
             self._offering = True

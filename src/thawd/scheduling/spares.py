@@ -1,9 +1,9 @@
 """Spares: thawed copies that wait, so that a version's next environment is ready sooner than after a whole thaw.
 
-When the last invocation of a version has ended, the version gets one spare, if the machine has room that nobody waits
-for. A spare counts as an environment of its version: it takes one place and the version's memory limit. It is the first
-to be ended when anybody needs room. There are at most `limit` spares in all (``server.spares``); when one more is
-wanted, the version that was invoked longest ago loses its spare.
+When a version has no more invocations that run or wait, it gets one spare, if the machine has free room for which no
+other version waits. A spare counts as an environment of its version: it takes one place and the version's memory limit.
+When another version needs room, spares are ended before any environment. There are at most `limit` spares in all
+(``server.spares``); when one more is wanted, the version that was invoked longest ago loses its spare.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Protocol
 from thawd.environments.environment import Environment
 from thawd.environments.version import Version
 
-# How long after a spare of a version could not be started another one may be tried.
+# If a version's spare could not be started, thawd does not start another one for this version for this long.
 _AGAIN_S = 60.0
 
 
 class Owner(Protocol):
-    """A pool, as far as its spare needs to know it."""
+    """The attributes and methods of a pool that `Spares` uses."""
 
     version: Version
     retired: bool
 
     def reserve_spare(self) -> bool:
-        """Reserve room for a spare, without ending anything for it."""
+        """Reserve room for a spare, but end no environment for it. Return whether there was room."""
 
     def release_spare(self) -> None:
         """Release the room that was reserved for a spare which could not be started."""
@@ -43,7 +43,7 @@ class Spares:
     """The spares of all versions.
 
     Args:
-        park: starts a spare of a version; None if the version cannot have one.
+        park: starts a spare of a version and returns it; returns None if the version cannot have a spare.
         limit: most spares at the same time; 0: none.
     """
 
@@ -59,11 +59,11 @@ class Spares:
         return owner in self._held
 
     def concern(self, owner: Owner) -> bool:
-        """Whether `owner` has a spare, or one is being started."""
+        """Whether `owner` has a spare, or a spare is being started for it."""
         return owner in self._held or owner in self._parking
 
     def want(self, owner: Owner, *, spawn_task: Callable[[Coroutine[None, None, None]], object]) -> None:
-        """Keep a spare for `owner`, which was invoked just now."""
+        """Start a spare for `owner`, whose invocations have just ended, unless `owner` has one or cannot have one."""
         if owner in self._held:
             self._held[owner] = self._held.pop(owner)
             return
@@ -80,10 +80,10 @@ class Spares:
         spawn_task(self._make(owner))
 
     def take(self, owner: Owner) -> Environment | None:
-        """Remove the spare of `owner` and return it; it becomes an environment in the room that it has."""
+        """Remove the spare of `owner` and return it. Its room stays reserved, for the environment made from it."""
         spare = self._held.pop(owner, None)
         if spare is not None:
-            spare.on_end = lambda environment: None  # from here on, the start that uses it notices its end
+            spare.on_end = lambda environment: None  # from now on, the start that uses the spare notices its end
         return spare
 
     def drop(self, owner: Owner) -> None:
@@ -94,7 +94,7 @@ class Spares:
             owner.end_spare(spare)
 
     def died(self, owner: Owner, spare: Environment) -> bool:
-        """Forget a spare whose process has ended; False if it was none any more."""
+        """Forget a spare whose process has ended. Return False if it was no longer the spare of `owner`."""
         if self._held.get(owner) is not spare:
             return False
         del self._held[owner]
@@ -103,7 +103,7 @@ class Spares:
     async def _make(self, owner: Owner) -> None:
         spare: Environment | None = None
         try:
-            # The invocation that has just ended still has to be answered: let that go first.
+            # The invocation that has just ended is not answered yet: let the event loop send its answer first.
             await asyncio.sleep(0)
             spare = await self._park(owner.version)
         except Exception:
@@ -111,7 +111,7 @@ class Spares:
         finally:
             self._parking.discard(owner)
             if spare is None or spare.ended.is_set():
-                if not owner.retired:  # a retired version must not be remembered
+                if not owner.retired:  # nothing would remove the entry of a retired version
                     self._not_before_s[owner] = time.monotonic() + _AGAIN_S
                 owner.release_spare()
         if spare is None or spare.ended.is_set():

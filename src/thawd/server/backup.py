@@ -74,7 +74,7 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
     """Write a backup; a server may keep running.
 
     The state file, which contains the queued events, is copied before the buckets. So the backup contains the objects
-    that these events are about, except objects that were removed in between.
+    that these events are about, except objects that were removed while the backup was made.
 
     Args:
         settings: the configuration.
@@ -110,8 +110,9 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
         with _explained(staged):
             staged.mkdir(parents=True, mode=0o700)
         with _explained(staged):
-            # Code is copied both before and after the state file. A deployment in between may remove code that the
-            # copied state file names: the first copy has it. Or it may add such code: the second copy has it.
+            # Code is copied both before and after the state file, so that the backup has all code that the copied state
+            # file names. The first copy has code that a deployment removes later. The second copy has code that a
+            # deployment added before the state file was copied.
             _copy_code(settings, staged, say)
         _copy_databases(settings, staged, say)
         with _explained(staged):
@@ -260,7 +261,7 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
         say: called with a line about each step.
 
     Raises:
-        StartError: a server is running.
+        StartError: a server uses the data folder.
         StoreError: the backup is damaged, a file exists already, or a file cannot be written.
     """
     manifest = read_manifest(folder)
@@ -328,7 +329,7 @@ def _objects(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
 def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[Path, Path]]:
     """Source and target of each file and folder to restore. The state file, with the queued events, comes last."""
     configuration = folder / _CONFIGURATION
-    advice = f"compare it with {configuration}" if configuration.is_file() else "add it, or name another --config"
+    advice = f"compare it with {configuration}" if configuration.is_file() else "add it there, or name another --config"
     for kind, wanted, known in (
         ("embedded table", manifest.tables, _embedded(settings)),
         ("bucket", manifest.buckets, settings.buckets),
@@ -351,7 +352,7 @@ def _is_taken(target: Path) -> bool:
 
 
 def _with_logs(target: Path) -> list[Path]:
-    """The file, and the files that SQLite keeps beside it. After an interrupted restore, some may be missing."""
+    """Paths of a database and of the files that SQLite keeps beside it. Not all of these files need exist."""
     return [target.with_name(target.name + suffix) for suffix in ("", *_SQLITE_SUFFIXES)]
 
 
@@ -386,7 +387,7 @@ def _put(staged: Path, target: Path, stamp: str, say: Say) -> None:
     folders.sync_all(staged)
     if _is_taken(target):
         aside = _aside(target, stamp)
-        say(f"{target} -> {aside}")
+        say(f"{target} is renamed to {aside}")
         for path, new in zip(_with_logs(target), _with_logs(aside), strict=True):
             if path.exists():
                 path.rename(new)

@@ -1,9 +1,9 @@
-"""``thawd up --watch``: republish functions when code or configuration changes.
+"""Republishes functions when code or configuration changes, for ``thawd up --watch``.
 
 Editors replace files, tools replace whole folders, and a changed configuration may add functions whose code is in
 other folders. So before each reload two new watches are set up: one for the code folders and everything in them, and
-one for the parents of these folders and of the configuration file. The second one notices when a watched file or folder
-is replaced by renaming.
+one for the parents of these folders and of the configuration file. The second one notices when a code folder or the
+configuration file is replaced by renaming.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRY_AGAIN_S = 1.0
 class CodeWatcher:
     """Calls `reload` after each change, and once at the start.
 
-    The watch is set up before each call, so no change is missed.
+    The watches are set up before `reload` is called, so no change is missed.
 
     Args:
         settings: returns the current configuration.
@@ -77,7 +77,7 @@ class CodeWatcher:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(watch(places - {settings.path}, only, recursive=True))
             tasks.create_task(watch({place.parent for place in places}, is_place, recursive=False))
-            await asyncio.sleep(0)  # both tasks set up their watches before their first await
+            await asyncio.sleep(0)  # lets each task run to its first await; by then it has set up its watch
             await self._reload()
 
 

@@ -61,7 +61,7 @@ def make_private(data: Path) -> list[str]:
             f"the data folder {data} was open to other users (mode {mode:04o}); now it and the files in it are private "
             "to its owner"
             if _take_rights(data, mode)
-            else f"the data folder {data} is open to other users (mode {mode:04o}), and thawd may not change that; let "
+            else f"the data folder {data} is open to other users (mode {mode:04o}), and thawd cannot change that; let "
             f"its owner run `chmod 700 {data}`"
         )
     for entry in entries:

@@ -14,13 +14,13 @@ _MOST_LINES = 50
 def functions(
     statuses: Mapping[str, Mapping[str, Any]], handlers: Mapping[str, str], *, declared: Collection[str]
 ) -> Iterator[str]:
-    """A line for each function; of more than 50, only for those that are not active, and a line for the others.
+    """A line for each function. If there are more than 50, one line counts all those that have no failure to report.
 
     Args:
         statuses: the dispatcher's status of each function.
         handlers: handler of each function.
-        declared: functions of the configuration. If one of them cannot be invoked, its line says so; functions that
-            were created through the API may become active later.
+        declared: functions of the configuration. If one of them is not active, its line says so. A function that was
+            created through the API may become active later, so its line says nothing.
     """
     unnamed = 0
     for name, entry in statuses.items():

@@ -17,7 +17,8 @@ from thawd.server.assembly.platform import Platform
 from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain, say
 
-# Settings that need a restart, because the open stores and the port depend on them; with their names in messages.
+# Settings that take effect only after a restart, because the open stores and the port depend on them, and the words for
+# these settings in messages.
 _FIXED = {"server": "server", "buckets": "buckets", "remote_buckets": "remote buckets", "tables": "tables"}
 
 

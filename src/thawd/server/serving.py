@@ -1,8 +1,8 @@
 """Runs a server: starts the platform, serves requests, drains and stops.
 
 To start, it locks the data folder, opens the port and opens the stores, so that a conflict or a damaged store is
-reported before any function runs. From then on it answers requests. Behind the port it publishes the functions, starts
-the sources, and prints what it serves. To stop, it accepts no new work, waits at most the grace period for invocations
+reported before any function runs. From then on it answers requests. Meanwhile it publishes the functions, starts the
+sources, and prints what it serves. To stop, it accepts no new work, waits at most the grace period for invocations
 in flight, ends the environments, stores the outcomes that no destination has accepted yet, and closes the stores.
 """
 
@@ -47,10 +47,11 @@ _GUARD_S = 1.0
 # the disk hangs.
 _SETTLE_S = 2.0
 _KEEP_S = 10.0
-# Interval after which a thread that waits for the interpreter lock gets it. A store's thread waits for it after each
-# step of SQLite; with Python's default of 5 ms, only half as many events a second could be stored.
+# The time for which a thread can keep Python's interpreter lock (GIL) while another thread waits for it. A store's
+# thread needs the lock again after each step of SQLite. With Python's default of 5 ms, only half as many events could
+# be stored in a second.
 _SWITCH_S = 0.0001
-# Source: glibc's malloc.h. The value is glibc's initial one.
+# The threshold's number and its initial value in glibc; see `_give_memory_back`. Source: glibc's malloc.h.
 _M_MMAP_THRESHOLD = -3
 _RETURNED_BYTES = 128 << 10
 # Source: <linux/prctl.h>.
@@ -86,12 +87,12 @@ class Server:
 
         Args:
             watch: republish a function when a file of its code changes.
-            ready: the file that is written when the server is ready; None: none.
+            ready: the file that is written when the server is ready; None: no file is written.
 
         Raises:
             StartError: the server cannot start; the message says why.
             StoreError: a store cannot be used.
-            NoThreadError: the machine has too few threads.
+            NoThreadError: the system allows no more threads.
         """
         server = self._settings.server
         raise_descriptor_limit()
@@ -144,7 +145,7 @@ class Server:
         platform.events.break_off()
         # This also ends the invocations that did not end within the grace period.
         await platform.execution.end(_KILL_WAIT_S)
-        await platform.stop_aws()  # not earlier: until here, functions may call the emulator
+        await platform.stop_aws()  # only now, because running functions could call the emulator
         await platform.events.settled(_KEEP_S)
         await platform.events.close()
         for task in lasting:
@@ -193,12 +194,12 @@ class Server:
             ready.write(platform.url)
 
     def _say_what_waits(self) -> None:
-        """Report how many functions are not yet published, unless they are so few that this takes a moment."""
+        """Report how many functions are not yet published, unless only a few are left, which takes just a moment."""
         count = self._platform.execution.dispatcher.pending()
         if count > _FEW:
             say(
-                f"  {count} functions are not yet published. A request for one of them has it published before the "
-                "others. Event sources start after all functions"
+                f"  {count} functions are not yet published. thawd publishes first those for which requests arrive. "
+                "Event sources start when all functions are published"
             )
 
     async def _drain(self) -> None:
@@ -211,7 +212,7 @@ class Server:
         await asyncio.gather(platform.events.settled(_SETTLE_S), platform.sources.settled(_SETTLE_S))
 
     async def _close(self, web: uvicorn.Server, serving: asyncio.Task[None]) -> None:
-        """Close the connections that are still open, and end the server.
+        """Close the connections that are still open, and wait until the HTTP server has ended.
 
         Raises:
             StartError: the server stopped because its data folder or state file was removed.
@@ -293,13 +294,13 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready: R
         settings: the configuration.
         environ: the platform's environment variables.
         watch: republish a function when its code changes.
-        ready: the file that is written when the server is ready; None: none.
+        ready: the file that is written when the server is ready; None: no file is written.
         aws: which other AWS services functions use: ``none``, ``local`` (emulated) or ``real`` (the user's account).
 
     Raises:
         ThawdError: the server could not start, or stopped for a reason outside of thawd.
-        ScarcityError: it could not start or stopped because the machine has too little memory or too few threads.
-        OSError: it could not start or stopped because of an error of the operating system.
+        ScarcityError: the server could not start, or stopped, because memory or threads were short.
+        OSError: the server could not start, or stopped, because of an error of the operating system.
     """
     if settings.server.user is not None:
         become(settings.server.user, data=settings.server.data)
@@ -319,7 +320,9 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready: R
     except Exception as error:
         expected = _expected(error)
         if has_ended and isinstance(expected, NoThreadError):
-            return  # only asyncio's thread that waits for worker threads was missing; Python itself waits at exit
+            # The server has ended, and asyncio could not start the thread in which it waits for the end of worker
+            # threads. That is no failure: Python itself waits for them when it exits.
+            return
         if expected is None:
             raise
         raise expected from error
@@ -358,8 +361,8 @@ async def _guarded(work: Coroutine[None, None, None]) -> None:
 def _give_memory_back() -> None:
     """Fix the size from which glibc returns a block of memory to the system as soon as it is freed.
 
-    By default glibc raises this size, up to 32 MiB, each time such a block is freed. The memory for the bodies of a
-    hundred slow requests would then never be returned. Source: mallopt(3), M_MMAP_THRESHOLD.
+    By default glibc raises this size, up to 32 MiB, when a larger block is freed. Then the memory for the bodies of a
+    hundred slow requests could stay with this process. Source: mallopt(3), M_MMAP_THRESHOLD.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)

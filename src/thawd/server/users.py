@@ -33,7 +33,7 @@ def become(name: str, *, data: Path) -> None:
     try:
         user = pwd.getpwnam(name)
     except KeyError:
-        raise StartError(f"there is no user {name}: add it (useradd --system {name}), or name another") from None
+        raise StartError(f"there is no user {name}: add it (useradd --system {name}), or name another user") from None
     if os.geteuid() == user.pw_uid:
         return
     if os.geteuid() != 0:

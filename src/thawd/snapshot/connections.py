@@ -1,9 +1,9 @@
 """Describes the sockets of an initialised process: their addresses, the code that opened them, their state in a copy.
 
-A copy is a process that is thawed from the frozen one.
-During init, `Openings` wraps ``socket.socket.bind``, ``listen`` and ``connect`` and records each call. Nothing else
-shows whether the program or the kernel chose a port, and which line of code opened a connection. Sockets that native
-code opens (libpq, gRPC, uvloop) are not recorded; they are described by their addresses alone.
+A copy is a process that is thawed from the image of the frozen one. During init, `Openings` wraps
+``socket.socket.bind``, ``listen`` and ``connect`` and records each call. Nothing else shows whether the program or the
+kernel chose a port, and which line of code opened a connection. Sockets that native code opens (libpq, gRPC, uvloop)
+are not recorded; they are described by their addresses alone.
 
 Standard library only, Python 3.9 and later. ``socket`` is imported only when `Openings.watch` is called or the process
 has a socket. This module is used during init and right after it.
@@ -60,7 +60,7 @@ class Socket(NamedTuple):
     place: str
 
     def state(self) -> str:
-        """For example "connected to 10.0.0.5:5432 (redis, opened at app.py:12)"."""
+        """State, address and opening in words: "connected to 10.0.0.5:5432 (redis, opened at app.py:12)"."""
         state = {CONNECTED: "connected to ", LISTENING: "listening at "}.get(self.kind, "")
         opened = ", ".join(filter(None, (self.package, self.place and f"opened at {self.place}")))
         return f"{state}{self.address or 'not connected'}" + (opened and f" ({opened})")
@@ -71,10 +71,10 @@ class Socket(NamedTuple):
 
 
 class Openings:
-    """Records which code opens sockets, between the calls of `watch` and `stop`."""
+    """Records which code opens sockets, from the call of `watch` to the call of `stop`."""
 
     def __init__(self, folder: str = "") -> None:
-        """`folder` holds the function's own code: a line in it is recorded as the place, not a line of a library."""
+        """`folder` holds the function's own code. The place of an opening is a line in that code, not in a library."""
         self._folder = os.path.join(os.path.realpath(folder), "") if folder else ""
         self._noted: dict[int, Opening] = {}
         self._replaced: dict[str, Any] = {}
@@ -214,7 +214,7 @@ def _state(number: int) -> tuple[str, str]:
         if end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return LISTENING, local
         if end.family == socket.AF_UNIX and end.type != socket.SOCK_DGRAM:
-            # Source: unix(7): SO_PEERCRED names the process that made the pair, or the one that listened.
+            # SO_PEERCRED names the process that made the socket pair, or the one that listened. Source: unix(7).
             pid = int.from_bytes(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
             if pid == os.getpid():
                 return PAIR, "a pair within this process"
@@ -227,7 +227,8 @@ def _state(number: int) -> tuple[str, str]:
 def _has_ended(number: int) -> bool:
     """Whether an unconnected socket was connected earlier.
 
-    A socket that was never connected reports a hangup, too, but only one whose connection has ended is readable.
+    poll(2) reports POLLHUP for a socket that was never connected, and for one whose connection has ended. It reports
+    POLLIN only for the latter.
     """
     import select
 

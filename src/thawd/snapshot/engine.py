@@ -1,4 +1,4 @@
-"""The Python interface of the snapshot engine: freezes the process that calls it, which writes its state to an image.
+"""The Python interface of the snapshot engine: `freeze` writes the state of the calling process to an image.
 
 This module runs in the function's own process and interpreter. It calls the freeze library (``libthawd_freeze.so``)
 through ctypes while holding the GIL, and reports the results; native/freeze.h describes that interface. Other modules
@@ -40,7 +40,7 @@ class SnapshotError(Exception):
 
 
 class SnapshotRefused(SnapshotError):
-    """This process has state that no copy could have; the message names it and the way out."""
+    """This process has state that no copy could have; the message names the state and says what to do."""
 
 
 class SnapshotFailed(SnapshotError):
@@ -60,7 +60,7 @@ class FreezeOutcome(NamedTuple):
         operations: number of steps, such as mappings, in which thawd-thaw builds the memory of a copy.
         threads: number of threads in the image.
         descriptors: number of descriptors in the image.
-        ended: how many of these descriptors are connections, which have ended in a copy.
+        ended: number of connections among these descriptors; in a copy they have ended.
         park_ms: time until all threads were stopped, milliseconds.
         scan_ms: time to find the pages to store, milliseconds; all threads are stopped meanwhile.
         write_ms: time to write the pages, milliseconds; all threads are stopped meanwhile.
@@ -243,9 +243,9 @@ def _freeze(loaded: Any, request: _Request, report: _Report) -> int:
     Raises:
         SnapshotRefused: a loop did not pause in time.
     """
-    held = event_loops.PausedLoops(event_loops.running())
+    paused = event_loops.PausedLoops(event_loops.running())
     try:
-        if not held.hold():
+        if not paused.hold():
             raise SnapshotRefused(
                 "an asyncio event loop that runs in another thread is busy: one callback took longer than %.0f s; let "
                 "it return before the freeze, or start the loop on the first invocation" % event_loops.HOLD_S,
@@ -253,7 +253,7 @@ def _freeze(loaded: Any, request: _Request, report: _Report) -> int:
             )
         return int(loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report)))
     finally:
-        held.release()
+        paused.release()
 
 
 def freeze(
@@ -278,10 +278,11 @@ def freeze(
 
     Args:
         path: path of the image, mode 0600. An existing file is replaced.
-        provided: descriptors that the thawing process passes to each copy.
+        provided: numbers of the descriptors that are not frozen: the thawing process passes new ones to each copy.
         library: path of the freeze library; None: the result of `library_path`.
-        copy: whether a thaw copies page data instead of mapping it. Needed for code that makes the system call
-            ``madvise`` directly instead of calling libc.
+        copy: whether a thaw copies page data instead of mapping it. Needed for code that makes the system calls
+            ``madvise`` and ``mremap`` directly instead of calling libc: in mapped memory it would find frozen data
+            where the kernel should give it zeros.
         pagemap_scan: whether to find changed pages with the kernel's PAGEMAP_SCAN, if it has that (Linux 6.7).
         procmap_query: whether to read mappings with the kernel's PROCMAP_QUERY, if it has that (Linux 6.11).
         fail_at: for tests, name of the step at which the freeze is to fail; None: at none.
@@ -292,8 +293,8 @@ def freeze(
         listeners: ``refuse``: a process with a socket that listens on a port of the program's choice is not frozen;
             ``close``: in a copy nothing can connect to that socket.
         any_port: descriptors of sockets whose port the kernel chose; it chooses again for each copy.
-        seccomp_filters: number of seccomp filters that the process was started under; -1: as many as its parent has. A
-            process that has added filters of its own is not frozen.
+        seccomp_filters: number of seccomp filters that the process was started under; -1: as many as its parent has. If
+            the process has more filters now, it has added some itself and is not frozen.
 
     Raises:
         SnapshotRefused: the process has state that no copy could have.

@@ -26,8 +26,8 @@ def running() -> list[Any]:
     events = sys.modules.get("asyncio.events")
     if events is None:
         return []
-    # Uses `type`, because `isinstance` reads `__class__`, which would make a lazy object load itself.
-    return [thing for thing in _objects() if issubclass(type(thing), events.AbstractEventLoop) and thing.is_running()]
+    # Uses `type`, because `isinstance` reads `__class__`, which would make a lazily loaded object load itself.
+    return [item for item in _objects() if issubclass(type(item), events.AbstractEventLoop) and item.is_running()]
 
 
 def runs_here() -> bool:
@@ -39,8 +39,8 @@ def runs_here() -> bool:
 class PausedLoops:
     """Loops that are paused between two callbacks, from `hold` to `release`.
 
-    If a loop were frozen inside a callback, that callback would continue in a copy while asyncio knows of no running
-    loop there.
+    If a loop were frozen inside a callback, that callback would continue in the copy, and `asyncio.get_running_loop`
+    would fail in it.
     """
 
     def __init__(self, loops: Iterable[Any]) -> None:

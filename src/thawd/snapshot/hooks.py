@@ -2,12 +2,12 @@
 
 A hook is a function of the user; it runs before the freeze (before-snapshot hook) or in each copy (after-restore hook).
 This module decides the order, the time limit and the errors of the hooks. It also provides ``snapshot_restore_py`` to a
-function whose packages do not include it. It stores no hooks: the registry is in the module ``snapshot_restore_py``,
-either thawd's or the installed one. `run_before` runs at the end of init, before the freeze. `run_after` runs in each
-copy, after `thawd.snapshot.uniqueness` and before the first invocation.
+function whose packages do not include it. It stores no hooks: they are in the module ``snapshot_restore_py``, which is
+either thawd's or the one that the function brings. `run_before` runs at the end of init, before the freeze. `run_after`
+runs in each copy, after `thawd.snapshot.uniqueness` and before the first invocation.
 
-Standard library only, Python 3.9 and later. Modules beyond `os` and `sys` are imported only once a function has
-imported ``snapshot_restore_py``.
+Standard library only, Python 3.9 and later. Modules other than `os` and `sys` are imported only if a function has
+imported ``snapshot_restore_py``, so that other functions start faster.
 
 Source: AWS Lambda developer guide, "Lambda SnapStart runtime hooks for Python"; order, error types and exit statuses as
 observed with ``awslambdaric`` 4.2.2 and ``snapshot-restore-py`` 1.0.0.
@@ -25,7 +25,7 @@ BEFORE_ERROR = "Runtime.BeforeSnapshotError"
 AFTER_ERROR = "Runtime.AfterRestoreError"
 BEFORE_EXIT_STATUS = 64
 AFTER_EXIT_STATUS = 65
-# Time limit for all after-restore hooks together; exceeding it is Lambda's SnapStartTimeoutException.
+# Time limit for all after-restore hooks together. If it passes, Lambda reports a SnapStartTimeoutException.
 # Source: AWS Lambda developer guide, "Lambda SnapStart runtime hooks for Python".
 AFTER_LIMIT_S = 10.0
 
@@ -86,7 +86,7 @@ def run_before() -> int:
         How many hooks were run.
 
     Raises:
-        HookError: a hook raised; the hooks registered before it were not run.
+        HookError: a hook raised an exception; the hooks registered before it were not run.
     """
     return _run(_pop_all, None, BEFORE_ERROR, BEFORE_EXIT_STATUS)
 
@@ -95,14 +95,14 @@ def run_after(*, limit_s: float = AFTER_LIMIT_S) -> int:
     """Run the after-restore hooks in the order of registration. Call it in the main thread.
 
     Args:
-        limit_s: time limit for all hooks together, seconds. SIGALRM enforces it, so a hook that hangs in native code
-            continues until the platform ends the process.
+        limit_s: time limit for all hooks together, seconds. A signal handler in Python enforces the limit. It cannot
+            run during native code, so a hook that hangs there continues until the platform ends the process.
 
     Returns:
         How many hooks were run.
 
     Raises:
-        HookError: a hook raised or exceeded the limit; the hooks after it were not run.
+        HookError: a hook raised an exception or exceeded the limit; the hooks after it were not run.
     """
     return _run(_walk, limit_s, AFTER_ERROR, AFTER_EXIT_STATUS)
 
@@ -140,7 +140,7 @@ def _run(hooks: Callable[[Any], Any], limit_s: float | None, error_type: str, ex
         else:
             limit.run(run_all, limit_s)
     except BaseException as error:  # a user's hook may raise anything; as on Lambda, sys.exit in a hook is an error
-        if limit.over is None:
+        if limit.expired is None:
             message = f"the {when} hook {name} raised {type(error).__name__}: {_text(error)}"
         else:
             message = f"the {when} hooks took longer than {limit_s:g} s; {name} was running"
@@ -148,8 +148,8 @@ def _run(hooks: Callable[[Any], Any], limit_s: float | None, error_type: str, ex
             message,
             error_type=error_type,
             exit_status=exit_status,
-            cause=limit.over or error,
-            timed_out=limit.over is not None,
+            cause=limit.expired or error,
+            timed_out=limit.expired is not None,
         ) from error
     return count
 
@@ -158,7 +158,7 @@ def _name(function: Any) -> str:
     """The hook's name, for example ``app.connect``; never raises."""
     try:
         return f"{function.__module__}.{function.__qualname__}"
-    except Exception:  # partials and other callables have no name, and a user's attribute may itself fail
+    except Exception:  # partials have no name, and a user's object may raise an exception
         return f"of type {type(function).__name__}"
 
 
@@ -173,11 +173,11 @@ class _Limit:
     """Ends a call at its time limit: the handler of SIGALRM raises an exception inside the call.
 
     Attributes:
-        over: the exception, once the limit has passed; its traceback shows where the call was.
+        expired: the exception, once the limit has passed; its traceback shows where the call was. None before.
     """
 
     def __init__(self) -> None:
-        self.over: TimeLimit | None = None
+        self.expired: TimeLimit | None = None
         self._armed = False
 
     def check(self) -> None:
@@ -186,11 +186,11 @@ class _Limit:
         Raises:
             TimeLimit: the limit has passed.
         """
-        if self.over is not None:
-            raise self.over
+        if self.expired is not None:
+            raise self.expired
 
     def run(self, call: Callable[[], None], limit_s: float) -> None:
-        """Run `call` with the limit; the previous handler and timer of SIGALRM are restored afterwards.
+        """Run `call` for at most `limit_s` seconds; then restore the previous handler and timer of SIGALRM.
 
         Raises:
             TimeLimit: the limit has passed.
@@ -200,8 +200,8 @@ class _Limit:
 
         handler = signal.getsignal(signal.SIGALRM)
         if handler is None or threading.current_thread() is not threading.main_thread():
-            # C code handles SIGALRM, or this is not the main thread, in which alone Python handles signals. Then only
-            # the platform's limit applies.
+            # C code handles SIGALRM, or this is not the main thread (Python handles signals only in the main thread).
+            # So the limit cannot be enforced here; only the platform's limit applies.
             call()
             return
         left_s = interval_s = 0.0
@@ -212,7 +212,8 @@ class _Limit:
                 left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s)
                 call()
             finally:
-                # From here on a signal has no effect. One that arrived just before has raised, and `over` holds it.
+                # From here on a signal has no effect. If one arrived just before, `_expire` has raised the exception,
+                # and `expired` holds it.
                 self._armed = False
         finally:
             spent_s = limit_s - signal.setitimer(signal.ITIMER_REAL, 0)[0]
@@ -224,5 +225,5 @@ class _Limit:
     def _expire(self, signum: int, frame: Any) -> None:
         if self._armed:
             self._armed = False
-            self.over = TimeLimit("the time limit of the hooks has passed")
-            raise self.over
+            self.expired = TimeLimit("the time limit of the hooks has passed")
+            raise self.expired

@@ -26,10 +26,11 @@ def freeze(
 ) -> engine.FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each copy that ``thawd thaw`` starts.
 
-    Before the freeze the hooks of `register_before_snapshot` run, the last registered first. Each copy has the
-    environment variables of ``thawd thaw`` (variables that this program set itself stay), and ``random``, ``secrets``,
-    OpenSSL, NumPy and PyTorch return fresh numbers in it. Then the hooks of `register_after_restore` run, in order.
-    Standard input, output and error are those of ``thawd thaw``; its arguments are in ``outcome.arguments``.
+    Before the freeze, the hooks of `register_before_snapshot` run, the last registered first. Each copy has the
+    environment variables of ``thawd thaw``; variables that this program set itself stay. In a copy, ``random``,
+    ``secrets``, OpenSSL, NumPy and PyTorch return fresh numbers. Then the hooks of `register_after_restore` run, in
+    order. A copy's standard input, output and error are those of ``thawd thaw``. The arguments after the image's path
+    are in ``outcome.arguments``.
 
     Args:
         path: path of the image, mode 0600. An existing file is replaced. A copy keeps working when the image is
@@ -44,9 +45,9 @@ def freeze(
         any_port: descriptors of sockets that were bound to port 0; the kernel chooses another port for each copy.
 
     Raises:
-        SnapshotRefused: this process has state that no copy could have; the message names it and the way out.
+        SnapshotRefused: this process has state that no copy could have; the message names it and says what to do.
         SnapshotFailed: the operating system reported an error: a full disk, a missing folder.
-        HookError: a hook raised, or in a copy the hooks took longer than 10 s.
+        HookError: a hook raised an exception, or in a copy the hooks took longer than 10 s.
         RenewalError: in a copy, a library could not be made to return fresh random numbers.
     """
     hooks.run_before()

@@ -2,12 +2,12 @@
 
 All copies of a snapshot start with identical memory. Generators would return the same numbers in each copy, and caches
 would hold the pid, the threads and the variables of the frozen process. `RENEWALS` lists the repairs that Python code
-can make. A library that is not in ``sys.modules`` was not frozen and needs no repair, so this module must not import
-any. Standard library only, Python 3.9 and later. `environment` runs right after the thaw, then `renew`. Both run
-before the after-restore hooks and thus before any code of the function.
+can make. A library that is not in ``sys.modules`` has no frozen state and needs no repair, so this module imports none.
+`environment` runs right after the thaw, then `renew`. Both run before the after-restore hooks and thus before any code
+of the function. Standard library only, Python 3.9 and later.
 
-This module cannot renew state in the function's own objects, or state that libraries keep in native code except where
-named here: see docs/explanation/uniqueness.md.
+This module cannot renew state in the function's own objects. State that libraries keep in native code is renewed only
+where `RENEWALS` has a repair: see docs/explanation/uniqueness.md.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def renew(old_pid: int, *, thread_ids: Callable[[int], int]) -> list[str]:
         thread_ids: maps a thread's id at the freeze to its id in this copy; 0 when unknown.
 
     Returns:
-        Names of the modules that were renewed, those of `RENEWALS`.
+        Names of the modules that were renewed: keys of `RENEWALS`, and ``threading``.
 
     Raises:
-        RenewalError: a library could not be renewed; all other libraries were.
+        RenewalError: a library could not be renewed. All other libraries were renewed.
     """
     done, refused = [], []
     for name, repair in RENEWALS.items():
@@ -92,12 +92,17 @@ def environment(
 ) -> list[str]:
     """Set this copy's own environment variables and keep those that init set, as if init had run with the new ones.
 
-    Compares the new variables with the original ones. A variable that is new or has another value than the original
-    takes the new value, whatever init set it to. One with its original value stays as init left it. One that is gone is
-    removed, unless init changed it. One that is in neither stays as init left it.
+    Compares the new variables with the original ones:
+
+    - A variable whose new value differs from the original one, or that is only among the new variables, gets the new
+      value, whatever init set it to.
+    - A variable with the same value in both stays as init left it.
+    - A variable that is only among the original ones is removed, unless init changed it.
+    - A variable that is among neither stays as init left it.
 
     When ``TZ`` changes, local time follows; when ``TMPDIR`` changes, so does the default folder of ``tempfile``. Only
-    differences are written: other threads run already, and C code may read variables at the same time.
+    differences are written: other threads run already, and a process may crash if C code reads the variables while they
+    are changed (setenv(3)).
 
     Args:
         new: the variables this copy was started with.
@@ -130,7 +135,7 @@ def _as_bytes(variables: Mapping[Any, Any]) -> dict[bytes, bytes]:
 
 
 def _can_be_set(name: bytes, value: bytes) -> bool:
-    # exec(3) passes on variables that setenv(3) does not accept.
+    # A process can be started with variables that setenv(3) does not accept, for example one without a name.
     return bool(name) and b"=" not in name and b"\0" not in name + value
 
 
@@ -153,13 +158,15 @@ def _random(random: Any) -> None:
 def _numpy(mtrand: Any) -> None:
     mtrand.seed()
     if hasattr(mtrand, "get_bit_generator"):
-        # If the function has installed another kind of generator, `seed` does not clear the spare normal deviate.
+        # NumPy makes normally distributed numbers in pairs and keeps the second one for the next call. If the function
+        # has installed another kind of generator, `seed` does not discard that number, but installing the generator
+        # does.
         mtrand.set_bit_generator(mtrand.get_bit_generator())
 
 
 def _torch(torch: Any) -> None:
-    # Not torch.seed(): it also queues seeds for GPUs and formats a stack trace for each. No process with an open GPU
-    # is frozen.
+    # Not torch.seed(), which also prepares seeds for GPUs and takes time for that. They are not needed, because a
+    # process that uses a GPU is not frozen.
     torch.default_generator.seed()
 
 
@@ -191,8 +198,8 @@ def _uuid(uuid: Any) -> None:
     generate = uuid._generate_time_safe
     if generate is not None:
         if uuid._node is None:
-            # Get the node from libuuid while it is used: without libuuid, `getnode` would run ifconfig and other
-            # programs.
+            # Get the node from libuuid now. Later, without libuuid, `getnode` would run ifconfig and other programs to
+            # find it.
             uuid._node = int.from_bytes(generate()[0][10:], "big")
         uuid._generate_time_safe = None
     if uuid._node is not None and uuid._node & _MULTICAST:
@@ -219,7 +226,8 @@ def _renew_names(sequence: Any) -> None:
 def _multiprocessing(process: Any) -> None:
     current = process._current_process
     key = current._config.get("authkey")
-    # An authkey of another length was set by the function, to be shared with other processes, and is kept.
+    # multiprocessing makes authkeys of this length. A key of another length is the function's own, perhaps shared with
+    # other processes, and is kept.
     if key is not None and len(key) == _AUTHKEY_BYTES:
         current.authkey = os.urandom(_AUTHKEY_BYTES)
     # `tempdir` is multiprocessing's folder for sockets and shared files: each copy makes its own when it needs one.
@@ -227,7 +235,10 @@ def _multiprocessing(process: Any) -> None:
 
 
 def _children(process: Any, old_pid: int) -> None:
-    """Mark the frozen process's children as dead, lest multiprocessing signal unrelated processes with their pids."""
+    """Mark the frozen process's children as dead.
+
+    Otherwise multiprocessing could send signals to unrelated processes that have the children's pids now.
+    """
     for child in list(process._children):
         if child._parent_pid == old_pid and child._popen.returncode is None:
             child._popen.returncode = -_SIGKILL
@@ -235,9 +246,9 @@ def _children(process: Any, old_pid: int) -> None:
 
 def _threads(threading: Any, old_pid: int, thread_ids: Callable[[int], int]) -> None:
     """Set each thread's ``Thread.native_id`` to its id in this copy; None where that id is unknown."""
-    own = threading.get_ident()
+    this_thread = threading.get_ident()
     for ident, thread in list(threading._active.items()):
-        if ident == own:
+        if ident == this_thread:
             thread._native_id = threading.get_native_id()
         elif thread._native_id is not None:
             new = thread_ids(thread._native_id)
@@ -259,7 +270,7 @@ def _platform(platform: Any) -> None:
         platform._platform_cache.clear()
 
 
-# Repairs by module. A repair runs if its module is loaded. docs/explanation/uniqueness.md lists the same names.
+# Repairs by module. A repair runs if its module is loaded. docs/explanation/uniqueness.md lists the same modules.
 RENEWALS: dict[str, Callable[[Any], None]] = {
     "random": _random,
     "numpy.random.mtrand": _numpy,

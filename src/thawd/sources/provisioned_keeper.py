@@ -23,8 +23,8 @@ class ProvisionedSchedules:
     """Applies the plans of all functions: their schedules of provisioned concurrency in thawd.toml.
 
     Args:
-        provision: sets how many environments of a function are kept initialised; None: as many as the function's own
-            configuration says.
+        provision: sets how many environments of a function are kept initialised; with None, as many as the function's
+            option `provisioned_concurrency` says.
         clock: tells the time; None: the machine's clock.
     """
 
@@ -36,7 +36,7 @@ class ProvisionedSchedules:
         self._changed = asyncio.Event()
 
     def declare(self, plans: Mapping[str, ProvisionedPlan]) -> None:
-        """From now on, use these plans, by function. Functions without a plan return to their own configuration."""
+        """From now on, use these plans, by function. A function whose plan is gone follows its own option again."""
         for name in set(self._plans) - set(plans):
             self._applied.pop(name, None)
             self._set(name, None)

@@ -40,7 +40,7 @@ _AT_ONCE = 500
 # Appended to the definition of a paused schedule in the state file.
 _RESTING = " resting"
 # If the clock is set back by no more than this, schedules wait until it has caught up, so that nothing runs twice. If
-# by more, the clock was wrong before, and schedules continue from its present time.
+# it is set back by more, it is assumed to have been wrong before, and schedules continue from its present time.
 _CLOCK_FAULT_S = 86_400.0
 
 
@@ -133,7 +133,8 @@ class Schedules:
         for name, schedule in schedules.items():
             state = self._states.get(name)
             definition = f"{schedule.schedule} {schedule.timezone}"
-            # The pause is stored: a server that finds the schedule enabled again must know that it was paused.
+            # The pause is stored: a server that finds the schedule enabled again must not count the times of the pause
+            # as missed.
             noted = definition + (_RESTING if name in pausing else "")
             if state is None or state.definition.removesuffix(_RESTING) != definition:
                 await self._advance(state, ScheduleState(name, noted, anchor=now, done_until=now))
@@ -190,14 +191,14 @@ class Schedules:
         return not self._declared[name].enabled or name in self._paused
 
     async def _run_due(self, schedule: Declared) -> bool:
-        """Queue the events for a schedule's times that have passed. Return whether there may be more such times."""
+        """Queue the events for a schedule's times that have passed. Return whether there can be more such times."""
         state = self._states[schedule.name]
         now = self._clock.now()
         parsed = _parse(schedule)
         if state.done_until > now + _CLOCK_FAULT_S:
             self._reports.report(
                 f"thawd: schedule {schedule.name} has already run up to {utc_text(state.done_until)}, more than a day "
-                "ahead of this machine's clock: the clock was wrong then. The schedule continues from now"
+                "ahead of this machine's clock, so the clock was wrong then. The schedule continues from now"
             )
             await self._advance(state, msgspec.structs.replace(state, done_until=now))
             return False
@@ -284,7 +285,7 @@ def _event(schedule: Declared, at: float) -> NewEvent:
 
 
 def _scheduled_event(schedule: Declared, at: float) -> bytes:
-    """Return EventBridge's event. Its ``id`` depends only on schedule and time, so repeated attempts have the same."""
+    """Return EventBridge's event. Its ``id`` depends only on schedule and time, so it is the same in each attempt."""
     return msgspec.json.encode(
         {
             "version": "0",

@@ -1,4 +1,4 @@
-"""Makes consistent, checked copies of SQLite files that are in use; other processes may continue to write."""
+"""Makes consistent, checked copies of SQLite files that are in use; other processes can continue to write."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def copy_database(
     Args:
         source: the file; it may be in use.
         target: path of the copy; no file may exist there.
-        application_id: number in the header of a SQLite file that marks its kind; the file must have this one.
+        application_id: SQLite's number for the kind of file, which is in the file's header. A file with another number
+            is refused.
         newest_version: newest schema version that this thawd knows.
         progress: called while the copy is made.
 
@@ -51,7 +52,8 @@ def copy_database(
         source, application_id=application_id, newest_version=newest_version, busy_timeout_s=_BUSY_TIMEOUT_S
     )
     try:
-        # Without this transaction, each commit of another connection would make the copy start again.
+        # Without this transaction, each commit of another connection would make the copy start again. BEGIN alone reads
+        # nothing: the first read decides which state of the file is copied.
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         _copy(reading, target, progress)
@@ -62,7 +64,10 @@ def copy_database(
 
 
 async def rescue(database: Database) -> Path:
-    """Save the content of an open database whose file was moved or removed, in a file in the folder of its old path.
+    """Copy an open database, whose file was moved or removed, to a new file in the folder where the file was.
+
+    Returns:
+        The path of the new file.
 
     Raises:
         StoreError: the database can no longer be read, or the copy cannot be written.
@@ -114,19 +119,21 @@ def require_sound(connection: sqlite3.Connection, path: Path) -> None:
     (first,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if first != "ok":
         raise StoreError(
-            f"{path} is damaged ({first}); to save what can still be read of the original, use `sqlite3 FILE .recover`"
+            f"{path}: this copy is damaged ({first}), probably because the original is; to save what can still be "
+            "read of the original, use `sqlite3 ORIGINAL .recover`"
         )
 
 
 def adopt_objects(path: Path, bucket: str, files: Iterable[tuple[bytes, os.stat_result]]) -> None:
-    """Record the copied files of a bucket's objects in a state file, so that they do not count as new objects.
+    """Record the copied files of a bucket's objects in a state file, so that they do not count as changed.
 
-    A copy has another inode number and change time than the original, and buckets compare both with their records.
+    A copy has another inode number and change time than the original. A bucket compares both with its records, so
+    without this call it would report each copied file as a changed object.
 
     Args:
         path: a state file that no process uses.
         bucket: name of the bucket.
-        files: keys, each with the stat of the copy; size and mtime of a copy are those of the original.
+        files: keys, each with the stat of the copy. A copy is skipped if its size or mtime is not the recorded one.
 
     Raises:
         StoreError: the file cannot be used.

@@ -38,7 +38,7 @@ _DEEPEST_LINKS = 40
 _LONGEST_NAME, _LONGEST_PATH = 255, 2048
 # How long to keep a package that no function or layer uses yet, seconds.
 _RECENT_S = 600.0
-# From this number of files on, syncing the whole machine's disks is faster than syncing each file.
+# With more files than this, syncing the whole machine's disks is faster than syncing each file.
 _MANY_FILES = 256
 _UNREADABLE = (
     zipfile.BadZipFile,
@@ -134,7 +134,7 @@ class CodeStore:
         return folder
 
     def recent(self) -> set[str]:
-        """Packages that were added so recently that a function or layer may not use them yet."""
+        """Packages of the last ten minutes. The function or layer that will use them is perhaps not stored yet."""
         oldest = time.monotonic() - _RECENT_S
         self._recent = {name: at for name, at in self._recent.items() if at >= oldest}
         return set(self._recent)
@@ -148,7 +148,7 @@ class CodeStore:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._remove_except, keep)
 
     def _remove_except(self, keep: Callable[[], set[str]]) -> None:
-        # This runs in the thread that adds packages, so no zip file is half-written at this time.
+        # This runs in the only thread that adds packages, so no zip file is half-written at this time.
         with storing(self._zips):
             for path in list(self._zips.iterdir()) if self._zips.exists() else []:
                 if path.stem not in keep():
@@ -181,7 +181,7 @@ class CodeStore:
                 try:
                     target.rename(self.package_path(name))
                 except OSError:
-                    if not self.package_path(name).is_dir():  # if it exists, another process was faster
+                    if not self.package_path(name).is_dir():  # if it exists, another process installed it
                         raise
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -199,8 +199,8 @@ def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
     """Files and links of a zip file, each with its path in the package.
 
     Raises:
-        InvalidParameterValueException: a name leads outside the folder or is too long, a file is encrypted, or a file
-            lies in a folder whose name another file of the zip file has (400).
+        InvalidParameterValueException: a name leads outside the folder or is too long, a file is encrypted, or a path
+            uses as a folder what is a file in the same zip file (400).
     """
     files: set[str] = set()
     for info in archive.infolist():
@@ -210,7 +210,7 @@ def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
         if info.flag_bits & 1:
             raise _unsafe(info.filename, "is encrypted")
         if any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts) or len(str(path)) > _LONGEST_PATH:
-            raise _unsafe(info.filename[:100], "has too long a name")
+            raise _unsafe(info.filename[:100], "has a name that is too long")
         if info.is_dir() or not path.parts:
             continue
         if any(str(parent) in files for parent in path.parents):

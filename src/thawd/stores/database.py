@@ -4,10 +4,12 @@ Guarantees:
 - When `Database.write` returns, its changes are on the disk (write-ahead log, synchronous=FULL: one fsync for the whole
   group), and in the file that has the database's name. If that file was removed or replaced while it is open, the
   writer notices before any `write` returns.
-- When `Database.write` raises an exception, none of its changes are stored.
+- When `Database.write` raises an exception, none of its changes are in the file that has the database's name. If the
+  file was moved, the moved file may contain them.
 - Reads see a snapshot and never wait for writers.
 
-The writer and the reader are separate threads. The event loop only queues operations, and is woken once for each group.
+The writer and the reader are separate threads. The event loop only queues operations. It is woken once for each group
+of writes, and once for each read.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ APPLICATION_ID = 0x74687764
 """Marks thawd's own state file: "thwd" in ASCII."""
 MAX_GROUP = 1000
 """Most operations in one transaction."""
-# If more than _PAGES_BACK pages of a file, and more than this share of its pages, are free, _PAGES_BACK are given back.
+# `Database.give_space_back` returns this number of pages (16 MiB with SQLite's usual pages of 4 KiB) to the file
+# system, if more pages than that, and more than the share _FREE_SHARE of all pages, are free.
 _PAGES_BACK = 4096
 _FREE_SHARE = 0.5
 
@@ -124,7 +127,8 @@ class Database:
         """Run `work` in a transaction and return its value once that is on the disk.
 
         Raises:
-            StoreError: the changes could not be stored; none of them was.
+            StoreError: the changes could not be stored; none of them was, unless the file was moved (see the module's
+                guarantees).
             StoreFullError: the same, because the disk is full; the next write may succeed.
         """
         return await self._await(self._write, work)
@@ -138,7 +142,10 @@ class Database:
         return await self._await(self._read, work)
 
     def misplaced(self) -> str | None:
-        """Why the file is no longer where it was opened, so that nothing can be stored; None: it is there."""
+        """If the file or its log was moved, removed or replaced, the message that says so; None: both are in place.
+
+        As long as they are not in place, nothing can be stored.
+        """
         try:
             self._whereabouts.require()
         except StoreError as error:
@@ -151,7 +158,7 @@ class Database:
         return self._whereabouts.is_elsewhere
 
     async def give_space_back(self) -> None:
-        """If the file has many free pages, return some of them to the file system. Call this now and then.
+        """If over half of the file and over 16 MiB are free, return 16 MiB to the file system. Call this now and then.
 
         Raises:
             StoreError: the file cannot be used.
@@ -160,17 +167,17 @@ class Database:
             await self.write(_give_pages_back)
 
     def write_now(self, work: Work[T]) -> T:
-        """`write`, for a thread without an event loop; it blocks. Never call it from inside an operation."""
+        """`write`, for a thread without an event loop; it blocks. In an operation, it would wait for itself."""
         return self._block(self._write, work)
 
     def read_now(self, work: Work[T]) -> T:
-        """`read`, for a thread without an event loop; it blocks. Never call it from inside an operation."""
+        """`read`, for a thread without an event loop; it blocks. In an operation, it would wait for itself."""
         return self._block(self._read, work)
 
     def close(self) -> None:
         """Finish what is queued, end the threads, close the file. Blocks; a second call does nothing."""
         # Close the writer last: SQLite copies the log into the file when the last connection closes, and the reader's
-        # connection may not write.
+        # connection cannot write.
         self._read.close()
         self._write.close()
         self._whereabouts.close()
@@ -217,7 +224,7 @@ class Database:
                 connection.execute("COMMIT")
                 self.gauged = gauged  # set before any caller gets its result
         except BaseException as error:
-            # A full disk may undo the whole transaction, not only the operation that failed. Source:
+            # On a full disk, SQLite may undo the whole transaction, not only the operation that failed. Source:
             # sqlite.org/lang_transaction.html, "Response To Errors Within A Transaction".
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -233,9 +240,8 @@ class Database:
             return 0
         try:
             return self._gauge(connection)
-        except (
-            sqlite3.Error
-        ):  # for example a damaged page that no operation has read: no operation may fail because of it
+        except sqlite3.Error:
+            # The gauge may read a damaged page that no operation has read. That must not make the operations fail.
             return self.gauged
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
@@ -309,14 +315,15 @@ class Database:
 
 
 def _free_share(connection: sqlite3.Connection) -> float:
-    """The share of free pages in the file; 0 if there are few, because SQLite will reuse them."""
+    """The share of free pages in the file; 0 if at most _PAGES_BACK are free, because SQLite will reuse these."""
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     return float(free / pages) if free > _PAGES_BACK else 0.0
 
 
 def _give_pages_back(connection: sqlite3.Connection) -> None:
-    # One page at a time: Python's module runs one step of a statement without columns, and one step frees one page.
+    # One page for each statement: each step of this pragma frees one page, but Python's sqlite3 module runs only one
+    # step of a statement that returns no columns.
     for _ in range(_PAGES_BACK):
         connection.execute("PRAGMA incremental_vacuum(1)")
 
@@ -366,7 +373,7 @@ class _Lane:
         self._connection.close()
 
     def _take(self) -> tuple[list[_Job], bool]:
-        """Wait for a job, then take all waiting jobs; returns them, and whether `close` was called."""
+        """Wait for a job, then take the waiting jobs, up to MAX_GROUP; returns them, and whether `close` was called."""
         jobs: list[_Job] = []
         job = self._queue.get()
         while job is not None:
@@ -381,7 +388,7 @@ class _Lane:
 
 
 def _deliver(outcomes: list[_Outcome]) -> None:
-    """Set the results of jobs: directly for waiting threads, and with a single wake-up for each event loop."""
+    """Set the results of jobs: directly for waiting threads, and with a single wake-up of each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
     for outcome in outcomes:
         if outcome.job.loop is None:

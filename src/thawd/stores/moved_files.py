@@ -35,7 +35,8 @@ class Whereabouts:
             now = _identity(file)
             if now is not None:
                 self._opened[file] = now
-        # Opened with O_PATH, because closing another kind of descriptor would release SQLite's locks on the file
+        # As long as this descriptor is open, the inode number of a removed file cannot be given to another file. It is
+        # opened with O_PATH, because closing another kind of descriptor would release SQLite's locks on the file
         # (fcntl(2), "Record locks").
         flags = os.O_PATH | os.O_CLOEXEC if hasattr(os, "O_PATH") else None
         self._fd = -1 if flags is None else os.open(self._files[0], flags)
@@ -49,7 +50,7 @@ class Whereabouts:
         for file in self._files:
             try:
                 now = _identity(file)
-            except OSError:  # the file cannot be checked, for example because its folder may no longer be searched
+            except OSError:  # the file cannot be checked, for example because its folder is no longer accessible
                 continue
             known = self._opened.get(file)
             if known is None and now is not None:
@@ -72,7 +73,7 @@ class Whereabouts:
         """Remove the log and its index, because SQLite would apply them to another database with the same name.
 
         Args:
-            folded: whether the database file contains everything in the log. If not, the log is renamed, not removed.
+            folded: whether the log's content was copied into the database file. If not, the log is only renamed.
         """
         for file in self._files[1:]:
             with contextlib.suppress(OSError):

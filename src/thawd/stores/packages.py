@@ -27,7 +27,7 @@ from thawd.stores.trees import Manifest, Tree, VanishedError, storing
 
 _ATTEMPTS = 3
 _PAUSE_S = 0.2
-# Beginnings of the names of folders that are being filled and of folders that are being removed.
+# How the names of folders begin while they are being filled, and while they are being removed.
 _UNFINISHED = ".new-"
 _DISCARDED = ".old-"
 # An unfinished folder older than this belongs to a process that has died.
@@ -174,7 +174,7 @@ class PackageStore:
         try:
             package.rename(aside / "package")
         except FileNotFoundError:
-            pass  # another process was faster
+            pass  # another process has removed it
         _remove(aside)
 
 
@@ -198,7 +198,7 @@ def _remove(tree: Path) -> None:
     """Remove a folder, as far as possible; the next `PackageStore.remove_except` removes the rest."""
     for folder, _, _ in os.walk(tree):
         try:
-            # The permissions that were copied may forbid removing the files in a folder.
+            # A folder has the permissions of the original, which perhaps do not allow removing its files.
             Path(folder).chmod(stat.S_IRWXU)
         except OSError:
             continue

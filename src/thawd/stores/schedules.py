@@ -19,7 +19,7 @@ class ScheduleState(msgspec.Struct, frozen=True):
     Attributes:
         name: name of the schedule.
         definition: expression and time zone, and whether the schedule is paused, as text.
-        anchor: when the schedule was declared; the times of a ``rate(...)`` expression are counted from here.
+        anchor: when the schedule was declared; the times of a ``rate(...)`` expression are counted from then on.
         done_until: all times up to this one have been handled.
         last_run: the scheduled time of the last run; None: there was no run.
         last_late_s: how long after its scheduled time the last run was queued, seconds.
@@ -60,7 +60,7 @@ class ScheduleStore:
         Args:
             before: the progress that was loaded or stored last; None: the schedule is new.
             after: the new progress.
-            events: events of the runs between the two.
+            events: events of the runs between `before` and `after`.
 
         Returns:
             Whether the progress was stored; False when the stored progress is not `before`.

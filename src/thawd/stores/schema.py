@@ -1,7 +1,7 @@
 """The schema of thawd's own state file, ``thawd.db``: events, buckets' objects, the control plane's catalog, schedules.
 
-They share a file so that, for example, an object and the events that it causes can be stored in one transaction. Only
-append migrations; never change one that has been released.
+These data share a file so that, for example, an object and the events that it causes can be stored in one transaction.
+Only append migrations; never change one that has been released.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from thawd.stores.database import Database
 
 QUEUED, DEAD, DELIVERING = 0, 2, 3
-"""States of an event. A QUEUED event with ``available_at`` 0 is ready; with a time it waits until then."""
+"""States of an event. A QUEUED event is ready if ``available_at`` is 0; otherwise it waits until that time."""
 
 # Payloads have their own table, so that a change of state does not rewrite up to 1 MiB. Triggers maintain the number of
 # events in each state, so that reading these numbers takes the same time with ten events as with ten million.
@@ -81,8 +81,9 @@ CREATE TABLE catalog (
 ALTER TABLE events ADD COLUMN qualifier TEXT;
 """
 
-# From this migration on, leases exist only in memory; before, state 1 meant a lease. Inserted rows are counted in
-# batches, deleted rows one by one. An outcome that waits for its destination is stored together with its event.
+# From this migration on, leases exist only in memory; before, state 1 meant a lease. thawd itself counts inserted rows,
+# in batches (`insert_all`), while a trigger counts deleted rows one by one. An outcome that waits to be delivered is
+# stored together with its event.
 _OUTBOX = """
 UPDATE events SET state = 0, available_at = 0 WHERE state = 1;
 DROP TRIGGER events_inserted;
@@ -127,7 +128,7 @@ MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS)
 
 
 def count_waiting(connection: sqlite3.Connection) -> int:
-    """How many events there are, without dead letters. The cost depends only on the number of functions."""
+    """How many events there are, without dead letters. The time for this depends only on the number of functions."""
     (count,) = connection.execute("SELECT coalesce(sum(count), 0) FROM depths WHERE state <> ?", (DEAD,)).fetchone()
     return int(count)
 

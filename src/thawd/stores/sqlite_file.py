@@ -1,7 +1,7 @@
-"""Opens SQLite files: checks that a file is one and was not made by another program or a newer thawd; explains errors.
+"""Opens SQLite files, if they are SQLite files and not made by another program or a newer thawd; explains errors.
 
-This module contains every message that a user reads about a file that cannot be used. It never changes a file that
-thawd did not make. `thawd.stores.database` adds threads, transactions and group commit.
+This module contains the messages about a file that SQLite or the operating system refuses. It never changes a file
+that thawd did not make. `thawd.stores.database` adds threads, transactions and group commit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from thawd.system import folders
 
 # Source: SQLite file format, "The Database Header": offset 0, 16 bytes.
 _MAGIC = b"SQLite format 3\x00"
-# With less free space than this, an I/O error means a full disk: the shared-memory index grows in steps of 32 KiB.
+# With less free space than this, an I/O error counts as a full disk. SQLite reports an I/O error if it cannot enlarge
+# the index of the write-ahead log (-shm), which grows in steps of 32 KiB.
 _FULL_BELOW_BYTES = 64 * 1024
 # The write-ahead log is cut to this size when SQLite has copied its content into the file.
 _WAL_KEPT_BYTES = 64 * 1024 * 1024
@@ -104,7 +105,8 @@ def open_foreign(path: Path, *, application_id: int, newest_version: int, busy_t
         return _open_checked(path, "ro", application_id=application_id, newest=newest_version, busy_s=busy_timeout_s)
     except sqlite3.OperationalError as error:
         # In a folder that is not writable, SQLite cannot create the index of the write-ahead log. If there is no log,
-        # the file alone is complete and may be read without one. Source: sqlite.org/wal.html, "Read-Only Databases".
+        # the file alone is complete, and can be read without an index. Source: sqlite.org/wal.html, "Read-Only
+        # Databases".
         log = Path(f"{path}-wal")
         if log.exists() and log.stat().st_size > 0:
             raise explain(path, error) from error
@@ -173,7 +175,7 @@ def _disk_is_full(path: Path) -> bool:
 
 
 def _connect(path: Path, *, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
-    # isolation_level None: only this package begins transactions, never the sqlite3 module by itself.
+    # isolation_level None: only thawd's own statements begin transactions, never the sqlite3 module by itself.
     try:
         return sqlite3.connect(
             f"file:{quote(os.fsencode(path))}?mode={mode}",
@@ -194,7 +196,8 @@ def _make(path: Path) -> None:
     """
     with contextlib.suppress(FileExistsError, PermissionError):  # SQLite will report a missing permission
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    # A file that is still empty may be left over from a process that could not sync the folder.
+    # An empty file may be left over from a process that ended before it had synced the folder. Sync the folder now, so
+    # that the file's name is on the disk.
     with contextlib.suppress(FileNotFoundError, PermissionError):
         if path.stat().st_size == 0:
             folders.sync(path.parent)
@@ -216,8 +219,8 @@ def _require_header(path: Path) -> None:
 
 
 def _require_ours(connection: sqlite3.Connection, path: Path, *, application_id: int, newest: int) -> None:
-    # One statement reads the mark, the version and the number of tables at the same moment, because another process may
-    # be creating the file.
+    # One statement reads the mark, the version and the number of tables at the same moment: another process may be
+    # creating the file, and could change it between two statements.
     query = (
         "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
         "FROM pragma_application_id, pragma_user_version"
@@ -253,7 +256,8 @@ def _require_log(connection: sqlite3.Connection, path: Path) -> None:
 
 def _migrate(connection: sqlite3.Connection, path: Path, *, migrations: Sequence[str], application_id: int) -> None:
     # The write lock is taken even if there is no migration to run, so that a file that cannot be written is noticed now
-    # and not at the first write. The version is read under the lock, because another process may just have migrated it.
+    # and not at the first write. The version is read under the lock, because another process may just have migrated the
+    # file.
     connection.execute("BEGIN IMMEDIATE")
     try:
         write_ahead_log.write_again(path)
@@ -272,7 +276,7 @@ def _migrate(connection: sqlite3.Connection, path: Path, *, migrations: Sequence
 
 
 def _statements(script: str) -> Iterator[str]:
-    """Split a script into statements. `executescript` is not used, because it commits before it begins."""
+    """Split a script into statements. `executescript` is not used, because it commits the open transaction."""
     statement = ""
     for part in script.split(";"):
         statement += part + ";"

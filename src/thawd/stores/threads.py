@@ -1,8 +1,9 @@
 """Threads for stores with blocking clients: a limited number for each store, so that the event loop never waits.
 
-An operation continues when its caller is cancelled. A client that waits for an answer cannot be interrupted. When the
-server stops, it waits a short time for running operations and then abandons the rest. Python would wait for their
-threads before it exits, so if `are_left` is True, ``thawd up`` ends the process with ``os._exit``.
+An operation continues when its caller is cancelled. This module cannot interrupt a client that waits for an answer.
+When the server stops, it waits a short time for running operations and then abandons the rest. Python would wait for
+the threads of abandoned operations before it exits, so if `are_left` is True, ``thawd up`` ends the process with
+``os._exit``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 PATIENCE_S = 2.0
 """How long closing a store waits for running operations by default, seconds."""
-_left: set[Future[Any]] = set()
+_abandoned: set[Future[Any]] = set()
 
 
 class StoreThreads:
@@ -60,20 +61,20 @@ class StoreThreads:
             until: when to stop waiting, ``time.monotonic()`` seconds.
 
         Returns:
-            Whether all have ended. `are_left` reports the others; a further call waits for them again.
+            Whether all operations have ended. `are_left` reports the others; a further call of `close` waits for them
+            again.
         """
         self._threads.shutdown(wait=False, cancel_futures=True)
-        left = set(self._under_way)
-        left = wait(left, max(0.0, until - time.monotonic())).not_done
-        _left.update(left)
-        return not left
+        unfinished = wait(set(self._under_way), max(0.0, until - time.monotonic())).not_done
+        _abandoned.update(unfinished)
+        return not unfinished
 
 
 def are_left() -> bool:
     """Whether threads of closed stores still run an operation."""
-    return not all(future.done() for future in _left)
+    return not all(future.done() for future in _abandoned)
 
 
 def patience_over() -> float:
-    """When to stop waiting for the operations that are running now, ``time.monotonic()`` seconds."""
+    """When to stop waiting for running operations, by default: `PATIENCE_S` from now, ``time.monotonic()`` seconds."""
     return time.monotonic() + PATIENCE_S

@@ -1,7 +1,7 @@
 """Code folders as trees of files, folders and links: lists a folder in a manifest, and copies what a manifest lists.
 
-`thawd.stores.packages` uses this module; its documentation defines what belongs to a tree and what is left out. Every
-error of the operating system is turned into an error that names the path and says what to do.
+`thawd.stores.packages` uses this module; the docstring of that module says what belongs to a tree and what is left out.
+Every error of the operating system is turned into an error that names the path and says what to do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thawd.errors import StoreError, StoreFullError
 # Source: <linux/fs.h>, FICLONE = _IOW(0x94, 9, int): the new file shares the old file's blocks until either is written.
 _FICLONE = 0x40049409
 _CHUNK_BYTES = 1 << 20
-# A copy must not have setuid, setgid and sticky bits.
+# The permissions that a copy may have: no setuid, setgid or sticky bit.
 _PERMISSIONS = 0o777
 _ROOT_PERMISSIONS = 0o755
 # Errors that mean: since the file was listed, it was removed, or replaced with a folder or a link.
@@ -198,7 +198,7 @@ class Tree:
 
 @contextmanager
 def _open_regular(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file for reading. This does not block even if the file has been replaced with a pipe or a link."""
+    """Open a regular file for reading. If it has been replaced with a pipe or a link, this raises an error at once."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,10 +1,11 @@
-"""Makes the content of a write-ahead log durable when a file is opened that a process left without closing it.
+"""Makes the content of a write-ahead log durable when a file is opened that the last process did not close.
 
 If a sync of the log fails, Linux keeps the written pages in memory, but counts them as clean: no later sync writes them
 to the disk. As long as the process runs, this does no harm, because SQLite writes its next transaction over the one
 that failed. But if the process ends, the next one finds the transaction in the log, takes it for a committed one and
 appends to it. Each of its own syncs succeeds, and yet after a power cut the log ends where the failed transaction
-began. Source: sqlite.org/walformat.html; "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
+began, and everything that was written after that is lost. So this module writes the whole log again before anything is
+appended. Source: sqlite.org/walformat.html; "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def write_again(path: Path) -> None:
     """Write the frames in the log of the SQLite file `path` again, unchanged, and sync the log.
 
     Nobody else may write to the log meanwhile: call this inside of a write transaction that has not written anything.
-    The cost depends on the frames that are in the log, which is removed when a file is closed.
+    The time that this takes grows with the log. After a proper close there is no log.
 
     Raises:
         OSError: the log cannot be read, written or synced.
@@ -44,7 +45,11 @@ def write_again(path: Path) -> None:
 
 
 def _end_of_frames(fd: int, size: int) -> int:
-    """Return the offset behind the last complete frame of the current log. Frames of an older log have other salts."""
+    """Return the offset behind the last complete frame.
+
+    SQLite writes a log again from its beginning when its content is in the file, with new salts (random numbers).
+    Frames with other salts are left over from before.
+    """
     head = os.pread(fd, _HEADER.size, 0)
     if len(head) < _HEADER.size:
         return 0

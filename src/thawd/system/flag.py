@@ -30,7 +30,7 @@ class Flag:
                 waiter.set_result(None)
 
     def clear(self) -> None:
-        """Clear the flag. Coroutines that `set` has let go on still do."""
+        """Clear the flag. Coroutines that `set` has woken continue nevertheless."""
         self._is_set = False
 
     async def wait(self) -> None:
@@ -44,6 +44,6 @@ class Flag:
         try:
             await waiter
         finally:
-            # If the wait was cancelled, the waiter is still listed.
+            # If the wait was cancelled, the waiter is still in the list.
             if self._waiters is not None and waiter in self._waiters:
                 self._waiters.remove(waiter)

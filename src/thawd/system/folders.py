@@ -1,8 +1,8 @@
 """Writes files and folders durably, including their names: syncing a file does not sync its name in its folder.
 
-A file is written under a temporary name and then renamed. A power cut or a killed process may leave it under that name.
-A process locks the file (flock(2)) until it has renamed it, so an unlocked one belongs to no running process, and may
-be removed.
+A file is written under a temporary name and then renamed. If the power fails or the process is killed before that, the
+file remains under its temporary name. The process keeps the file locked (flock(2)) until it has renamed it. So a file
+with a temporary name that is not locked belongs to no running process and can be removed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make(folder: Path, *, mode: int = 0o777) -> None:
         return
     make(folder.parent)
     folder.mkdir(mode=mode, exist_ok=True)
-    with contextlib.suppress(PermissionError):  # the parent may be writable but not readable
+    with contextlib.suppress(PermissionError):  # a parent that is writable but not readable cannot be synced
         sync(folder.parent)
 
 
@@ -64,10 +64,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _stage(path: Path) -> tuple[Path, int, int]:
-    """Create a temporary file beside `path`: its path, and two descriptors, to write it and to keep it locked.
+    """Create a temporary file beside `path`. Return its path, a descriptor to write it and one that keeps it locked.
 
-    The second one is open for reading only. A bucket's watcher would take an object that is open for writing for an
-    incomplete one, and the lock is needed until the file has its final name.
+    The lock is needed until the file has its final name. Its descriptor is open for reading only: the watcher of a
+    bucket takes an object that is open for writing for an incomplete one.
     """
     while True:
         staged = path.with_name(f".thawd-{secrets.token_hex(16)}")
@@ -75,14 +75,14 @@ def _stage(path: Path) -> tuple[Path, int, int]:
         fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             lock = os.open(staged, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # it was removed before it was locked: make another
+        except FileNotFoundError:  # another process removed the file before it was locked: make another file
             os.close(fd)
             continue
         except BaseException:
             os.close(fd)
             staged.unlink(missing_ok=True)
             raise
-        with contextlib.suppress(OSError):  # without locks in the file system, nobody removes the file
+        with contextlib.suppress(OSError):  # if the file system has no locks, `remove_unlocked` removes no file either
             fcntl.flock(lock, fcntl.LOCK_EX)
         if os.fstat(lock).st_nlink:
             return staged, fd, lock
@@ -108,9 +108,9 @@ def remove_unlocked(path: bytes) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the files that processes left in `folder`, but not below it, when they were killed. Never raises OSError.
+    """Remove the unfinished files that killed processes left directly in `folder`. Never raises OSError.
 
-    Only files are removed that have the name of an unfinished file and that no process has locked.
+    A file is removed only if it has the name of an unfinished file and no process has locked it.
     """
     with contextlib.suppress(OSError), os.scandir(os.fsencode(folder)) as entries:
         for entry in entries:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Hashable
 
 from thawd.system.flag import Flag
 
-# More doublings would overflow a float. Every limit is reached long before.
+# The power of two would overflow a float after 1,023 doublings. Every limit on a wait is reached long before 64.
 _MOST_DOUBLINGS = 64
-# The event loop's timers count whole milliseconds, and may fire too early by up to this time.
+# The event loop's timers count whole milliseconds, so a timer can fire too early, by at most this time.
 _TIMER_S = 0.002
 
 
@@ -72,11 +72,11 @@ def time_left_s(due: float | None, now: float, *, shortest_s: float = 0.0, longe
     """Return how long to sleep until `due`, seconds, within two limits.
 
     Args:
-        due: when there is something to do; None: the time is unknown, and `longest_s` is returned.
-        now: the current time of the same clock.
-        shortest_s: shortest sleep. A timer may fire a little early; without a shortest sleep, the caller would then
-            sleep for almost no time again and again.
-        longest_s: longest sleep, because the clock may be changed and a wake-up may be lost.
+        due: when there is something to do, seconds; None: the time is unknown, and `longest_s` is returned.
+        now: the current time of the same clock, seconds.
+        shortest_s: shortest sleep. If a timer fires a little early, a caller without a shortest sleep sleeps for almost
+            no time, again and again.
+        longest_s: longest sleep. It limits the delay if somebody changes the clock or if a wake-up is lost.
     """
     return longest_s if due is None else min(longest_s, max(shortest_s, due - now))
 
@@ -132,7 +132,7 @@ class SayOnce:
             self.report(line)
 
     def over(self, line: str | None = None, *, topic: Hashable = "") -> None:
-        """End the problem of `topic`. If it had one, report `line`."""
+        """End the problem of `topic`. If the topic had one, report `line`."""
         with self._lock:
             was_in_trouble = self._causes.pop(topic, None) is not None
         if was_in_trouble and line is not None:

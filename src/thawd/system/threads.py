@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from thawd.errors import NoThreadError, ScarcityError
 
-# Source: glibc's malloc.h.
+# The option of mallopt(3) that limits the number of malloc arenas. Source: glibc's malloc.h.
 _M_ARENA_MAX = -8
 _REFUSED = "can't start new thread"
 # dlopen(3)'s message if there is not enough address space for an extension module.
@@ -35,7 +35,7 @@ def pool(count: int, *, name: str) -> ThreadPoolExecutor:
     go = threading.Event()
     try:
         for _ in range(count):
-            executor.submit(go.wait)  # no thread is idle, so each call starts one
+            executor.submit(go.wait)  # all threads started so far wait in `go.wait`, so each call starts a new one
     except RuntimeError as error:
         executor.shutdown(wait=False)
         raise NoThreadError(f"no thread could be started for {name} ({error})") from error
@@ -70,7 +70,7 @@ def scarcity(error: BaseException) -> ScarcityError | None:
 def spare_address_space() -> None:
     """If address space is limited, let all threads share one malloc arena, because each arena reserves 64 MiB.
 
-    Without glibc, it does nothing. Source: mallopt(3), M_ARENA_MAX.
+    If the C library is not glibc, this function does nothing. Source: mallopt(3), M_ARENA_MAX.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         with contextlib.suppress(OSError, AttributeError, ImportError):

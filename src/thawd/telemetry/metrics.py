@@ -1,8 +1,8 @@
 """All metrics of the platform, with their names, units and help texts.
 
 The same counters of each function are shown in ``/metrics`` (Prometheus) and in ``/_thawd/status``. Environments export
-no metrics: they send their measurements to the platform together with each answer. A record is the JSON document about
-an asynchronous invocation, with event and answer or error, that its destination gets.
+no metrics: they send their measurements to the platform together with each answer. In this module, a record is the JSON
+document that a destination gets about an asynchronous invocation: the event, and the answer or the error.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Fallback(enum.StrEnum):
     THAW_FAILED = "thaw_failed"
     """This thaw failed, or the snapshot is no longer used because too many thaws failed."""
     FORK_REFUSED = "fork_refused"
-    """A fork of the initialised process would lack its threads, so the environment was not forked."""
+    """Forks of the initialised process would not work, for example because they would lack its threads."""
     TEMPLATE_LOST = "template_lost"
     """The template, the process from which environments are forked, ended or hung."""
 
@@ -222,6 +222,7 @@ EVENT_GAUGES: Mapping[str, str] = {
 }
 # `Metrics.exposition` yields to other tasks after this many functions, which take about ten milliseconds.
 _AT_A_TIME = 25
+# Each metric begins with this text in Prometheus' format.
 _FAMILY = "# HELP "
 GAUGES: Mapping[str, str] = {
     "environments": "Execution environments alive, by state.",

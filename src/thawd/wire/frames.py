@@ -30,18 +30,18 @@ import struct
 from typing import Any, NamedTuple, Optional
 
 DESCRIPTORS = (3, 4, 5)
-"""Numbers of the platform's file descriptors in a frozen process, and so in all its copies.
+"""The file descriptors by which a frozen process, and so each of its copies, communicates with the platform.
 
-They are: the socketpair for invocations; the socketpair for tables and buckets; the lifeline, a pipe that tells the
-process that the platform has ended.
+In this order: the socketpair for invocations; the socketpair for tables and buckets; the lifeline, a pipe that tells
+the process that the platform has ended.
 """
 
 PRIMING_FAILED = "the priming event failed"
-"""First words of the reason why a process was not frozen, if its priming event failed. The platform tries to freeze the
-version again when it is republished."""
+"""First words of the reason why a process was not frozen, if its priming event failed. For this reason the platform
+tries to freeze the version again when the function is republished."""
 
 PARKED = "parked"
-"""The stage that a spare (see above) reports: it waits for GO_ON, and then becomes an environment."""
+"""The stage that a spare reports: it waits for GO_ON, and then becomes an environment (see the module docstring)."""
 
 PER_ENVIRONMENT = ("AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_INITIALIZATION_TYPE", "THAWD_ENVIRONMENT", "TMPDIR")
 """The environment variables that have a different value in each process of a version."""

@@ -1,7 +1,8 @@
 """A bounded queue of the parts of one streamed answer, between an execution environment and a client.
 
-The platform puts the parts that it reads from the environment's socket, and the client takes them, in order. If more
-than `HIGH_BYTES` wait, the socket is not read until the client has caught up, so the handler's next write blocks.
+The platform reads the parts from the environment's socket and puts them into the queue; the client takes them, in
+order. If more than `HIGH_BYTES` wait, the socket is not read until the client has taken them, so the handler's next
+write blocks.
 Everything runs in one event loop, without locks.
 """
 
@@ -22,10 +23,10 @@ class PausableSource(Protocol):
     """Where the parts of an answer come from: a connection that can stop reading."""
 
     def pause(self) -> None:
-        """Put no more parts until `resume`."""
+        """Put no more parts into the queue until `resume`."""
 
     def resume(self) -> None:
-        """Put parts again."""
+        """Put parts into the queue again."""
 
 
 class ResponseStream:
@@ -33,10 +34,10 @@ class ResponseStream:
 
     Attributes:
         limit_bytes: limit of the answer's size, bytes.
-        content_type: content type of the answer; empty until its first part was put.
-        executed_version: the version that answers; empty until the answer has begun.
-        waiting_bytes: number of bytes put and not yet taken.
-        total_bytes: number of bytes added so far.
+        content_type: content type of the answer; empty until `put` has got its first part.
+        executed_version: the version that answers; empty until the invocation has begun.
+        waiting_bytes: number of bytes in the queue: those put and not yet taken.
+        total_bytes: number of bytes put so far.
     """
 
     def __init__(self, *, limit_bytes: int = MAX_STREAMED_BYTES) -> None:
@@ -84,7 +85,7 @@ class ResponseStream:
         return True
 
     def detach(self) -> None:
-        """Stop controlling the source, because it has no further part of this answer."""
+        """Resume the source and stop controlling it, because it has no further part of this answer."""
         self._resume()
         self._source = None
 

@@ -1,8 +1,8 @@
-"""All options of ``thawd.toml``, with one module for each group of sections: key, allowed values, default, meaning.
+"""Defines every option of ``thawd.toml``: its key, allowed values, default and meaning.
 
-The code that reads the file, the error messages and the documentation all use these definitions. Defaults come from the
-structs that contain the values (`thawd.config.settings`, `thawd.resources`), so that each default is written only
-once.
+There is one module for each group of sections. The code that reads the file, the error messages and the documentation
+all use these definitions. Most defaults are those of the structs that contain the values when the file was read
+(`thawd.config.settings`, `thawd.resources`), so that each default is written only once.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ _DEAD_LETTER = kinds.text(
 )
 
 FUNCTION = (
-    Option("handler", kinds.handler(), "Function that is called for each event.", REQUIRED),
-    Option("code", kinds.folder(), "Folder with the code; it must exist.", '"."'),
+    Option("handler", kinds.handler(), "Function in the code that is called for each event.", REQUIRED),
+    Option("code", kinds.folder(), "Folder with the function's code; it must exist.", '"."'),
     Option(
         "runtime",
         RUNTIME_NAME,
@@ -48,7 +48,7 @@ FUNCTION = (
         "python",
         kinds.interpreter(),
         "Interpreter that runs the function.",
-        "the one that runs thawd",
+        "the interpreter that runs thawd",
     ),
     Option(
         "requirements",
@@ -72,8 +72,8 @@ FUNCTION = (
     Option(
         "reserved_concurrency",
         kinds.whole(0, 10_000),
-        "Largest number of environments of this function at the same time. So many are set aside for it. 0 throttles "
-        "every request.",
+        "Largest number of environments of this function at the same time. Other functions cannot use these. 0 "
+        "throttles every request.",
         "none: shared with other functions",
     ),
     Option(
@@ -84,25 +84,28 @@ FUNCTION = (
     Option(
         "snapshot",
         kinds.flag(),
-        "Start environments from a copy of the initialised function instead of initialising each one.",
+        "Whether environments are thawed from a snapshot of the initialised function instead of running init each "
+        "time.",
     ),
     Option(
         "snapshot_connections",
         kinds.choice("drop", "refuse"),
-        'What to do with connections that the init phase opened. "drop": a thawed environment starts with them closed '
-        'and connects again; "refuse": no snapshot is taken of such a function.',
+        'What to do with connections that the init phase opened. "drop": they are closed in a thawed environment, so '
+        'the function must connect again; "refuse": no snapshot is taken of such a function.',
     ),
     Option(
         "snapshot_listeners",
         kinds.choice("refuse", "close"),
-        'What to do with sockets on which the init phase listens, on a port of its choice. "refuse": no snapshot is '
-        'taken of such a function; "close": they accept no connections in a thawed environment.',
+        'What to do if the init phase listens on a port that the function chose. "refuse": no snapshot is taken of '
+        'such a function; "close": a snapshot is taken, but that socket accepts no connections in a thawed '
+        "environment.",
     ),
     Option(
         "prime",
         kinds.event(),
-        "Priming event: the function runs it twice before it is frozen, so that the snapshot contains everything that "
-        "the first invocation loads. A thawed copy must then answer it in the same way.",
+        "Priming event: the function is run on it twice before it is frozen, so that the snapshot contains everything "
+        "that the first invocation loads. A thawed copy must then answer it without an error; if the function always "
+        "gives the same answer, the copy must give that one.",
         "none",
     ),
     Option(
@@ -113,13 +116,15 @@ FUNCTION = (
     Option(
         "keep_alive",
         kinds.choice("fixed", "histogram"),
-        'How long idle environments are kept. "fixed": for `idle_timeout_s`; "histogram": one environment is '
-        "kept for a time learnt from earlier idle times, and is prewarmed before the next request is expected.",
+        'How long idle environments are kept. "fixed": for `idle_timeout_s`; "histogram": thawd learns from the '
+        "function's earlier idle times when the next request is likely. It stops the environments until then, prewarms "
+        "one (starts it before that request), and keeps it while the request is likely.",
     ),
     Option(
         "batch",
         kinds.table("a table such as { size = 16, window_ms = 2 }"),
-        "Requests that have to wait are joined; the handler takes a list of events and returns a list of answers.",
+        "How requests that wait at the same time are run together. The handler takes a list of events and returns a "
+        "list of answers.",
         "none: the handler takes one event",
     ),
     Option("maximum_retry_attempts", kinds.whole(0, 2), "Most retries of a failed asynchronous event."),
@@ -134,9 +139,11 @@ FUNCTION = (
     Option(
         "ephemeral_storage_mb",
         kinds.whole(512, 10_240),
-        "Capacity of an environment's `/tmp`, in MiB. An environment that stores more there is killed.",
+        "Capacity of an environment's `/tmp`, in MiB. An environment that stores more in it is killed.",
     ),
-    Option("freeze_idle", kinds.flag(), "Pause an environment's processes between invocations, as Lambda does."),
+    Option(
+        "freeze_idle", kinds.flag(), "Whether an environment's processes are paused between invocations, as on Lambda."
+    ),
     Option("log_format", kinds.choice("Text", "JSON"), "Format of the platform's log lines and of `logging` records."),
     Option(
         "application_log_level",
@@ -171,15 +178,16 @@ BATCH = (
     Option(
         "window_ms",
         kinds.number(0, 1000),
-        "How long the start of a further environment for fewer than `size` requests is delayed while all environments "
-        "of the function are busy or starting, in milliseconds. It never delays a request for which an environment is "
-        "available.",
+        "While fewer than `size` requests wait and all environments of the function are busy or starting, the start of "
+        "a further environment is delayed by this time, in milliseconds. It never delays a request for which an "
+        "environment is available.",
     ),
 )
 
 RUNTIME = Option(
     '"RUNTIME"',
     kinds.text("a path of an interpreter, or a command on PATH", len),
-    "Interpreter (Python or Node) for functions of this runtime. `provided` runtimes have their own program.",
+    "Interpreter (Python or Node) for functions of this runtime. Runtimes whose name begins with `provided` need none: "
+    "the function's own program runs.",
     "thawd searches for one",
 )

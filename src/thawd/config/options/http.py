@@ -14,14 +14,18 @@ ROUTE_KEY = (
 ROUTE = Option(
     '"METHOD /path"',
     kinds.route(),
-    f"Function that answers requests of this route. The key is {ROUTE_KEY}.",
+    f"Function that answers requests that match this key. The key is {ROUTE_KEY}.",
     "none",
 )
 
 ROUTE_TABLE = (
     Option("function", kinds.text("the name of a function of this file"), "Function that answers requests.", REQUIRED),
     Option("payload_format", kinds.choice("1.0", "2.0"), "Payload format version of the event and the answer."),
-    Option("asynchronous", kinds.flag(), "Store each request durably, answer 202 immediately, and run it afterwards."),
+    Option(
+        "asynchronous",
+        kinds.flag(),
+        "Whether each request is stored durably and answered with 202 immediately; the function runs afterwards.",
+    ),
 )
 
 HTTP = (
@@ -65,13 +69,13 @@ CORS = (
     Option(
         "expose_headers",
         kinds.list_of('a list of names of headers, or "*"'),
-        "Headers of answers that pages of the allowed origins may read.",
+        "Headers of an answer that pages of the allowed origins may read.",
         "[]",
     ),
     Option(
         "max_age_s",
         kinds.whole(0, 86_400),
-        "How long a browser may cache the CORS rules, in seconds; 0: answers do not say how long.",
+        "How long a browser may cache these CORS rules, in seconds; 0: thawd sends no such limit.",
     ),
     Option("allow_credentials", kinds.flag(), "Whether requests may contain cookies and authorization."),
 )

@@ -25,8 +25,8 @@ SERVER = (
             re.compile(r"[!-~]{8,256}").fullmatch,
             secret=True,
         ),
-        "Secret that callers must send, in the header `X-Api-Key` or as `Authorization: Bearer KEY`; function URLs do "
-        "not need it. It is safer in the environment variable `THAWD_KEY` than in this file.",
+        "Secret that callers must send, in the header `X-Api-Key` or as `Authorization: Bearer KEY`. Requests to "
+        "function URLs do not need it. The secret is safer in the environment variable `THAWD_KEY` than in this file.",
         "none",
     ),
     Option(
@@ -46,31 +46,33 @@ SERVER = (
         "max_environments",
         kinds.whole(1, 10_000),
         "Largest number of execution environments of all functions at the same time.",
-        "16 for each processor core",
+        "16 for each processor core that the server may use",
     ),
     Option(
         "spares",
         kinds.whole(0, 10_000),
-        "Limit of spares: thawed processes that wait to become the next environment of a recently invoked function. "
-        "A spare takes the place and the memory of an environment, and is ended first when room is needed. 0: none.",
+        "Largest number of spares at the same time. A spare is a thawed process that waits to become the next "
+        "environment of a recently invoked function. It counts as an environment, with the function's `memory_mb`, and "
+        "is ended first when another environment needs room. 0: no spares.",
     ),
     Option(
         "admission",
         kinds.choice("cores", "all"),
-        "Which requests run at once. `cores`: as many as the processor cores carry, by what their functions have used; "
-        "further requests wait in line. Handlers that wait for a network do not count. `all`: every request for which "
-        "there is an environment or room for one.",
+        '"cores": while the functions that run use all processor cores, further requests wait in line. thawd measures '
+        "how much processor time each function uses, so a handler that only waits for the network hardly counts. "
+        '"all": a request waits only if it finds neither an environment nor room for one.',
     ),
     Option(
         "memory_mb",
         kinds.whole(128, 16_777_216),
         "Limit for the sum of the memory limits of all execution environments, in MiB.",
-        "80 % of the memory of the machine, or of the server's cgroup if it has less",
+        "80 % of the memory of the machine, or of the server's cgroup if that has less",
     ),
     Option(
         "max_waiting",
         kinds.whole(1, 100_000),
-        "Most requests that wait for an environment of one function; further requests are answered with 429.",
+        "Largest number of requests that wait for environments of one function; further requests are answered with "
+        "429.",
     ),
     Option(
         "queue_timeout_s",
@@ -85,8 +87,9 @@ SERVER = (
     Option(
         "max_queued",
         kinds.whole(1, 1_000_000_000),
-        "Most asynchronous events that wait. At the limit, further events are answered with 429, and changes in "
-        "buckets are recorded later.",
+        "Largest number of asynchronous events that are stored at the same time. Events that run, or whose outcome is "
+        "not delivered yet, count too; dead letters do not. At the limit, requests with further events are answered "
+        "with 429, and changes in buckets are recorded later.",
     ),
     Option(
         "dead_letter_retention_s",
@@ -101,26 +104,27 @@ SERVER = (
     Option(
         "capabilities",
         kinds.flag(),
-        "Whether functions keep the capabilities of the thawd process, such as root's. If not, they have none.",
+        "Whether functions keep the Linux capabilities of the server's process, such as root's. If not, they have "
+        "none.",
     ),
     Option(
         "user",
         kinds.text("the name of a user", re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}").fullmatch),
-        "User to which a server that root started switches, together with its functions; also `thawd up --user`.",
+        "User as which the server and its functions run if root starts the server; `thawd up --user` overrides it.",
         "none",
     ),
     Option(
         "cpu_limits",
         kinds.flag(),
-        "Limit each environment to the CPU share that corresponds to its memory: one CPU for 1,769 MB. Needs a "
-        "writable cgroup with the cpu controller.",
+        "Whether each environment is limited to the CPU share that corresponds to its memory: one CPU for 1,769 MB. "
+        "This needs a writable cgroup with the cpu controller.",
     ),
     Option("log_max_mb", kinds.whole(1, 1024), "Size at which log files are rotated, in MiB."),
     Option(
         "snapshots",
         kinds.choice("auto", "off"),
-        '"auto": a function is frozen once, and its environments are thawed, if possible; "off": environments are '
-        "forked or start cold.",
+        '"auto": if possible, each version is frozen once after its init phase, and its environments are thawed from '
+        'that snapshot; "off": environments are forked or start cold.',
     ),
     Option(
         "bases",
@@ -131,14 +135,15 @@ SERVER = (
     Option(
         "snapshots_max_mb",
         kinds.whole(0, 16_777_216),
-        "Disk space for snapshots, in MiB. Snapshots in use are kept even above this limit.",
+        "Disk space for snapshots, in MiB. If they need more, the least recently used are removed, but never those in "
+        "use.",
     ),
     Option(
         "access_keys",
         kinds.table('a table of access key ids and secrets, such as { AKIALOCAL = "a-long-secret" }', secret=True),
-        "Keys for signed requests. If there are any, the Lambda API accepts only requests that are signed with one of "
-        "them or contain `key`. Access keys are safer in the environment variable `THAWD_ACCESS_KEYS` than in this "
-        "file.",
+        "Access keys for signed requests. If there are any, the Lambda API accepts only requests that are signed with "
+        "one of them or contain `key`. Access keys are safer in the environment variable `THAWD_ACCESS_KEYS` than in "
+        "this file.",
         "{}",
     ),
     Option(
@@ -155,13 +160,13 @@ SERVER = (
     Option(
         "webhooks_plain_http",
         kinds.flag(),
-        "Whether webhook destinations on other machines may have http:// URLs. Anyone on the network between the "
-        "machines can read the requests.",
+        "Whether webhook destinations on other machines may have http:// URLs. Such requests are not encrypted, so "
+        "anyone on the network between the machines can read them.",
     ),
     Option(
         "snapshots_max_age_s",
         kinds.number(0, 31_536_000),
-        "Time in seconds after which a snapshot that nothing has used is removed.",
+        "A snapshot that has not been used for this long is removed, in seconds.",
     ),
 )
 

@@ -10,29 +10,31 @@ SOURCE = (
     Option(
         "batch_size",
         kinds.whole(1, 10_000),
-        "Most messages in one invocation. More than 10 require a `window_s`; a FIFO queue allows at most 10.",
+        "Largest number of messages in one invocation. More than 10 require a `window_s` of at least 1; a FIFO queue "
+        "allows at most 10.",
     ),
     Option(
         "window_s",
         kinds.whole(0, 300),
-        "How long to gather messages for a batch, in seconds; 0: a batch is sent as soon as it has a message.",
+        "How long to gather messages for a batch, in seconds; 0: the function is invoked as soon as a message arrives.",
     ),
     Option(
         "maximum_concurrency",
         kinds.whole(2, 1000),
-        "Most batches that run at the same time.",
-        "as many as the function may have environments",
+        "Largest number of batches of this queue that run at the same time.",
+        "the largest number of environments of the function",
     ),
     Option(
         "filters",
         kinds.list_of("a list of 1 to 5 event patterns, as tables or as JSON texts", least=1),
-        "Event patterns. Messages that match none of them are deleted.",
+        "Event patterns, in EventBridge's form. Messages that match none of them are deleted without an invocation.",
         "none: every message is passed to the function",
     ),
     Option(
         "report_batch_item_failures",
         kinds.flag(),
-        "Whether the handler's answer names the messages that failed, in `batchItemFailures`.",
+        "Whether the handler's answer names the messages that failed, in `batchItemFailures`. Then only these come "
+        "again; otherwise a failed invocation makes all messages of the batch come again.",
     ),
     Option("enabled", kinds.flag(), "Whether the queue is read."),
 )
@@ -41,14 +43,15 @@ PROVISIONED_SCHEDULE = (
     Option(
         "schedule",
         kinds.text('"cron(…)" or "at(…)"'),
-        "Times at which `count` takes effect, as in `[schedules]`. A rate is not allowed, because it names no time.",
+        "Times at which `count` takes effect, written as in `[schedules]`. `rate(…)` is not allowed, because it names "
+        "no time of day.",
         REQUIRED,
     ),
     Option(
         "count",
         kinds.whole(0, 10_000),
-        "Number of environments to keep initialised, from each time of `schedule` until the next time of any entry of "
-        "the function.",
+        "Number of environments to keep initialised, from each time of `schedule` until the next time of any of the "
+        "function's `provisioned_schedule` tables.",
         REQUIRED,
     ),
     Option("timezone", kinds.time_zone(), "Time zone of `schedule`."),

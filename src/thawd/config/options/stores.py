@@ -31,7 +31,7 @@ BUCKET = (
     Option(
         "path",
         kinds.folder(),
-        "Folder of the bucket; created if missing. It must not be inside another bucket's folder.",
+        "Folder of the bucket; created if missing. It must not contain, or be inside, another bucket's folder.",
         "the bucket's name",
     ),
     Option(
@@ -48,23 +48,25 @@ REMOTE_BUCKET = (
         kinds.text(
             'a URL such as "s3://bucket/prefix", "gs://bucket" or "az://container?account=NAME"', len, secret=True
         ),
-        "URL of a remote bucket, instead of a folder: in S3 or a compatible store, Google Cloud Storage or Azure.",
+        "Instead of `path`: URL of a bucket in S3 or a compatible store, in Google Cloud Storage or in Azure.",
         "none: the bucket is a folder",
     ),
     Option(
         "poll_s",
         kinds.number(1, 86_400),
-        "With a URL: the bucket is listed to find changes; this is the time between two listings, in seconds.",
+        "With `url`: thawd lists the bucket to find changes; this is the time between two listings, in seconds.",
     ),
     Option(
         "existing",
         kinds.choice("notify", "skip"),
-        'With a URL: "notify": objects in the first listing cause events; "skip": only objects created later do.',
+        'With `url`: "notify": objects in the first listing invoke functions, too; "skip": only objects that are '
+        "created later do.",
     ),
     Option(
         "notifications",
         kinds.queue(),
-        "With a URL of S3: the SQS queue that receives S3's notifications of this bucket, which is then not listed.",
+        "With a `url` of S3: the SQS queue to which S3 sends this bucket's notifications. thawd reads the queue, and "
+        "does not list the bucket.",
         "none: the bucket is listed",
     ),
 )
@@ -80,8 +82,8 @@ NOTIFICATION = (
         "S3 event types that invoke the function.",
         '["s3:ObjectCreated:*"]',
     ),
-    Option("prefix", _NO_LEADING_SLASH, "Only objects whose key begins with this.", '""'),
-    Option("suffix", kinds.text("a text"), "Only objects whose key ends with this.", '""'),
+    Option("prefix", _NO_LEADING_SLASH, "Only objects whose key begins with this text invoke the function.", '""'),
+    Option("suffix", kinds.text("a text"), "Only objects whose key ends with this text invoke the function.", '""'),
 )
 
 TABLE = (
@@ -91,7 +93,8 @@ TABLE = (
         kinds.text(
             'a URL such as "postgresql://user@host/db" or "dynamodb://TABLE?region=eu-west-1"', len, secret=True
         ),
-        "URL of a table in PostgreSQL or DynamoDB, instead of a file. `${NAME}` inserts an environment variable.",
+        "Instead of `path`: URL of a table in PostgreSQL or DynamoDB. `${NAME}` in it stands for the value of an "
+        "environment variable.",
         "none: the table is a SQLite file",
     ),
 )

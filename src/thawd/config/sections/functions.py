@@ -20,8 +20,8 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
     for name, table in reader.named(document, "functions", names=options.FUNCTION_NAME):
         path = ("functions", name)
         values = reader.table(table, path=path, known=options.FUNCTION)
-        # URLs, sources and schedules are not part of a function's versions; `sections.http` and `sections.sources`
-        # read them into structs of their own.
+        # A change of a URL, source or schedule makes no new version of the function, so the struct `Function` does not
+        # contain them. `sections.http` and `sections.sources` read them into structs of their own.
         for separate in ("url", "sources", "provisioned_schedule"):
             values.pop(separate, None)
         values["code"] = reader.absolute(values.get("code", "."))
@@ -73,7 +73,7 @@ def read_event(written: object, reader: Reader, *, path: KeyPath) -> bytes | Non
 
 def _batch(table: dict[str, object], reader: Reader, *, path: KeyPath) -> Batch | None:
     values = reader.table(table, path=path, known=options.BATCH)
-    return Batch(**values) if values["size"] else None  # a missing size was reported
+    return Batch(**values) if values["size"] else None  # a missing or wrong size has been reported
 
 
 def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Reads a table of ``thawd.toml``: compares its keys and values with the options it may have, and reports mistakes."""
+"""Reads a table of ``thawd.toml``: compares its keys and values with the options of that table, reports mistakes."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Reader:
         return self.folder / text
 
     def accepts(self, kind: Kind, value: object, *, path: KeyPath) -> bool:
-        """Return whether `value` is allowed, and report it if not."""
+        """Return whether `value` is allowed, and report a mistake if not."""
         if kind.accepts(value):
             return True
         self.findings.add(path, found=kind.describe(value), allowed=kind.allowed)
         return False
 
     def mapping(self, value: object, *, path: KeyPath, allowed: str) -> dict[str, object]:
-        """Return `value` if it is a table. If not, report it and return an empty table."""
+        """Return `value` if it is a table. If not, report the mistake and return an empty table."""
         if isinstance(value, dict):
             return value
         self.findings.add(path, found=kinds.table(allowed).describe(value), allowed=allowed)
@@ -68,7 +68,10 @@ class Reader:
         return values
 
     def named(self, document: Mapping[str, object], section: str, *, names: Kind) -> Iterator[tuple[str, object]]:
-        """Yield the names and tables of a section, such as ``functions``. Names that are not allowed are reported."""
+        """Yield each name in a section, such as ``functions``, with its table.
+
+        A name that is not allowed is reported, and yielded all the same, so that mistakes in its table are found too.
+        """
         allowed = f"tables, each as [{section}.NAME]"
         for name, value in self.mapping(document.get(section, {}), path=(section,), allowed=allowed).items():
             if not names.accepts(name):

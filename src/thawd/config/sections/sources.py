@@ -86,7 +86,7 @@ def read_schedules(document: Mapping[str, object], reader: Reader) -> dict[str, 
 
 
 def check_schedules(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
-    """Report schedules with a function that is not in the file or a text that is not a schedule expression."""
+    """Report schedules that name a function which is not in the file, or whose times are not a schedule expression."""
     functions = document.get("functions")
     names = list(functions) if isinstance(functions, dict) else []
     for name, schedule in settings.schedules.items():

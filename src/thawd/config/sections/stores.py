@@ -80,7 +80,7 @@ def _notification(table: object, reader: Reader, *, path: KeyPath) -> Notificati
 def read_tables(
     document: Mapping[str, object], reader: Reader, *, data: Path, environ: Mapping[str, str]
 ) -> dict[str, Table]:
-    """Read the ``[tables.*]`` tables. One without path and URL is the file ``tables/NAME.db`` in `data`."""
+    """Read the ``[tables.*]`` tables. A table without path and URL is stored in ``tables/NAME.db`` in `data`."""
     tables = {}
     for name, table in reader.named(document, "tables", names=options.TABLE_NAME):
         path = ("tables", name)

@@ -1,1 +1,1 @@
-"""AWS Lambda's Runtime API and Extensions API, for programs other than thawd's own runtime."""
+"""AWS Lambda's Runtime API and Extensions API: HTTP interfaces for Node, for a ``bootstrap`` and for extensions."""

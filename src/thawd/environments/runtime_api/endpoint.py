@@ -1,8 +1,9 @@
-"""AWS Lambda's Runtime API: the platform's end of an environment whose program is not thawd's own runtime.
+"""AWS Lambda's Runtime API: an HTTP endpoint from which an environment's program, for example Node, gets invocations.
 
-Each environment has its own endpoint, ``http://127.0.0.1:PORT``; the variable ``AWS_LAMBDA_RUNTIME_API`` contains its
-address. `Environment` uses the endpoint like the control channel of thawd's own runtime. The program's requests become
-READY and INIT_ERROR frames and results, and an INVOKE frame becomes the answer to the program's ``next`` request.
+Each environment with such a program has its own endpoint, ``http://127.0.0.1:PORT``. The program finds host and port in
+the variable ``AWS_LAMBDA_RUNTIME_API``. `Environment` uses the endpoint like the control channel of thawd's own
+runtime: the endpoint turns the program's requests into READY and INIT_ERROR frames and results, and it answers the
+program's ``next`` request with the event of an INVOKE frame.
 
 Guarantees:
 - the program gets an invocation only when it, and every extension, has asked for the next one;
@@ -53,7 +54,7 @@ class ProgramState(enum.StrEnum):
     RESTORING = "Restoring"
     RESTORE_ERROR = "RestoreError"
     READY = "Ready"
-    """The program has asked for the next invocation. The state remains READY while it runs the invocation."""
+    """The program has asked for the next invocation. The state remains READY while the program runs the invocation."""
     RESPONDING = "InvocationResponse"
     RESPONSE_SENT = "ResponseSent"
 
@@ -119,7 +120,7 @@ class RuntimeApi:
         Args:
             on_frame: gets READY, INIT_ERROR and PART as if they had arrived as frames.
             on_answer: gets the head of a RESULT and the payload, which may be any bytes.
-            on_lost: called once when nothing more can arrive.
+            on_lost: called when nothing more can arrive from the program, possibly more than once.
         """
         self._on_frame = on_frame
         self._on_answer = on_answer
@@ -150,7 +151,7 @@ class RuntimeApi:
             connection.abort()
 
     def runtime_ended(self) -> None:
-        """The program has ended: its last complete answer is valid, and no more will arrive."""
+        """Record that the program has ended. The last answer that it completed is passed on; no other will arrive."""
         self._has_ended = True
         if self._is_truncated:
             self._result = None  # the exit status of the program explains more than a truncated response
@@ -161,7 +162,7 @@ class RuntimeApi:
     # Methods that connections call.
 
     def begin(self, request: Request) -> None:
-        """See `http.Handler`. If the caller wants a stream, each part of the response is passed on when it arrives."""
+        """See `http.Handler`. If the program streams its response to a caller that takes parts, pass each part on."""
         current = self._current
         if request.method != "POST" or b"origin" in request.headers:
             return
@@ -184,14 +185,14 @@ class RuntimeApi:
             self._on_frame(frames.PART, {"type": type_of(request)}, data)
 
     def _truncated(self) -> None:
-        """The connection was lost during a streamed response; the parts that were passed on cannot be withdrawn."""
+        """The connection was lost during a streamed response: report an error. Parts passed on cannot be withdrawn."""
         if self._current is not None and self._streaming is not None and not self._has_ended:
             message = "The connection was lost in the middle of the response"
             self._answered(error_document("Runtime.TruncatedResponse", message), failed=True)
             self._is_truncated = True
 
     def handle(self, request: Request) -> None:
-        """See `Handler`."""
+        """See `http.Handler`."""
         path = request.path
         if b"origin" in request.headers:
             # Only web pages send this header. A page in a browser on this machine must not read a function's events.
@@ -201,7 +202,7 @@ class RuntimeApi:
         elif path.startswith(_EXTENSION):
             self.extensions.handle(request, path[len(_EXTENSION) :])
         elif path in _TELEMETRY:
-            # AWS's emulator answers 202 where it does not offer this API, so that extensions continue without it.
+            # Like AWS's emulator, thawd offers neither API and answers 202, so that extensions continue without them.
             name = "Logs" if path == _TELEMETRY[0] else "Telemetry"
             refuse(request, 202, f"{name}.NotSupported", f"{name} API is not supported")
         elif path.startswith(_RUNTIME):
@@ -210,7 +211,7 @@ class RuntimeApi:
             _unknown(request)
 
     def closed(self, connection: HttpConnection) -> None:
-        """See `Handler`."""
+        """See `http.Handler`."""
         self.extensions.connections.discard(connection)
         if self._has_ended:
             self._check_lost()
@@ -270,7 +271,7 @@ class RuntimeApi:
             self._parked = None
 
     def _check_ready(self) -> None:
-        """The program or an extension now waits: the environment may be ready, or an invocation may begin."""
+        """The program or an extension has begun to wait. Report READY the first time that all wait; then `_deliver`."""
         if not self._is_ready and self._parked is not None and self.extensions.all_waiting():
             self._is_ready = True
             self.extensions.close_registration()
@@ -303,7 +304,7 @@ class RuntimeApi:
             message = f"Exceeded maximum allowed payload size ({limit_bytes} bytes)."
             refuse(request, 413, "RequestEntityTooLarge", message)
             return
-        # Source: the page that the module names: trailers of a streamed response report that it failed in the middle.
+        # If a streamed response failed in the middle, its trailers report the error. Source: see the module docstring.
         error_type = request.header(b"lambda-runtime-function-error-type") if mode == "streaming" else ""
         if error_type:
             self._answered(broken_off(request, error_type), failed=True)
@@ -335,7 +336,7 @@ class RuntimeApi:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Pass the result on. After that the environment may be used again, unless it has ended."""
+        """Pass the result on. The environment can then get its next invocation, unless the program has ended."""
         result, self._result = self._result, None
         if result is not None:
             self._on_answer(*result)
@@ -344,8 +345,8 @@ class RuntimeApi:
         if not self._snap_start or self._state is not ProgramState.STARTED:
             self._refuse_transition(request, ProgramState.RESTORING)
             return
-        # The program asks after its before-snapshot hooks; the answer lets it run the after-restore hooks. thawd does
-        # not freeze programs, so the same environment runs both, with nothing in between.
+        # The program sends this request after its before-snapshot hooks; the answer lets it run the after-restore
+        # hooks. thawd does not freeze programs, so the same environment runs both, with nothing in between.
         self._state = ProgramState.RESTORING
         request.answer(200)
 
@@ -370,7 +371,7 @@ class RuntimeApi:
     def _check_lost(self) -> None:
         # Extensions have their own connections, which stay open longer than the program's.
         if all(connection in self.extensions.connections for connection in self.connections):
-            # In the next iteration of the event loop, so that input of this iteration is handled first.
+            # Call it in the next iteration of the event loop, so that input that has already arrived is handled first.
             asyncio.get_running_loop().call_soon(self._on_lost)
 
     def _refuse_transition(self, request: Request, wanted: ProgramState) -> None:

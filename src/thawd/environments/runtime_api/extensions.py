@@ -1,7 +1,8 @@
 """AWS Lambda's Extensions API: extensions get an event when an invocation begins and when the environment ends.
 
-An external extension is an executable in ``extensions/`` of the code; `environments.extensions` starts it. An internal
-extension is part of the function's own process. Both register here, then ask for one event after another.
+An external extension is an executable file in the folder ``extensions/`` of the function's code or of a layer;
+`environments.extensions` starts it. An internal extension is part of the function's own process. Both kinds register
+with this API, then ask it for one event after another.
 
 Source: AWS Lambda developer guide, "Using the Lambda Extensions API to create extensions".
 """
@@ -45,7 +46,7 @@ class Extension:
     Attributes:
         name: the name of its file (external), or the one that it registered with (internal).
         external: whether it has its own process.
-        identifier: sent with each of its requests.
+        identifier: a UUID that the extension gets when it registers, and sends with each later request.
         state: its state.
         events: the kinds of events that it gets.
         parked: its unanswered request for the next event; None when there is none.
@@ -65,16 +66,16 @@ class Extension:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has handled all its events and waits for the next one."""
+        """Whether the extension has handled all its events and waits for the next one."""
         return self.state is ExtensionState.READY and not self.queue
 
     def send(self, event: bytes) -> None:
-        """Send it an event, now or when it next asks for one."""
+        """Send an event to the extension, now or when it next asks for one."""
         self.queue.append(event)
         self.hand_out()
 
     def hand_out(self) -> None:
-        """If it has asked for the next event and there is one, answer with that event."""
+        """If the extension has asked for its next event and one is in the queue, answer with that event."""
         if self.parked is not None and self.queue:
             parked, self.parked = self.parked, None
             self.state = ExtensionState.RUNNING
@@ -119,11 +120,11 @@ class ExtensionsApi:
         self._is_open = False
 
     def invoke(self, event: dict[str, Any]) -> None:
-        """An invocation begins: send its event."""
+        """An invocation begins: send `event` to the extensions that have registered for INVOKE."""
         self._send_all("INVOKE", event)
 
     def shut_down(self, reason: str, *, deadline_ms: int) -> None:
-        """The environment ends: send SHUTDOWN.
+        """The environment ends: send a SHUTDOWN event to the extensions that have registered for it.
 
         Args:
             reason: ``spindown``, ``timeout`` or ``failure``.
@@ -246,7 +247,7 @@ class ExtensionsApi:
         self.on_fault(error_type, f"the extension {extension.name} reported an error")
 
     def _known(self, request: Request) -> Extension | None:
-        """The extension that sent the request. If its identifier is missing or wrong: answers 403, returns None."""
+        """The extension that sent the request. If the extension's identifier is missing or wrong: None, after a 403."""
         identifier = request.header(b"lambda-extension-identifier")
         if not identifier:
             why = "Missing Lambda-Extension-Identifier header"

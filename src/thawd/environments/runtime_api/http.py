@@ -1,7 +1,7 @@
 """An HTTP/1.1 server for the programs inside one environment. It parses requests and sends each answer in one write.
 
-Lambda's paths are not known here; `endpoint` and `extensions` handle them. User code writes to these connections, so
-every size is limited, and input that is not HTTP has no effect but the end of the connection.
+This module does not know Lambda's paths; `endpoint` and `extensions` handle them. User code writes to these
+connections, so every size is limited, and input that is not HTTP only ends the connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import httptools
 from thawd.telemetry.console import complain
 
 MAX_HEAD_BYTES = 2 << 20
-"""Largest request line with all headers; awslambdaric sends up to 1 MiB of X-Ray data in one header."""
+"""Limit on a request line with all headers. awslambdaric, AWS's client for Python, sends up to 1 MiB in one header."""
 MAX_CONNECTIONS = 64
 """Most open connections of one environment; a runtime with ten extensions needs about a dozen."""
 
@@ -74,7 +74,7 @@ class Request:
         self.connection.answer(self, status, headers, body)
 
     def pause(self) -> None:
-        """Stop reading the body for now, because its reader is slower than the sender."""
+        """Stop reading the body for now, because the caller cannot take its pieces as fast as they arrive."""
         self.connection.pause()
 
     def resume(self) -> None:
@@ -88,7 +88,7 @@ class Handler(Protocol):
     connections: set[HttpConnection]
 
     def begin(self, request: Request) -> None:
-        """The headers of `request` have arrived; its sink may be set now."""
+        """The headers of `request` have arrived, but not its body: the handler can set `request.sink` now."""
 
     def handle(self, request: Request) -> None:
         """`request` is complete; answer it now or later."""
@@ -152,7 +152,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def eof_received(self) -> None:
-        """Called by asyncio. A client that has closed its end does not wait for an answer."""
+        """Called by asyncio, which then closes the connection: a client that closed its end waits for no answer."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio."""
@@ -230,7 +230,8 @@ class HttpConnection(asyncio.Protocol):
         if not self._keep_alive:
             self._transport.close()
         elif self._waiting:
-            # In the next iteration of the event loop: direct calls would nest once for each pipelined request.
+            # Take it in the next iteration of the event loop. Direct calls would nest once for each request that waits,
+            # and could exceed Python's recursion limit.
             asyncio.get_running_loop().call_soon(self._take_next)
 
     def _take_next(self) -> None:

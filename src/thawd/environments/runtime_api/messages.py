@@ -1,6 +1,6 @@
 """Messages of the Runtime API: an invocation as headers and event, and the error documents that programs report.
 
-The functions here have no side effects; some read the clock.
+The functions of this module have no side effects; some read the clock.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def event_of(head: dict[str, Any], payload: bytes) -> Current:
 
 
 def _one_line(text: str) -> str:
-    """The caller's JSON text as one line of ASCII, so that it fits into a header."""
+    """The caller's JSON text as one line of ASCII, so that it fits into a header. Other text is returned unchanged."""
     try:
         return json.dumps(json.loads(text), separators=(",", ":"))
     except (ValueError, RecursionError):
@@ -81,12 +81,12 @@ def _one_line(text: str) -> str:
 
 
 def _printable(value: str) -> str:
-    """`value` without line breaks, with which a caller could add headers."""
+    """`value` with spaces instead of line breaks and null characters: with a line break, a caller could add headers."""
     return value.replace("\r", " ").replace("\n", " ").replace("\0", " ")
 
 
 def document_of(request: Request) -> bytes:
-    """The error document that a program sent. If it sent none or a too large one: a document made from its header."""
+    """The error document that a program sent. If it sent none or too large a one: a document with its error type."""
     error_type = request.header(b"lambda-runtime-function-error-type") or "Runtime.Unknown"
     if request.is_too_large:
         message = f"The error document has {request.size_bytes} bytes, more than {MAX_PAYLOAD_BYTES}"

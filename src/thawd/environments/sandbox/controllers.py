@@ -70,7 +70,7 @@ class AddedController(MemoryLimiter):
             self.make(group, limit_mib)
             move_into(group, pid)
         except OSError:
-            pass  # the process has ended
+            pass  # the process has ended, or the group refuses it: the resource is then not limited
 
 
 class _Both(MemoryLimit):
@@ -93,10 +93,10 @@ class _Both(MemoryLimit):
 def with_controller(
     memory: MemoryLimiter, controller: str, *, files: Callable[[int], dict[str, str]], words: str
 ) -> AddedController | None:
-    """A limiter that also uses `controller`; None if thawd cannot write to its groups. See `AddedController`."""
-    own = own_group(controller)
-    if own is None or not (_HIERARCHIES / controller / own).is_dir():
+    """A limiter that also uses `controller`; None if thawd cannot write to this controller's groups."""
+    path = own_group(controller)
+    if path is None or not (_HIERARCHIES / controller / path).is_dir():
         return None
-    parent = _HIERARCHIES / controller / own
+    parent = _HIERARCHIES / controller / path
     limiter = AddedController(memory, parent, controller=controller, files=files, words=words)
     return limiter if works(parent, lambda probe: limiter.make(probe, 64)) else None

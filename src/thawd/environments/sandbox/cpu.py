@@ -2,8 +2,10 @@
 
 As on Lambda, 1,769 MB of memory correspond to one vCPU.
 
-The limit begins together with the environment's memory limit. The process that runs init for a snapshot or for forks
-has no CPU limit, because its forks would start in its group.
+The limit begins when the environment's process enters its cgroup: at the beginning of a cold start, or once a forked or
+thawed environment is ready. Two kinds of processes have no CPU limit: a template, and a process that runs init to be
+frozen. A fork starts in the cgroup of its template, so with a limit the template and all forks that are not ready yet
+would share the CPU time of one environment.
 
 Source: AWS Lambda developer guide, "Configure Lambda function memory"; Linux Documentation/scheduler/sched-bwc.rst.
 """
@@ -15,7 +17,8 @@ from thawd.environments.sandbox.memory import Cgroup, MemoryLimiter
 from thawd.resources import MEMORY_MB_PER_VCPU
 
 PERIOD_US = 20_000
-"""Length of a period. A group that has used up its share waits for the next period: at most a fiftieth of a second."""
+"""Length of a period, microseconds. A group that has used up its share of a period waits for the next one, at most this
+long."""
 
 _LEAST_QUOTA_US = 1_000  # the smallest quota that the kernel accepts
 

@@ -1,7 +1,7 @@
 """The memory limit of an execution environment: thawd watches its memory, and uses a cgroup where it can write to one.
 
-Either way a process over its limit is killed, and its invocation ends as on Lambda: ``Runtime.ExitError``,
-"signal: killed". Memory that a forked environment shares with its template counts once, for the template.
+Either way an environment over its limit is killed, and its invocation ends as on Lambda: ``Runtime.ExitError``,
+"signal: killed". Memory that a forked environment shares with its template does not count for the environment.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class MemoryLimit:
 
     def check(self) -> bool:
         """Whether the environment and its descendants are within the limit; called while it is busy."""
-        # The figure that is cheap to read includes pages shared with the template. The exact one is slow to read, so it
-        # is read only when the cheap one exceeds the limit.
+        # The first sum is quick to read, but includes pages that are shared with the template. The second, exact sum is
+        # slow to read, so it is read only when the first one exceeds the limit.
         processes = with_descendants(self._pid)
         if sum(map(_anonymous_bytes, processes)) <= self._limit_bytes:
             return True
@@ -117,14 +117,14 @@ class Cgroup(MemoryLimiter):
             try:
                 (group / name).write_text(text(limit_bytes // MIB))
             except OSError:
-                continue  # this server may not use the controller that the file belongs to
+                continue  # this server is not allowed to use the controller that the file belongs to
 
     def _enter(self, group: Path, pid: int, limit_bytes: int) -> None:
         try:
             self.make(group, limit_bytes)
             move_into(group, pid)
         except OSError:
-            pass  # the process has ended, or the group refuses it; it is still watched
+            pass  # the process has ended, or the group refuses it: thawd then only watches its memory
 
 
 class _Grouped(MemoryLimit):
@@ -172,7 +172,7 @@ def move_into(group: Path, pid: int) -> None:
 
 
 def with_descendants(pid: int) -> list[int]:
-    """The process and its descendants, without those that have lost their parent."""
+    """The process `pid` and its descendants, except those that the kernel gave to another parent when theirs ended."""
     found = [pid]
     for parent in found:
         # The kernel lists children for each thread.
@@ -203,7 +203,7 @@ def private_bytes(pid: int) -> int:
 
 
 def find_limiter() -> MemoryLimiter:
-    """The best limiter that this process may use: cgroup v2, else cgroup v1, else watching."""
+    """The best limiter that works for this process: cgroup v2, else cgroup v1, else watching."""
     for limiter in (_cgroup_v2(), _cgroup_v1()):
         if limiter is not None and works(limiter.parent, partial(limiter.make, limit_bytes=64 * MIB)):
             return limiter
@@ -211,7 +211,10 @@ def find_limiter() -> MemoryLimiter:
 
 
 def own_group(controller: str) -> str | None:
-    """This process's cgroup path in the hierarchy of `controller`; "" stands for version 2."""
+    """The path of this process's cgroup in the hierarchy of `controller`; None if it has none there.
+
+    Each controller of version 1 has its own hierarchy. The empty string names the one hierarchy of version 2.
+    """
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -224,10 +227,10 @@ def own_group(controller: str) -> str | None:
 
 
 def _cgroup_v2() -> Cgroup | None:
-    own = own_group("")
-    if own is None:
+    path = own_group("")
+    if path is None:
         return None
-    group = _CGROUPS / own
+    group = _CGROUPS / path
     try:
         if "memory" not in (group / "cgroup.subtree_control").read_text().split():
             _delegate(group)
@@ -245,7 +248,7 @@ def _delegate(group: Path) -> None:
     sub-group. It does so only if it is the only process in the group; it never moves other processes.
 
     Raises:
-        OSError: this server may not change the group.
+        OSError: this server is not allowed to change the group.
 
     Source: Linux Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint".
     """
@@ -257,10 +260,10 @@ def _delegate(group: Path) -> None:
 
 
 def _cgroup_v1() -> Cgroup | None:
-    own = own_group("memory")
-    if own is None:
+    path = own_group("memory")
+    if path is None:
         return None
-    group = _CGROUPS / "memory" / own
+    group = _CGROUPS / "memory" / path
     return Cgroup(group, v2=False) if group.is_dir() else None
 
 

@@ -1,9 +1,9 @@
-"""Limits an environment to 1,024 processes and threads, as on Lambda, so that others on the machine can start some.
+"""Limits an environment to 1,024 processes and threads, as on Lambda, so that the machine does not run out of them.
 
 Where thawd can write to a cgroup with the pids controller (version 2 or 1), the kernel enforces the limit: starting one
-more fails with EAGAIN. Elsewhere thawd counts them while an invocation runs, and kills an environment that has more. In
-addition, an unprivileged server gives each environment with its own ``/tmp`` a user namespace, in which the kernel
-enforces the limit too (RLIMIT_NPROC, native/disk.c).
+more process or thread fails with EAGAIN. Elsewhere thawd counts them while an invocation runs, and kills an environment
+that has more. In addition, an unprivileged server gives each environment with its own ``/tmp`` a user namespace, in
+which the kernel enforces the limit too (RLIMIT_NPROC, native/disk.c).
 
 Source: Lambda quotas, "Execution processes/threads"; Linux Documentation/admin-guide/cgroup-v1/pids.rst.
 """
@@ -67,7 +67,7 @@ class _Counted(MemoryLimit):
 
 
 def _threads(pid: int) -> int:
-    """Number of threads of a process, from the link count of its task folder: two plus one for each thread."""
+    """Number of threads of a process. The link count of its folder ``/proc/pid/task`` is two more than this number."""
     try:
         return Path(f"/proc/{pid}/task").stat().st_nlink - 2
     except OSError:

@@ -1,9 +1,10 @@
 """Drops the capabilities of functions' processes, unless ``server.capabilities = true`` lets functions keep them.
 
-A server that runs as root, or has capabilities, would pass them on to each process that it starts. So thawd-thaw drops
-them in environments, and in forks after their folders are mounted. If the server runs as root, a template keeps the
-capabilities that its forks need for mounting. It has them only in its own user namespace, outside of which they have no
-effect; if the machine offers no user namespaces, the template keeps none.
+A server that runs as root, or has capabilities, would pass its capabilities on to each process that it starts. So
+thawd-thaw drops them before an environment begins to run, and a forked environment drops them itself, after it has
+mounted its folders. If the server runs as root, a template keeps the capabilities that its forks need for mounting. It
+has them only in its own user namespace, outside of which they have no effect; if the machine offers no user namespaces,
+the template keeps none.
 
 Source: capabilities(7), user_namespaces(7).
 """
@@ -25,7 +26,7 @@ class Rights:
 
     Attributes:
         environment: options for an environment; empty: nothing is dropped.
-        template: options for a process that is frozen or forked.
+        template: options for a process that is frozen, or from which environments are forked.
     """
 
     environment: tuple[str, ...] = ()
@@ -47,7 +48,7 @@ def held_capabilities() -> bool:
 
 
 def find_rights(program: Path | None, *, capabilities: bool) -> Rights:
-    """Which capabilities the functions of this server drop. Blocks.
+    """The options with which this server's functions drop capabilities. Blocks, because it runs thawd-thaw for a test.
 
     Args:
         program: thawd-thaw; None if it was not built, and then nothing can be dropped.

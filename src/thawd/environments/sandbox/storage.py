@@ -1,8 +1,9 @@
 """Limits the size of an environment's temporary folder to ``ephemeral_storage_mb``.
 
-The size is read once a second while the environment is busy. No file system that an ordinary user may write to limits
-the size of a folder, so a write beyond the limit succeeds, and thawd ends the environment about a second later. Files
-that init left count, as on Lambda. Deleted files that are still open do not count.
+While an environment is busy, thawd reads the size of its folder about once a second, or less often if reading takes
+long. An ordinary user cannot make the kernel limit the size of a folder, so a write beyond the limit succeeds, and
+thawd ends the environment about a second later. Files that init left in the folder count, as on Lambda. Deleted files
+that are still open do not count.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class StorageWatch:
         self._any_used.set()
 
     async def run(self) -> None:
-        """Until cancelled, end environments with folders over their limits. Idle environments are not checked."""
+        """Until cancelled, end environments whose folders are larger than allowed. Idle ones are not checked."""
         while True:
             await self._any_used.wait()
             await asyncio.sleep(LOOK_S)

@@ -1,14 +1,14 @@
 """Bases: images of an interpreter with thawd's runtime, before anything of a function has been loaded.
 
-A version that is published over a base begins as a copy of it. The copy gets the version's environment variables, loads
-the handler and is frozen; its image stores only what differs from the base. All versions with one interpreter and the
-same startup variables share a base, and so its pages in memory and on the disk.
+To publish a version over a base means: the base is thawed, and the copy gets the version's environment variables, loads
+the handler and is frozen. The new image stores only what differs from the base. All versions with one interpreter and
+the same startup variables share a base, and so they share the base's pages in memory and on the disk.
 
 Guarantees:
 - a base holds no code of a function, no variable that a function sets, and no file in its temporary folder;
-- a version is published over a base only if its interpreter, started without the base, is in the same state before
-  init: the same modules from the same files, finders, flags, encodings and variables;
-- a base whose files have changed is not used again;
+- a version is published over a base only if the copy is in the same state before init as an interpreter that was
+  started without a base: the same modules from the same files, finders, flags, encodings and variables;
+- if a file from which a base was made has changed, the base is not used again;
 - if a version has no base, the reason is in its status.
 """
 
@@ -34,8 +34,9 @@ from thawd.snapshot.store.images import Draft, SnapshotLease, SnapshotStore
 from thawd.snapshot.store.records import ImageOrigin
 
 NAME = "(base)"
-"""Name of bases in the store; no function can have it."""
+"""The name under which the store lists bases, in place of a function's name. No function can have this name."""
 
+# A base is made only if the disk has this much free space.
 _ROOM_BYTES = 128 << 20
 # The variables that a base starts with, unless the function sets them itself. All come from the platform.
 _STARTUP = (
@@ -51,7 +52,8 @@ _STARTUP = (
     "TZ",
 )
 # Beginnings of the names of variables that the interpreter, the dynamic loader or the C library reads when a process
-# starts. A copy would get them too late. Source: python(1), ld.so(8), mallopt(3), setlocale(3), tzset(3).
+# starts. A copy of a base would get them too late, so a function that sets one is published without a base. Source:
+# python(1), ld.so(8), mallopt(3), setlocale(3), tzset(3).
 _READ_AT_START = (
     "GCONV_PATH",
     "GLIBC_TUNABLES",
@@ -86,7 +88,7 @@ class Base:
     """A base in use.
 
     Attributes:
-        key: digest of everything that determines its contents.
+        key: digest of everything that determines the base's contents.
         thawable: its image, and the program that thaws it.
         lease: the lease of the image; until it is released, the store does not remove the image.
     """
@@ -97,7 +99,7 @@ class Base:
 
 
 class Bases:
-    """Finds or makes bases, and starts versions over them.
+    """Finds or makes bases, and thaws copies of them that run the init of versions.
 
     Args:
         engine: the engine that freezes and thaws.
@@ -113,11 +115,11 @@ class Bases:
         self._stale: set[str] = set()
 
     async def start(self, version: Version, *, confined: bool) -> tuple[Template, Base]:
-        """Start a process that has run the version's init over a base, and is to be frozen.
+        """Thaw a copy of a base and let it run the version's init. The caller then freezes this process.
 
         Args:
             version: the version.
-            confined: whether each of its processes sees its own ``/tmp``.
+            confined: whether each process of the version sees its own ``/tmp``.
 
         Raises:
             NoBaseError: the version must be published without a base.
@@ -154,17 +156,17 @@ class Bases:
             template = await self._starter.over_base(version, base.thawable)
         except ThawFailedError as error:
             if not error.cannot:
-                raise NoBaseError(f"its base could not be thawed: {error}") from error
+                raise NoBaseError(f"the version's base could not be thawed: {error}") from error
             self._forget(base)
-            raise _StaleBaseError(f"its base cannot be thawed any more: {error}") from error
+            raise _StaleBaseError(f"the version's base cannot be thawed any more: {error}") from error
         if (changed := template.ready.result().changed) is not None:
             template.kill()
             self._forget(base)
-            raise _StaleBaseError(f"a file of its base has changed: {changed}")
+            raise _StaleBaseError(f"a file from which the version's base was made has changed: {changed}")
         return template, base
 
     async def _without(self, version: Version) -> dict[str, Any] | str:
-        """The state before init of a process without a base, or the reason why there is none."""
+        """Start an interpreter without a base and return its state before init; a text says why there is no state."""
         try:
             bare = await self._starter.runtime(version, "bare", variables=version.variables)
         except (InitError, OSError) as error:
@@ -176,7 +178,7 @@ class Bases:
         return key_of_base(version, self._engine, confined=confined)
 
     async def _get(self, key: str, version: Version) -> Base:
-        """The base with this key; made once, also if several versions wait for it."""
+        """The base with this key. It is made only once, even if several versions wait for it."""
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.get_running_loop().create_task(self._find_or_make(key, version))
@@ -193,7 +195,9 @@ class Bases:
     def _forget(self, base: Base) -> None:
         """Do not use a base again. Its image remains as long as other images refer to it."""
         sha256 = base.lease.snapshot.sha256
-        if sha256 not in self._stale:  # otherwise another version did this, and the task may make the new base by now
+        # If the base is in `_stale`, this was done for another version already. The task with the base's key must then
+        # stay, because it may be the one that makes the new base.
+        if sha256 not in self._stale:
             self._stale.add(sha256)
             self._tasks.pop(base.key, None)
             base.lease.release()
@@ -206,20 +210,24 @@ class Bases:
                 return Base(key, Thawable(self._engine.program, lease.snapshot.path), lease)
             return await self._make(key, version)
         except (InitError, FreezeFailedError) as error:
-            raise _UnmadeError(f"its base could not be made: {error}") from error
+            raise _UnmadeError(f"the version's base could not be made: {error}") from error
         except ThawdError as error:
-            raise _UnmadeError(f"its base could not be made: {error.message}") from error
+            raise _UnmadeError(f"the version's base could not be made: {error.message}") from error
 
     async def _make(self, key: str, version: Version) -> Base:
+        """Start the version's interpreter without any function, freeze it, and store the image as a base.
+
+        The version's priming event and snapshot options concern its handler, which is not loaded. So they are replaced.
+        """
         function = msgspec.structs.replace(
             version.function, prime=None, snapshot_connections="refuse", snapshot_listeners="refuse"
         )
-        own = replace(version, function=function)
-        template = await self._starter.runtime(own, "base", variables=startup_variables(version))
+        unprimed = replace(version, function=function)
+        template = await self._starter.runtime(unprimed, "base", variables=startup_variables(version))
         try:
             draft = await asyncio.to_thread(self._store.begin, room_bytes=_ROOM_BYTES)
             try:
-                lease = await self._freeze(key, own, template, draft)
+                lease = await self._freeze(key, unprimed, template, draft)
             finally:
                 await asyncio.to_thread(draft.discard)
         finally:
@@ -229,11 +237,11 @@ class Bases:
     async def _freeze(self, key: str, version: Version, template: Template, draft: Draft) -> SnapshotLease:
         head, _ = await template.freeze(draft.image, library=self._engine.freezer)
         if head.refused is not None:
-            raise NoBaseError(f"its base could not be frozen: {head.refused}")
+            raise NoBaseError(f"the version's base could not be frozen: {head.refused}")
         try:
             await asyncio.to_thread(reader.read, draft.image)
         except reader.ImageError as error:
-            raise NoBaseError(f"the image of its base breaks a rule of the format: {error}") from error
+            raise NoBaseError(f"the image of the version's base breaks a rule of the image format: {error}") from error
         await self._starter.look_at_disk(template)
         if template.disk is not None or template.disk_refused is not None:
             raise NoBaseError("the interpreter writes to its temporary folder when it starts")
@@ -253,9 +261,9 @@ class Bases:
 def refusal(version: Version) -> str | None:
     """Why this version must not be published over a base; None when it may be."""
     if version.wrapper:
-        return "its wrapper script starts the interpreter in its own way"
+        return "the function's wrapper script starts the interpreter in its own way"
     if GUARDED in version.variables:
-        return "thawd emulates AWS, which changes how its interpreter starts"
+        return "thawd emulates AWS, which changes how the function's interpreter starts"
     named = sorted(name for name in version.function.environment if name.startswith(_READ_AT_START))
     if named:
         return f"it sets {', '.join(named)}, which a process reads when it starts"
@@ -264,8 +272,9 @@ def refusal(version: Version) -> str | None:
 
 def startup_variables(version: Version) -> dict[str, str]:
     """The environment variables with which the base of this version starts."""
-    own = version.function.environment
-    return {name: version.variables[name] for name in _STARTUP if name in version.variables and name not in own}
+    set_by_function = version.function.environment
+    names = (name for name in _STARTUP if name in version.variables and name not in set_by_function)
+    return {name: version.variables[name] for name in names}
 
 
 def key_of_base(version: Version, engine: Engine, *, confined: bool) -> str:
@@ -281,9 +290,13 @@ def key_of_base(version: Version, engine: Engine, *, confined: bool) -> str:
 
 
 def difference(without: dict[str, Any], over: dict[str, Any] | None) -> str | None:
-    """Where the state of an interpreter over a base differs from that of one without a base; None if it does not."""
+    """Compare the states before init of two processes: `without` a base, and `over`, of a copy of a base.
+
+    Returns:
+        What differs, as a sentence; None when the states are equal.
+    """
     if over is None:
-        return "the copy of its base did not report its state"
+        return "the copy of the version's base did not report its state"
     for what in sorted(without.keys() | over.keys()):
         expected, found = without.get(what), over.get(what)
         if expected == found:
@@ -292,8 +305,8 @@ def difference(without: dict[str, Any], over: dict[str, Any] | None) -> str | No
         if isinstance(expected, dict) and isinstance(found, dict):
             both = sorted(expected.keys() | found.keys())
             names = [name for name in both if expected.get(name) != found.get(name)]
-            if what == "variables":  # the names are hexadecimal, because names need not be text
+            if what == "variables":  # the states name variables in hexadecimal digits, because names need not be text
                 names = [bytes.fromhex(name).decode(errors="replace") for name in names]
             detail = f" ({', '.join(names[:3])})"
-        return f"over its base, the interpreter starts with other {what}{detail} than without it"
+        return f"a copy of the version's base differs in {what}{detail} from an interpreter started without the base"
     return None

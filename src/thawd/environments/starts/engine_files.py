@@ -1,6 +1,7 @@
 """The files of the native engine, and fingerprints of files.
 
-Fingerprints are parts of an image's key, so an image is not used again after one of those files has changed.
+An image's key contains the fingerprints of the engine's files and of the files that the function's variables name. If
+one of these files changes, the image is not used again.
 """
 
 from __future__ import annotations

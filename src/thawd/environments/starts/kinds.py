@@ -42,7 +42,7 @@ _THAW_S = 10.0
 _AFTER_HOOKS_S = 11.0
 # Exit status of thawd-thaw when the image cannot be thawed on this machine, or a library in it has changed.
 _CANNOT_THAW = 120
-# Its exit status when a stage of the thaw failed.
+# Exit status of thawd-thaw when a stage of the thaw failed.
 _STAGE_FAILED = 121
 # How long an interpreter may take to start if no function is loaded (to make a base or to compare with one).
 _RUNTIME_S = 10.0
@@ -195,7 +195,7 @@ class Starter:
     async def thaw(
         self, version: Version, thawable: Thawable, *, provisioned: bool = False, started_s: float
     ) -> Environment:
-        """Start an environment that is a copy of the frozen process.
+        """Start an environment that is a copy of the process in the image.
 
         Raises:
             InitError: an after-restore hook failed.
@@ -219,10 +219,10 @@ class Starter:
         return environment
 
     async def park(self, version: Version, thawable: Thawable) -> Environment:
-        """Start a spare: a copy of the frozen process that waits until `resume` makes it an environment.
+        """Start a spare: a copy of the process in the image that waits until `resume` makes it an environment.
 
         Raises:
-            SpareRefusedError: the function's process cannot wait, because threads of the function would run in it.
+            SpareRefusedError: the copy cannot wait, because threads of the function would run in it meanwhile.
             ThawFailedError: the copy did not start.
             OSError: the machine could not start a process.
         """
@@ -262,7 +262,7 @@ class Starter:
         return await self._init(spare, spare.child, started_s=started_s, deadline=_ReadyDeadline(spare))
 
     async def template(self, version: Version, *, to_freeze: bool = False) -> Template:
-        """Start a process that runs init and then forks environments. With `to_freeze` it is frozen before it forks.
+        """Start a process that runs init and then forks environments. With `to_freeze`, the caller freezes it first.
 
         Raises:
             InitError: init failed.
@@ -294,14 +294,14 @@ class Starter:
             OSError: the machine could not start a process.
         """
         start = self._launcher.begin(version, initialization=SNAP_START, is_template=True)
-        own: dict[str, str] = {"THAWD_ENVIRONMENT": start.identifier}
+        per_process: dict[str, str] = {"THAWD_ENVIRONMENT": start.identifier}
         if start.folder is not None:
-            own["TMPDIR"] = str(start.folder.path)
-        child = self._launcher.execute(version, mode, start, variables={**variables, **own})
+            per_process["TMPDIR"] = str(start.folder.path)
+        child = self._launcher.execute(version, mode, start, variables={**variables, **per_process})
         return await self._template_ready(version, start, child, limit_s=_RUNTIME_S)
 
     async def over_base(self, version: Version, base: Thawable) -> Template:
-        """Start a process that runs init and is to be frozen, as a copy of a base instead of as a new interpreter.
+        """Thaw a copy of a base and let it run the version's init. The caller then freezes this process.
 
         Raises:
             InitError: init failed.
@@ -344,9 +344,9 @@ class Starter:
             raise ThawFailedError(error.message, cannot=True) from error
 
     async def thaw_template(self, version: Version, thawable: Thawable, *, role: str = "template") -> Template:
-        """Start a copy of the frozen process, as a template: it forks environments.
+        """Start a copy of the process in the image, as a template: the copy forks environments.
 
-        With the role ``probe`` it only reports whether files that init read have changed since the freeze, and ends.
+        A copy with role ``probe`` only reports whether files that init read have changed since the freeze, and ends.
 
         Raises:
             ThawFailedError: the copy did not start.
@@ -386,7 +386,7 @@ class Starter:
             try:
                 await template.connect(self._services)
                 template.adopt(child)
-                # Memory is watched, not limited by a cgroup: forks would start in that cgroup and count there.
+                # Watch memory without a cgroup: forks would start in that cgroup, and their memory would count there.
                 await init_ends(
                     template.ready,
                     child=child,
@@ -432,7 +432,7 @@ class Starter:
             environment.suspender = self._suspender
         environment.mark_ready(init_ms=(time.monotonic() - started_s) * 1000)
         if environment.kind != StartKind.COLD:
-            # Only now, when it is ready: while the kernel moves a process to a cgroup, no process or thread can start.
+            # Only now that it is ready: a process cannot make threads while the kernel moves it to a cgroup (13 ms).
             self._limit(environment, child)
         return environment
 

@@ -42,9 +42,9 @@ _REAP_S = 5.0
 # several processes left is removed together, and if a request waits for another process, that process starts first.
 _TIDY_S = 0.05
 _LAST_SWEEP_S = 0.01
-# How long to wait until thawd-thaw reports that it has executed a program: milliseconds, unless a disk hangs.
+# How long to wait until thawd-thaw reports that it has executed a program. That takes milliseconds unless a disk hangs.
 _EXECUTION_S = 2.0
-# Source: Lambda quotas, "File descriptors".
+# Limit on the open files of a program. Source: Lambda quotas, "File descriptors".
 _OPEN_FILES = 1024
 
 
@@ -58,7 +58,7 @@ class Start:
         channels: the channels between the platform and the process.
         initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
         folder: its temporary folder; None if the function sets TMPDIR, or all processes share the machine's folder.
-        rights: options of thawd-thaw that drop capabilities of the process.
+        rights: options of thawd-thaw that say whether the process is an environment and which capabilities it drops.
     """
 
     identifier: str
@@ -70,7 +70,7 @@ class Start:
 
     @property
     def options(self) -> list[str]:
-        """Options of thawd-thaw, before the image or ``--run``; empty if the process needs neither mounts nor drops."""
+        """Options of thawd-thaw for rights and mounts. On its command line they stand before the image or ``--run``."""
         return [*self.rights, *([] if self.folder is None else self.folder.options)]
 
     @property
@@ -153,7 +153,7 @@ class Launcher:
         """
         identifier = os.urandom(16).hex()
         function = version.function
-        # Only in a log group that functions can share do the lines need the function's name.
+        # Lines need the function's name only in a log group that the function sets: other functions can share it.
         owner = "" if function.log_group is None else function.name
         stream = LogStream(self.log(function), version=version.number, identifier=identifier, owner=owner)
         start = Start(identifier, stream, Channels.open(), initialization)
@@ -201,14 +201,14 @@ class Launcher:
     def execute(
         self, version: Version, mode: str, start: Start, *, variables: Mapping[str, str] | None = None
     ) -> Child:
-        """Execute the runtime and follow the process. Abandons the start when it fails.
+        """Execute the runtime and follow the process. If that fails, abandon `start`.
 
         Args:
             version: the version that the process will run.
             mode: see `thawd.runtime.bootstrap`.
             start: what the new process gets.
-            variables: all environment variables of a process that runs no init; None: it runs the init of `version`,
-                with its variables.
+            variables: all environment variables of a process that runs no init. None: the process runs the init of
+                `version`, with the variables of `version` and `start`.
 
         Raises:
             OSError: the interpreter does not exist, or there is no memory or process left.
@@ -230,7 +230,7 @@ class Launcher:
             self.abandon(start)
             raise
         start.channels.close_process_ends()
-        # Watch it immediately, because a process that is not watched counts as a stray.
+        # Watch the process immediately: `sweep` kills processes that nobody watches, because they count as strays.
         return self.watch(pid, start.identifier)
 
     def execute_program(self, version: Version, start: Start, *, api: str) -> Child:
@@ -253,10 +253,10 @@ class Launcher:
         return self.watch(pid, start.identifier)
 
     def thaw(self, version: Version, command: list[str], start: Start) -> Child:
-        """Execute thawd-thaw and follow the process. Abandons the start when it fails.
+        """Execute thawd-thaw and follow the process. If that fails, abandon `start`.
 
-        Uses posix_spawn, because Popen takes a millisecond longer. What Popen would add is not needed: all our
-        descriptors are closed on exec, and the image contains its own working folder and signal handlers.
+        Uses posix_spawn, because Popen takes a millisecond longer. What Popen would add is not needed: all descriptors
+        of this process are closed on exec, and the image contains the copy's working folder and signal handlers.
 
         Args:
             version: the version in the image.
@@ -326,7 +326,10 @@ class Launcher:
             asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self._sweep_again)
 
     async def sweep_out(self) -> None:
-        """When the server stops: sweep until no stray is left. A stray's children are found only after it is dead."""
+        """When the server stops: sweep until no stray is left, at most `_LAST_SWEEPS` times.
+
+        One sweep is not enough, because a stray's children are found only after the stray is dead.
+        """
         self._tidy()
         for _ in range(_LAST_SWEEPS):
             spare = self._helpers > 0
@@ -347,9 +350,9 @@ def _remove_all(disks: Disks, identifiers: set[str]) -> None:
 def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: Path, lifeline: int, output: int) -> int:
     """Execute, in a new session, a program that was not written for thawd; returns its process id.
 
-    The kernel kills its process group when the platform's end of the pipe `lifeline` closes. The receiver of that
-    signal is a property of the open file, which the process inherits, so the platform sets it and the program need not
-    (`die_with_platform` in `thawd.runtime.process` has the sources).
+    The kernel kills the process group of the program when the platform's end of the pipe `lifeline` closes. Which group
+    gets the signal is a property of the open file, which the process inherits. So the platform can set it, and the
+    program need not (`die_with_platform` in `thawd.runtime.process` has the sources).
 
     Args:
         argv: program and arguments.
@@ -412,7 +415,7 @@ def _spawn(
 def _error_of(status_read: int) -> int:
     """The errno of thawd-thaw's attempt to execute its program; 0 when that worked or has not happened yet.
 
-    The pipe closes when thawd-thaw executes the program.
+    The pipe `status_read` closes without a message when thawd-thaw executes the program.
     """
     poll = select.poll()  # select(2) accepts only descriptors below 1,024
     poll.register(status_read, select.POLLIN)
@@ -423,11 +426,11 @@ def _error_of(status_read: int) -> int:
 
 
 def _file_actions(process_ends: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """The actions that give the process ends the numbers `frames.DESCRIPTORS`, and the log pipe the numbers 1 and 2."""
+    """The actions that give the first three descriptors the numbers `frames.DESCRIPTORS`, and the log pipe 1 and 2."""
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
     sources = list(process_ends)
     if set(process_ends) & {0, 1, 2, *frames.DESCRIPTORS}:
-        # Copy all to higher numbers first, because one could be overwritten before it is copied.
+        # Copy all to higher numbers first. Otherwise one could be overwritten before it is copied to its own number.
         above = max(*process_ends, *frames.DESCRIPTORS) + 1
         sources = [above + index for index in range(len(process_ends))]
         actions += [(os.POSIX_SPAWN_DUP2, fd, source) for fd, source in zip(process_ends, sources, strict=True)]

@@ -1,4 +1,4 @@
-"""What the environments of a version are started from (an image, a template or nothing), and why not faster.
+"""What a version's environments are started from (an image, a template or nothing), and why they start no faster.
 
 An environment is thawed from an image, forked from a template, or else started cold; the first is the fastest.
 """
@@ -16,7 +16,8 @@ from thawd.environments.version import Version
 from thawd.invocation import StartKind
 from thawd.telemetry.metrics import Fallback
 
-# After templates have died this often, each within a minute of its start, no template is started for a minute.
+# A template is short-lived if it must be replaced less than a minute after it was started. After this many short-lived
+# templates in a row, no template is started for a minute.
 _TEMPLATE_DEATHS = 3
 _TEMPLATE_CALM_S = 60.0
 
@@ -26,7 +27,7 @@ class Reason:
     """The reason why a faster kind of start is not possible.
 
     Attributes:
-        text: the reason for people to read, with what they can do.
+        text: the reason as text for people, with a remedy if there is one.
         kind: the counter for starts that are slower for this reason; None: they are not counted, because
             nothing has failed: the reason is the configuration, the machine, or what kind of function it is.
     """
@@ -41,7 +42,7 @@ class Obstacle:
 
     Attributes:
         start: ``thaw`` or ``fork``.
-        reason: the reason for people to read, with what they can do.
+        reason: the reason as text for people, with a remedy if there is one.
     """
 
     start: StartKind
@@ -70,15 +71,16 @@ class Origin:
         unforked: why no environment is forked; None while environments may be forked.
         frozen: the image that environments are thawed from; None while there is none.
         freezing: the task that finds or makes the image; None when none runs.
-        template: forks environments. If there is an image, this is a thawed copy of it, used for bursts.
+        template: forks environments; None when there is none. If there is an image, the template is a copy thawed from
+            it, and forks environments only while several of them start at the same time.
         starting: the task that starts the template; None when none runs.
-        spare_refused: why no spare of it is kept; None while that may be tried.
+        spare_refused: why the version can have no spare; None as long as it can.
         renewing: whether the image is being replaced, because it can no longer be thawed on this machine.
         renewals: how often the image was replaced.
         thawing: number of thaws in progress.
         environments: number of live environments.
         retired: whether the version is retired: new environments are then started cold.
-        superseded: whether it is retired because the version no longer exists, not because the server stops.
+        superseded: whether the version is retired because it no longer exists, not because the server stops.
         calm_until_s: no template is started before this time, ``time.monotonic()`` seconds.
         reported: the obstacles that were reported to the operator already, as texts; each is reported once.
     """
@@ -87,7 +89,7 @@ class Origin:
         self.version = version
         cold = None if version.function.snapshot else Reason("snapshot = false")
         if version.program is not None:
-            cold = Reason("it runs its own program over the Runtime API, and thawd can copy only its Python runtime")
+            cold = Reason("the function runs a program over the Runtime API; thawd copies only its own Python runtime")
         self.unfrozen: Reason | None = cold or unfrozen
         self.unforked: Reason | None = cold
         self.frozen: Frozen | None = None
@@ -149,7 +151,7 @@ class Origin:
             self.template.kill()
 
     def may_start_template(self) -> bool:
-        """Whether a template may be started. False for a while after templates have died too often."""
+        """Whether a template may be started now. If several have ended soon after their starts: not for a while."""
         now_s = time.monotonic()
         if self.template is not None:
             self._deaths = self._deaths + 1 if now_s - self._started_s < _TEMPLATE_CALM_S else 1
@@ -162,7 +164,7 @@ class Origin:
 
     @property
     def why(self) -> str | None:
-        """All obstacles in one text; only the reason if it is the same for all; None when there is no obstacle."""
+        """All obstacles in one text; None when there is none. If all have the same reason, the text is this reason."""
         obstacles = self.obstacles
         reasons = {obstacle.reason for obstacle in obstacles}
         if len(reasons) == 1:

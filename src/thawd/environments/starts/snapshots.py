@@ -57,8 +57,8 @@ class Frozen:
         init_ms: how long init took before the freeze, milliseconds.
         dropped: connections that are closed in each copy.
         failures: number of failed thaws since the last one that succeeded.
-        unchecked: whether nothing has checked yet that the files which init read are unchanged. `Snapshots.check` must
-            do so before the first thaw.
+        unchecked: True until `Snapshots.check` has found that the files which init read are unchanged. It must do so
+            before the first thaw.
     """
 
     thawable: Thawable
@@ -120,9 +120,9 @@ class Snapshots:
         self._launcher = launcher
 
     async def find(self, version: Version) -> Frozen | None:
-        """The stored image with the version's key. Starts no process, so the image is returned unchecked.
+        """The stored image with the version's key; None if there is none. Call `check` before the first thaw.
 
-        An image that an earlier release of thawd made has no record of what its process reported, and is checked here.
+        Only an image whose sidecar lacks what the frozen process reported is checked by this call, by a probe.
 
         Raises:
             OSError: the machine could not start a process.
@@ -197,7 +197,7 @@ class Snapshots:
                     return made
                 if made.template is not None:
                     made.template.kill()
-                refused = f"over its base it could not be frozen: {made.refused}"
+                refused = f"no image could be made over the version's base: {made.refused}"
         template = await self._starter.template(version, to_freeze=True)
         return await self._freeze_and_end(version, template, key=key, base_refused=refused)
 
@@ -214,7 +214,7 @@ class Snapshots:
             made = await self._freeze(version, template, key=key, about=about)
         except FreezeFailedError as error:
             made = FreezeResult(refused=str(error))
-        except ThawdError as error:  # from the store
+        except ThawdError as error:  # the store could not take the image
             made = FreezeResult(refused=error.message)
         except BaseException:
             template.kill()
@@ -249,7 +249,7 @@ class Snapshots:
             if disk is not None and not draft.disk.exists():
                 await asyncio.to_thread(self._disks.take, disk, draft.disk)
             origin = _origin(version, head, key=key, self_test_ms=self_test_ms, about=about)
-            # In a thread, because it takes as long as reading the whole image.
+            # In a thread, because `adopt` reads the whole image for its digest, which takes long.
             lease = await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))
         finally:
             await asyncio.to_thread(draft.discard)
@@ -286,9 +286,9 @@ class Snapshots:
     ) -> str | None:
         """Thaw the image once, send the copy the priming event, and compare its answer with the original's.
 
-        A different answer is a fault only if answers are otherwise always the same. To find out, the event is sent
-        once more to the original, whose answer may contain a time, and to a second copy, because an answer may contain
-        a process id.
+        A different answer is a fault only if answers are otherwise always the same. To find out, the event is sent to a
+        second copy, in case the copies' answers contain their process ids, and once more to the original, in case its
+        answers contain the time.
 
         Returns:
             The fault; None when there is none.
@@ -301,7 +301,7 @@ class Snapshots:
             second = await self._primed_copy(version, thawable)
         except ThawFailedError as error:
             return str(error)
-        if thawable.disk is not None:  # store the folder now, because the original may change it when it is asked again
+        if thawable.disk is not None:  # store the folder now, because the original can change it when it is asked again
             await asyncio.to_thread(self._disks.take, thawable.disk, draft.disk, keep=True)
         if second != first or await template.ask(limit_s=version.function.timeout_s) != answer:
             return None
@@ -338,7 +338,7 @@ class Snapshots:
         await asyncio.to_thread(frozen.lease.release)
 
     async def supersede(self, frozen: Frozen) -> None:
-        """Remove the image of a version that no longer exists, unless a version here or in another server uses it."""
+        """Remove the image of a version that no longer exists, unless a version of this or another server uses it."""
         await asyncio.to_thread(frozen.lease.release)
         with contextlib.suppress(ThawdError):
             await asyncio.to_thread(self._store.remove, frozen.lease.snapshot)
@@ -362,7 +362,8 @@ class Snapshots:
             try:
                 await asyncio.to_thread(self._store.remove, lease.snapshot)
             except ResourceConflictException:
-                # Another server uses the image, or a child of ours holds the lock until it executes its program.
+                # Another server uses the image, or a child of this process has inherited the lock, and holds it until
+                # it executes its program.
                 await asyncio.sleep(_REMOVE_PAUSE_S)
             except ThawdError:
                 return  # the image has been removed already
@@ -383,7 +384,7 @@ async def _prime(environment: Environment) -> bytes:
 
 
 def _unreadable(error: reader.ImageError, draft: Draft) -> str:
-    """The reason for having no image: the rule of the format that the image breaks."""
+    """The reason for refusing an image: the rule of the format that it breaks."""
     broken = str(error).removeprefix(f"{draft.image}: ")
     return f"its image breaks a rule of the format; this is a bug in thawd, please report it: {broken}"
 
@@ -417,13 +418,13 @@ def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float
 def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: bool = False) -> str:
     """The key of a version's image: a digest of what is known before init and decides what init does.
 
-    It contains the files that the function's own variables name. Other files that init reads are not in the key: the
-    process records them, and a probe checks them before the image is used again. Reads files and blocks.
+    The digest covers the files that the function's own variables name. It does not cover other files that init reads:
+    the process records them, and a probe checks them before the image is used again. Reads files and blocks.
 
     Args:
         version: the version.
         engine: the engine that freezes and thaws.
-        confined: whether each of its processes sees its own ``/tmp``.
+        confined: whether each process of the version sees its own ``/tmp``.
         bases: whether the image may refer to a base.
     """
     parts: dict[str, object] = {

@@ -27,13 +27,13 @@ from thawd.snapshot.store.images import SnapshotStore
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Fallback, Metrics
 
-# Attempts at a start when something else kills the process, for example the kernel because memory is short.
+# Attempts at a start if something other than thawd kills the process, for example the kernel because memory is short.
 _START_TRIES = 3
 # An image is discarded after this many failed thaws in a row.
 _THAW_FAILURES = 3
-# With at least this many simultaneous starts, environments are forked from one thawed copy, if a restore takes at least
-# this long. That is the case from about 2,000 mappings; with fewer, thawing each environment is faster
-# (docs/decisions/0007-bursts.md).
+# With at least `_BURST` simultaneous starts, environments are forked from one thawed copy, if a restore takes at least
+# `_SLOW_RESTORE_MS`. A restore takes that long if the image has about 2,000 mappings or more; with fewer, thawing each
+# environment is faster (docs/decisions/0007-bursts.md).
 _BURST = 3
 _SLOW_RESTORE_MS = 8.0
 # How often to replace an image that can no longer be thawed on this machine, before the version goes without an image.
@@ -88,7 +88,7 @@ class Spawner:
         key = (version.function.name, version.generation)
         if key in self._retired:
             retired = Origin(version)
-            retired.retire()  # its template and image no longer exist, so any further start is cold
+            retired.retire()  # the version's template and image are no longer used, so any further start is cold
             return retired
         if key not in self._origins:
             self._origins[key] = Origin(version, unfrozen=self._unfrozen)
@@ -146,7 +146,7 @@ class Spawner:
             self._in_background(release(frozen))
 
     async def park(self, version: Version) -> Environment | None:
-        """Start a spare of `version`; None if its environments are not thawed, or cannot wait without running it.
+        """Start a spare of `version`; None if the version cannot be thawed now or cannot have spares.
 
         Raises:
             OSError: the machine could not start a process.
@@ -170,8 +170,8 @@ class Spawner:
 
         Args:
             version: the version that it runs.
-            provisioned: whether it is kept, however long it is idle.
-            spare: a thawed process of the version that waits; it becomes the environment if it still lives. None: none.
+            provisioned: whether the environment is kept, however long it is idle.
+            spare: a spare of the version, which becomes the environment if its process still lives; None: no spare.
 
         Raises:
             InitError: the function's init or an after-restore hook failed.
@@ -181,7 +181,7 @@ class Spawner:
         started_s = time.monotonic()
         origin = self.origin(version)
         if self._is_crowded:
-            self._launcher.sweep()  # frees what processes that ended since the last attempt still occupy
+            self._launcher.sweep()  # frees the process ids of processes that have ended since the last attempt
         for left in reversed(range(_START_TRIES)):
             try:
                 environment = await self._resume(spare, started_s=started_s)
@@ -231,7 +231,7 @@ class Spawner:
         if not origin.renewing:
             await self._ensure_image(origin)
         obstacle = origin.unfrozen
-        # While an image is being replaced, the one that was found may not be checked yet.
+        # While an image is being replaced, `origin.frozen` can be an image that was found but is not checked yet.
         if origin.frozen is not None and not origin.frozen.unchecked:
             try:
                 return await self._thaw(origin, origin.frozen, provisioned=provisioned, started_s=started_s)
@@ -304,7 +304,7 @@ class Spawner:
         origin.frozen = None
         origin.renewals += 1
         if error.cannot and origin.renewals <= _RENEWALS:
-            # For example, a library was updated: a new image can be thawed again.
+            # For example, a library was updated: an image made with the new library can be thawed.
             origin.renewing = True
             self._in_background(self._renew(origin, frozen))
         else:
@@ -339,7 +339,7 @@ class Spawner:
         while origin.unfrozen is None and (origin.frozen is None or (checked and origin.frozen.unchecked)):
             if origin.freezing is None:
                 origin.freezing = asyncio.get_running_loop().create_task(self._find_or_make(origin))
-                # Nobody may await it.
+                # Retrieve the task's exception in any case: asyncio logs an exception that nobody retrieves.
                 origin.freezing.add_done_callback(lambda task: task.cancelled() or task.exception())
             task = origin.freezing
             try:
@@ -349,7 +349,7 @@ class Spawner:
                     origin.freezing = None
 
     async def _find_or_make(self, origin: Origin) -> None:
-        """Set the image in `origin`: one that was made earlier for an equal version, else a new one, else the refusal.
+        """Find the version's image in the store, else make one, and set in `origin` the image or why there is none.
 
         If `origin` has an image that is not checked yet, check it, and replace it if it must not be used.
 
@@ -394,7 +394,8 @@ class Spawner:
         """Check an image that was found when the version was published; discard it if it must not be used.
 
         Raises:
-            OSError: the machine could not start a process. `origin` then has no image, so the next start finds it.
+            OSError: the machine could not start a process. `origin` then has no image, so the next start looks for it
+                in the store again.
         """
         assert self._snapshots is not None
         try:
@@ -410,7 +411,7 @@ class Spawner:
             await self._snapshots.discard(frozen)
 
     async def _template(self, origin: Origin) -> Template | None:
-        """The version's template, which is started if necessary; None when the version is not forked.
+        """The version's template, which is started if necessary; None when the version cannot be forked now.
 
         Raises:
             InitError: init failed.
@@ -441,11 +442,14 @@ class Spawner:
             origin.unforked = Reason(why, Fallback.FORK_REFUSED)
             text = f"not forked: {why}; environments are started cold"
             unfrozen = "" if origin.unfrozen is None else f"not thawed: {origin.unfrozen.text}"
-            # Say also why it is not thawed, unless that was reported: 'not forked' alone would mislead.
+            # Also say why the version is not thawed, unless that was reported: 'not forked' alone explains only half.
             self._report_once(origin, text if not unfrozen or unfrozen in origin.reported else f"{unfrozen}; {text}")
 
     def _count_alive(self, origin: Origin, environment: Environment) -> None:
-        """Count the version's live environments, and end a thawed template with the last: a new one is made quickly."""
+        """Count the version's live environments. When the last one ends, end the version's thawed template, too.
+
+        Without environments, the template would only occupy memory, and a new one can be thawed quickly.
+        """
         assert environment.child is not None
         origin.environments += 1
 

@@ -30,15 +30,16 @@ from thawd.telemetry.logs.writer import LogStream
 from thawd.wire import frames
 
 _encode = msgspec.json.Encoder().encode
-# A fork takes about 90 ms for each GB of the template. After this time the template counts as hung.
+# A fork takes about 90 ms for each GB of the template's memory. If it takes longer than this, the template has hung.
 _FORK_S = 3.0
-# Source: Lambda developer guide, "SnapStart": init with its before-snapshot hooks gets the function's timeout or 130 s.
+# Before-snapshot hooks get the function's timeout, but at least this long. Source: Lambda developer guide, "SnapStart",
+# which gives this time to init and the hooks together.
 _HOOKS_S = 130.0
 # Enough to write the image of a large function to a slow disk.
 _FREEZE_S = 600.0
 # How long the process may take to continue after a freeze that was refused: enough to handle one frame.
 _GO_ON_S = 3.0
-# The priming event is sent this often before the freeze, and the answers are compared.
+# Before the freeze, the priming event is sent this many times, and the answers are compared.
 _PRIMINGS = 2
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -46,7 +47,7 @@ _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class FrozenHead(msgspec.Struct):
-    """The head of a FROZEN frame. It is checked, because user code can write to the descriptor.
+    """The head of a FROZEN frame. It is checked, because user code can write to the process's end of the channel.
 
     Attributes:
         refused: why there is no image, and what to do; None when there is an image.
@@ -97,7 +98,7 @@ class TemplateLostError(Exception):
 
 
 class Template:
-    """A version's template, or a process that is frozen first.
+    """A version's template, or a process that is to be frozen.
 
     Attributes:
         identifier: 32 hexadecimal digits, unique.
@@ -133,8 +134,8 @@ class Template:
         self._stage_ends_s = 0.0
         self._forks: dict[int, asyncio.Future[int]] = {}
         self._numbers = itertools.count(1)
-        # Passing descriptors needs sendmsg, which asyncio's transport does not offer. So this is a second descriptor of
-        # the same socket.
+        # Passing descriptors needs sendmsg, which asyncio's transport does not offer. So `_sender` is a second
+        # descriptor of the same socket.
         self._sender = socket.socket(fileno=os.dup(channels.control.fileno()))
         self._sender.setblocking(False)
         self._control = FrameProtocol(self._on_frame, self._on_control_lost)
@@ -372,7 +373,7 @@ class Template:
             self.ready.exception()
         if self._frozen is not None and not self._frozen.done():
             self._frozen.set_exception(FreezeFailedError(f"the process ended ({self._stage}): {describe_exit(status)}"))
-            self._frozen.exception()  # marks it as retrieved, because nobody may await it
+            self._frozen.exception()  # marks it as retrieved: asyncio logs an exception that nobody retrieves
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
         if self._gone_on is not None and not self._gone_on.done():

@@ -1,1 +1,1 @@
-"""Other AWS services on the same port: passes requests to moto, an emulator; events of its buckets invoke functions."""
+"""Other AWS services on thawd's port: passes requests to moto, an emulator; its buckets' events invoke functions."""

@@ -1,7 +1,7 @@
 """S3 event notifications of the AWS emulator's (moto's) buckets, set by PutBucketNotificationConfiguration.
 
-thawd stores the part of a configuration that names functions, in a file beside the emulator's own state, and invokes
-these functions. It passes the part that names queues and topics on to the emulator, which serves it.
+thawd stores each notification configuration in a file beside the emulator's own state, and invokes the functions that
+it names. thawd passes only the rest of the configuration, which names queues and topics, on to the emulator.
 
 Source: Amazon S3 API reference, "PutBucketNotificationConfiguration".
 """
@@ -47,7 +47,7 @@ class NotificationRule:
 
     Attributes:
         identifier: the configuration's id.
-        notification: which events invoke which function, by its ARN.
+        notification: which events invoke which function; the function is named by its ARN.
     """
 
     identifier: str
@@ -67,8 +67,8 @@ class EmulatedObjectEvent:
         name: event name, for example ``ObjectCreated:Put``.
         bucket: name of the bucket.
         key: the object's key.
-        size: bytes; None when the object was removed.
-        etag: MD5 in hexadecimal digits; None when the object was removed.
+        size: bytes; None when the object does not exist (any more).
+        etag: MD5 in hexadecimal digits; None when the object does not exist (any more).
         sequencer: grows with every event.
         request_id: request id of the invocation that the event causes.
         configuration_id: id of the notification configuration that matched.
@@ -100,7 +100,7 @@ class BucketNotifications:
         complain: reports a problem to the operator.
 
     Attributes:
-        head: returns size and ETag of the object at a path, or None. `AwsProxy` sets it.
+        head: returns size and ETag of the object at a path, or None if there is no object. `AwsProxy` sets this.
     """
 
     def __init__(self, *, accept: Accept, find: Find, encode: Encode, complain: Callable[[str], None]) -> None:
@@ -134,7 +134,7 @@ class BucketNotifications:
         """Write all configurations to the file; if that fails, they remain in effect until the server stops."""
         if self._file is None:
             return
-        async with self._writing:  # one write after the other: an older state must not replace a newer one
+        async with self._writing:  # one write at a time, so that an older state does not replace a newer one
             documents = {bucket: one.document.decode("latin-1") for bucket, one in self._by_bucket.items()}
             try:
                 await asyncio.to_thread(_replace, self._file, msgspec.json.encode(documents))
@@ -204,7 +204,7 @@ class BucketNotifications:
             await self._fire(rule, name, bucket, key, found)
 
     async def objects_deleted(self, scope: Scope, answer: bytes) -> None:
-        """Invoke the functions with notifications for the objects that a DeleteObjects answer lists as deleted."""
+        """Invoke the functions whose notifications match an object that a DeleteObjects answer lists as deleted."""
         bucket, _ = _place(scope)
         configuration = self._by_bucket.get(bucket)
         if configuration is None:

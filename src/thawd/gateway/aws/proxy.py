@@ -1,8 +1,8 @@
-"""Passes requests for AWS services other than Lambda and its logs on to moto, the AWS emulator: one port serves all.
+"""Passes requests for AWS services other than Lambda and CloudWatch Logs on to moto, the AWS emulator.
 
-The scope of a request's signature (date, region, service) names the service. S3 requests for thawd's own buckets are
-not passed on. Changes in the emulator's buckets invoke the functions that were configured through S3's notification
-API.
+Clients thus use one port for all services. A request's signature names the service that the request is for. S3 requests
+for thawd's own buckets are not passed on. Changes in the emulator's buckets invoke the functions that were configured
+through S3's notification API.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 # Services that thawd itself serves.
 _OWN = ("lambda", "logs")
-# Source: RFC 9110, 7.6.1: headers that belong to one connection.
+# Headers that belong to one connection and so are not passed on. Source: RFC 9110, 7.6.1.
 _OF_CONNECTION = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
 _ANSWER_S = 60.0
 _MOST_CODE_BYTES = 262_144_000
-# The Authorization header of thawd's own requests to the emulator, which reads the service from it (here s3) and does
-# not check the signature.
+# The Authorization header of thawd's own requests to the emulator. The emulator reads the service (s3) from the header
+# and does not check the signature.
 _UNSIGNED = b"AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 
 def service_of(scope: Scope) -> str | None:
-    """The service in the scope of the request's signature, for example ``dynamodb``; None for an unsigned one."""
+    """The service that the request's signature names, for example ``dynamodb``; None for an unsigned request."""
     authorization = (header(scope, b"authorization") or b"").decode("latin-1")
     service = claimed_service(authorization, scope["query_string"].decode("latin-1"))
     if service is None and b"AWSAccessKeyId=" in scope["query_string"] and b"Signature=" in scope["query_string"]:
-        return "s3"  # presigned URLs of signature version 2 are for S3 only
+        return "s3"  # only S3 accepts presigned URLs of signature version 2
     return service
 
 
@@ -54,7 +54,7 @@ class AwsProxy:
 
     Args:
         url: the emulator's URL.
-        owns: whether a path belongs to one of thawd's own buckets.
+        owns: returns whether a path belongs to one of thawd's own buckets.
         notifications: invokes functions when objects in the emulator's buckets change.
     """
 

@@ -1,7 +1,7 @@
 """Serves function URLs: HTTP addresses that each belong to one function, open to all or only to signed requests.
 
-Requests become events of payload format 2.0, as with routes; the module `event` implements the small differences. The
-URL's own settings, not `server.key`, decide who may call.
+Requests become events of payload format 2.0. The events differ a little from those of routes with the same format; the
+module `event` implements the differences. The URL's own settings, not `server.key`, decide who may call.
 
 Source: AWS Lambda developer guide, "Creating and managing Lambda function URLs", "Invoking Lambda function URLs",
 "Control access to Lambda function URLs".
@@ -55,9 +55,10 @@ class Access:
 
     Attributes:
         keys: secrets by access key id.
-        is_local: whether only this machine is meant to call; then pages of other origins are refused, unless the URL's
-            own CORS settings allow them.
-        key: the server's key. Function URLs do not require it, and it is removed from events; None: there is none.
+        is_local: whether only this machine is meant to call. If so, requests of web pages of other origins are refused,
+            unless the URL's own CORS settings allow these origins.
+        key: the server's key; None: there is none. Function URLs do not require the key. If a request contains it, it
+            is removed from the event.
     """
 
     keys: Mapping[str, str]
@@ -86,9 +87,9 @@ class FunctionUrlApi:
         self._budget = budget
 
     def addressed(self, scope: Scope) -> str | None:
-        """The identifier in the request's path ("" if it is malformed) or host; None: this is not for a function URL.
+        """The identifier in the request's path or host name, or "" if the one in the path is malformed.
 
-        A URL with this identifier need not exist.
+        Returns None if the request is not for a function URL. A URL with the returned identifier need not exist.
         """
         path: str = scope["path"]
         if path.startswith(PATH_PREFIX):
@@ -142,9 +143,9 @@ class FunctionUrlApi:
         return Caller(verify(_signed(scope, body), self._access.keys, now_s=time.time()))
 
     def _check_claim(self, scope: Scope, url: Url) -> None:
-        """Check, before the body is read, what does not depend on it: key id, date and signed headers of the signature.
+        """Check the parts of a signature that do not depend on the body: its key id, date and signed headers.
 
-        `_caller` verifies the signature itself once the body has been read.
+        This is called before the body is read. `_caller` verifies the signature itself once the body has been read.
 
         Raises:
             SignatureError: as `_caller` (403).
@@ -193,7 +194,7 @@ class FunctionUrlApi:
             if result.function_error is not None:
                 await _fail(send)
                 return
-            # The handler does not stream: as on Lambda, its answer is the body, unchanged.
+            # The handler does not stream. As on Lambda, its answer then becomes the body, unchanged.
             kind = JSON if result.content_type is None else (b"content-type", result.content_type.encode())
             await respond(send, 200, [kind], result.payload)
 
@@ -224,7 +225,10 @@ def _named(send: Send, request_id: str, trace_id: str) -> Send:
 
 
 async def _pass_on(send: Send, answer: Streamed) -> None:
-    """Send an answer as it arrives. If it breaks off, the last chunk is not sent, so the client notices the failure."""
+    """Send an answer as it arrives.
+
+    If the function fails meanwhile, the chunk that ends the answer is not sent, so the client notices the failure.
+    """
     stream = answer.stream
     prelude = Prelude()
     body: bytes | None = b""
@@ -247,7 +251,10 @@ async def _pass_on(send: Send, answer: Streamed) -> None:
 
 
 async def _read_prelude(prelude: Prelude, answer: Streamed) -> bytes | None:
-    """Read the prelude; returns the beginning of the body after it, or None if the prelude is missing or malformed."""
+    """Read the beginning of a streamed answer up to the end of its prelude (status and headers).
+
+    Returns the first bytes of the body, or None if the prelude is missing or malformed.
+    """
     try:
         while (data := await answer.stream.take()) is not None:
             if (body := prelude.feed(data)) is not None:

@@ -1,4 +1,6 @@
-"""Makes events from requests to function URLs, and responses from answers: payload format 2.0 with small changes.
+"""Makes events from requests to function URLs, and responses from handlers' answers.
+
+The form is API Gateway's payload format 2.0 with small changes.
 
 No side effects.
 
@@ -70,7 +72,9 @@ def event(
 
 
 def response(payload: bytes) -> Response:
-    """The HTTP response for a handler's answer: the one it describes if it has ``statusCode``, else a JSON body.
+    """The HTTP response for a handler's answer.
+
+    An answer with ``statusCode`` describes the response. Any other answer becomes the response's JSON body.
 
     Raises:
         MalformedResponseError: the answer has a ``statusCode`` but fields that Lambda does not accept.

@@ -1,8 +1,8 @@
 """Finds the function that a function URL belongs to. Deals only with host names and paths, not with HTTP requests.
 
-An address is the host ``ID.lambda-url.REGION.localhost`` or ``ID.lambda-url.REGION.on.aws``, or, for clients whose
-resolver does not know names under ``localhost``, the path ``/_urls/ID/...``. ``ID`` is computed from function and
-qualifier, so it does not change with a restart.
+The host name of a function URL is ``ID.lambda-url.REGION.localhost`` or ``ID.lambda-url.REGION.on.aws``. Clients whose
+resolver does not know names under ``localhost`` can use the path ``/_urls/ID/...`` of the server instead. ``ID`` is
+computed from function and qualifier, so it does not change with a restart.
 
 Source: AWS Lambda developer guide, "Creating and managing Lambda function URLs".
 """
@@ -58,7 +58,10 @@ def url_id(function: str, qualifier: str = LATEST) -> str:
 
 
 def id_in(address: str) -> str | None:
-    """The identifier in a host (perhaps with a port) or a path, or None; the URL need not exist."""
+    """The identifier of a function URL in a host (perhaps with a port) or a path; None if there is none.
+
+    A function URL with this identifier need not exist.
+    """
     match = _PATH.match(address) if address.startswith("/") else _HOST.fullmatch(address)
     return match[1].lower() if match is not None else None
 

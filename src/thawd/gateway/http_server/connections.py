@@ -1,14 +1,15 @@
 """One connection of the HTTP port: uvicorn's protocol, with limits that hold for clients without a key, too.
 
-A request's head is its request line and headers. uvicorn passes all received data to its HTTP parser. This protocol
-first cuts the data at the end of each head and body, and gives the parser one request at a time, so that
+A protocol, in asyncio, is the object that gets a connection's bytes. A request's head is its request line and headers.
+uvicorn's protocol passes all received data to its HTTP parser. This one first cuts the data at the end of each head and
+body, and gives the parser one request at a time, so that
 
 - no more than 64 KiB of a head are ever parsed or kept,
 - a pipelined request is kept as unparsed bytes until the request before it is answered,
-- the pieces of a chunked body are joined before uvicorn sees them,
+- the pieces of a chunked body that arrive together are joined before uvicorn processes them,
 - an answer that is sent before the whole body was read reaches the client, even while the client is still sending.
 
-Deadlines, and limits on what all connections hold together, are in `limits`.
+The values of the limits, and the limits on what all connections hold together, are in the module `limits`.
 
 Source: RFC 9112, "Message Parsing", "Chunked Transfer Coding", "Tear-down"; RFC 9110, 10.1.1, "Expect".
 """
@@ -43,15 +44,15 @@ _REASONS = {
 
 
 class _TooManyHeadersError(Exception):
-    """Raised in a method that the parser calls, and so ends parsing: the request has too many headers."""
+    """The request has too many headers. Raised in a method that the parser calls, which ends parsing."""
 
 
 class _NextRequestError(Exception):
-    """Raised in a method that the parser calls, and so ends parsing: the data contains another request, too."""
+    """The data contains a second request. Raised in a method that the parser calls, which ends parsing."""
 
 
 class _Outlet:
-    """The transport for writing an answer. Its `close` waits until even a client that is still sending can read it."""
+    """The transport for an answer. Its `close` waits until even a client that is still sending can have read it."""
 
     __slots__ = ("close", "is_closing", "write")
 
@@ -70,8 +71,8 @@ class Connection(HttpToolsProtocol):
     """
 
     def __init__(self, connections: Connections, **options: Any) -> None:
-        # The parser calls `on_body` for each piece of a body; one call of `data_received` may contain 100,000 pieces,
-        # which `_take_pieces` joins.
+        # The parser calls `on_body` for each piece of a body. The data of one `data_received` can contain 100,000
+        # pieces, so they are collected, and `_take_pieces` joins them.
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # type: ignore[method-assign, assignment]
         super().__init__(**options)
@@ -87,7 +88,7 @@ class Connection(HttpToolsProtocol):
         self._held_from = 0
         self._is_discarding = False
         self._discarded_bytes = 0
-        self._unsent_bytes = 0  # part of the answer that was unsent at the last check
+        self._unsent_bytes = 0  # bytes of the answer that were unsent at the last check
         self._read_at_s = 0.0
         # Per-request state
         self._is_in_head = True
@@ -95,7 +96,7 @@ class Connection(HttpToolsProtocol):
         self._end_of_piece = b""  # last three bytes of an incomplete head: its end may be split between two pieces
         self._left_bytes: int | None = 0  # bytes of the body still to come; None: the body is chunked
         self._is_past_parser = False  # whether the body bypasses the parser
-        self._framing_bytes = 0  # framing of a chunked body since the last byte of its content
+        self._framing_bytes = 0  # bytes of a chunked body's framing since the last byte of its content
 
     # Methods that asyncio calls.
 
@@ -116,12 +117,12 @@ class Connection(HttpToolsProtocol):
         self._outlet.close = self.transport.close  # breaks the reference cycle of connection and outlet
 
     def pause_writing(self) -> None:
-        """Called by asyncio: the client does not read, so the application has to wait."""
+        """Called by asyncio when much of an answer is unread: the application has to wait before it sends more."""
         super().pause_writing()
         self.server_connections.stall(self)
 
     def resume_writing(self) -> None:
-        """Called by asyncio: the client has read, so the application may go on."""
+        """Called by asyncio when the client has read: the application can send more."""
         super().resume_writing()
         self.server_connections.go_on(self)
 
@@ -140,7 +141,7 @@ class Connection(HttpToolsProtocol):
         """Called when the deadline has passed: extend it, end the connection, or answer 408."""
         if self._is_at_work() and self._is_in_head:
             self.deadline_s = math.inf  # the request is complete: the client waits for the application
-        elif self._is_read(now_s):
+        elif self._has_time_to_read(now_s):
             self.deadline_s = now_s + self.limits.stall_s
         elif not self._is_in_head and not self._has_answered() and self.flow.read_paused:
             self.deadline_s = now_s + self.limits.stall_s  # the server has paused reading; the client is not slow
@@ -151,10 +152,10 @@ class Connection(HttpToolsProtocol):
             self._refuse(408, f"The {what} of the request did not arrive in time")
             self._close_when_sent()
 
-    def _is_read(self, now_s: float) -> bool:
-        """Whether a part of an answer is unsent and the client still has time to read it.
+    def _has_time_to_read(self, now_s: float) -> bool:
+        """Whether a part of an answer is unsent, and the client's time to read it has not yet passed.
 
-        The client has `unread_s` from the moment it last read; once it has begun another request, only `stall_s`.
+        The client has `unread_s` seconds after it last read, or `stall_s` seconds once it has begun another request.
         """
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
         if before == 0 or self._unsent_bytes < before:
@@ -189,10 +190,10 @@ class Connection(HttpToolsProtocol):
                 return
 
     def _feed_head(self, data: bytes, at: int) -> int:
-        """Pass a head to the parser, up to its end; returns the position after the data that was passed."""
+        """Pass data to the parser up to the end of the head; returns the position after the data that was passed."""
         found = data.find(_END_OF_HEAD, at)
         if self.head_bytes and (begun := (self._end_of_piece + data[at : at + 3]).find(_END_OF_HEAD)) >= 0:
-            end = at + begun + len(_END_OF_HEAD) - len(self._end_of_piece)  # the head's end began in the previous data
+            end = at + begun + len(_END_OF_HEAD) - len(self._end_of_piece)  # `_END_OF_HEAD` began in the previous data
             is_whole = True
         else:
             end = len(data) if found < 0 else found + len(_END_OF_HEAD)
@@ -249,7 +250,7 @@ class Connection(HttpToolsProtocol):
 
     def _feed_chunks(self, data: bytes, at: int) -> int:
         if self._is_past_parser:
-            self._refuse_rest(400, "A request with Upgrade must not have a chunked body; leave one of them out")
+            self._refuse_rest(400, "A request with Upgrade must not have a chunked body; leave out one of the two")
             return len(data)
         end = min(len(data), at + _SLICE_BYTES)
         self._framing_bytes += end - at
@@ -286,10 +287,10 @@ class Connection(HttpToolsProtocol):
         return True
 
     def _drop_next(self) -> None:
-        """Close the connection after this request, because it is unknown where the next request begins.
+        """Close the connection after this request, because the parser does not tell where the next request begins.
 
-        This happens only after chunked bodies, since their length is not announced. A client that pipelined a request
-        after one has to send that request again, as after any closed connection. Source: RFC 9112, 9.3.2.
+        This happens only after a chunked body, since its length is not announced. A client that pipelined a request
+        after it has to send that request again, as after any closed connection. Source: RFC 9112, 9.3.2.
         """
         if self._pieces:
             self._take_pieces()
@@ -312,7 +313,7 @@ class Connection(HttpToolsProtocol):
         self.server_connections.hold(self, 0)
         if self.parser is None or self.transport.is_closing():
             return  # the connection was closed after this call was scheduled
-        self.flow.resume_reading()  # `_hold` has paused reading again if data arrived after the answer
+        self.flow.resume_reading()  # needed if data arrived after the answer: `_hold` has then paused reading again
         self._feed(data, at)
 
     def _discard(self, size: int) -> None:
@@ -342,15 +343,15 @@ class Connection(HttpToolsProtocol):
             # The parser would treat the body of such a request as data of the protocol that Upgrade names.
             self._left_bytes = self._announced_bytes()
             self._is_past_parser = self._left_bytes != 0
-        super().on_headers_complete()  # may refuse the URL
+        super().on_headers_complete()  # uvicorn's method raises an exception for a malformed URL
         self._is_in_head = False
         self.cycle.transport = self._outlet  # type: ignore[assignment]
 
     def _announced_bytes(self) -> int | None:
-        """The announced size of the body; None: it is chunked.
+        """The announced size of the body; None: the body is chunked.
 
-        The parser has refused a Content-Length that is not a number, and a request with both Content-Length and
-        Transfer-Encoding.
+        The parser has already refused a Content-Length that is not a number, and a request with both Content-Length
+        and Transfer-Encoding.
         """
         for name, value in self.headers:
             if name == b"content-length":
@@ -393,7 +394,7 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, partial(_expecting, cycle, app) if cycle.waiting_for_100_continue else app)
 
     def on_response_complete(self) -> None:
-        """Called when an answer has been sent."""
+        """Called by uvicorn when the application has sent a whole answer."""
         self.server_state.total_requests += 1
         if self.transport.is_closing() or self._is_discarding:
             return
@@ -415,8 +416,8 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.disconnected
 
     def close_after_answer(self) -> None:
-        """Close the connection once the client can have read the answer, which it may do only after it has sent all."""
-        self.cycle.disconnected = True  # nothing more is sent: the answer is complete or the application has failed
+        """Close the connection once the client can have read the answer: some clients first send the whole request."""
+        self.cycle.disconnected = True  # tells uvicorn to send nothing more: the answer has ended
         if self._is_in_head and not self._held:
             self._close_when_sent()
         else:
@@ -448,7 +449,7 @@ class Connection(HttpToolsProtocol):
         self._begin_discarding()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer in the application's place, unless it has begun to; it is told that the client has disconnected."""
+        """Tell the application that the client has disconnected; unless it has begun to answer, answer in its place."""
         cycle = self.cycle
         is_at_work = cycle is not None and not cycle.response_complete
         if self.transport.is_closing() or (not self._is_in_head and self._has_answered()):
@@ -463,7 +464,7 @@ class Connection(HttpToolsProtocol):
 async def _expecting(cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a request with ``Expect: 100-continue``; if it is answered before its body is read, close the connection.
 
-    After such an answer the client may send either the body or its next request, and the server cannot tell which.
+    After such an answer some clients send the body and others their next request, and the server cannot tell which.
     """
     keep_alive, cycle.keep_alive = cycle.keep_alive, False
 

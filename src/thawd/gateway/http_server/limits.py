@@ -1,7 +1,7 @@
 """Limits on one server's connections: how many may be open, how long they may take, how much memory they may use.
 
 This module keeps the list of open connections, closes those whose deadline has passed, and closes resting ones to make
-room for new ones. It does not deal with HTTP; the protocol is in `connections`.
+room for new ones. It does not deal with HTTP, which is the task of the module `connections`.
 
 A connection is in one of three states:
 
@@ -9,8 +9,8 @@ A connection is in one of three states:
   headers). It may be closed at any time to make room for another. Only connections in the half that has rested longest
   are closed: first the oldest whose client has read all answers, otherwise the oldest.
 - *at work*: a request is being served. It is never closed to make room; its only deadline is on the body's progress.
-- *stalled*: the client has left so much of the answer unread that the server writes no more. The connection stays open
-  while there is room; when few connections are resting, the one that has been stalled longest is closed.
+- *stalled*: the client has left so much of the answer unread that the server writes no more. When room is needed and
+  few connections are resting, the one that has been stalled longest is closed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from typing import Protocol
 from thawd.system.retry import SayOnce
 
 MOST_CONNECTIONS = 4096
-"""Upper limit, however many file descriptors are available: each connection needs about 10 KiB of memory."""
+"""The most connections, even if more file descriptors are available: each needs about 10 KiB of memory."""
 _FEWEST_CONNECTIONS = 16
 _UNLIMITED_DESCRIPTORS = 1 << 20
-# If at most one in this many connections is resting, a stalled one is closed instead of a resting one: clients that
-# have just connected are resting, too.
+# If at most one in this many connections is resting, a stalled one is closed instead of a resting one. Clients that
+# have just connected are resting, too, and would otherwise be disconnected before they can send a request.
 _RESTING_SHARE = 8
 
 
@@ -52,7 +52,7 @@ class ConnectionLimits:
         discard_s: longest pause between two bytes that are discarded after the answer was sent, seconds. Discarding is
             needed because a client that is still sending reads the answer only after it has sent everything, and
             closing the socket with unread data would reset the connection.
-        discard_bytes: most bytes that are discarded.
+        discard_bytes: most bytes that are discarded after the answer; the connection is closed when more arrive.
         unfinished_bytes: most bytes of unfinished heads, all connections together.
         held_bytes: most bytes of pipelined requests that wait for the one before them, all connections together.
     """
@@ -71,7 +71,10 @@ class ConnectionLimits:
 
 
 def most_connections() -> int:
-    """The most connections: a third of the file descriptors, as requests need others for files and environments."""
+    """The most connections: a third of the file descriptors that this process may open, within fixed bounds.
+
+    The other descriptors are for the files and environments that requests need.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = _UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     return max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, descriptors // 3))
@@ -151,7 +154,7 @@ class Connections:
             self._resting[connection] = None
 
     def stall(self, connection: Limited) -> None:
-        """Mark the connection as stalled: its client does not read, so no more is written."""
+        """Mark the connection as stalled: its client does not read, so the server writes no more."""
         if connection in self._open:
             self._stalled[connection] = None
 
@@ -202,7 +205,8 @@ class Connections:
     def _victim(self) -> Limited | None:
         if self._stalled and len(self._resting) <= self.limits.connections // _RESTING_SHARE:
             return next(iter(self._stalled))
-        # Only the older half: otherwise clients with unread answers would cause the newest connections to be closed.
+        # Only the older half of the resting connections is considered. Otherwise, if the older ones have unread
+        # answers, the newest connections would be closed before their clients can send a request.
         older = islice(self._resting, (len(self._resting) + 1) // 2)
         return next((each for each in older if not each.has_unread()), next(iter(self._resting), None))
 

@@ -28,24 +28,24 @@ from thawd.gateway.lambda_api import shapes
 from thawd.gateway.lambda_api.operations import ControlPlane
 from thawd.invocation import new_request_id
 
-# Source: the limit that AWS Lambda's error for a CreateFunction that is too large names. It leaves room for a zip file
-# of 50 MB in Base64 and the rest of the request.
+# Source: the limit in AWS Lambda's error for a CreateFunction request that is too large. A zip file of 50 MB in Base64
+# and the other fields of the request fit.
 MAX_BODY_BYTES = 70_167_211
 CODE_PREFIX = "/_thawd/code/"
 CODE_VALID_S = 600
-# The dates that begin the paths of the Lambda API, by which its control plane is recognised.
+# Each path of the Lambda API begins with a date. These are the dates of the control plane's paths.
 _DATES = "2015-03-31 2016-08-19 2017-03-31 2017-10-31 2018-10-31 2019-09-25 2019-09-30 2021-07-20 2021-10-31 2024-08-31"
 _PREFIXES = tuple(f"/{date}/" for date in _DATES.split())
-# Operations whose requests may contain a zip file. All others may have `_SMALL_BYTES` at most.
+# Operations whose requests can contain a zip file. The request of any other operation has at most `_SMALL_BYTES`.
 _LARGE = ("CreateFunction", "UpdateFunctionCode", "PublishLayerVersion")
 _SMALL_BYTES = 1 << 20
 
 
 class CodeLinks:
-    """Links to uploaded code that work without a key for ten minutes, as AWS's links do.
+    """Links to uploaded code. As on AWS, anyone who has a link can use it for ten minutes, without a key.
 
     Args:
-        zip_path: returns the path of a package's zip file.
+        zip_path: returns the path of the zip file of a package (the code of a function or layer).
         url: returns the server's URL.
     """
 
@@ -118,8 +118,8 @@ class ControlApi:
             await respond_error(send, error, request_id=request_id)
         except ClientGoneError:
             return
-        except Exception as error:  # a bug in thawd is answered as AWS answers its own failures
-            # The error's text is omitted, since it may contain values from the request.
+        except Exception as error:  # a bug in thawd: answered with ServiceException, AWS's error for its own failures
+            # The error's text is omitted, since it can contain secrets from the request.
             failure = f"failed inside thawd: {type(error).__name__}"
             self._complain(f"thawd: {scope['method']} {scope['path']} {failure}")
             await respond_error(send, ServiceException(f"The request {failure}"), request_id=request_id)
@@ -142,7 +142,7 @@ class ControlApi:
             await respond_json(send, operation.status, document)
 
     async def code(self, scope: Scope, send: Send) -> None:
-        """Answer a request for a link to uploaded code."""
+        """Answer a request to a link that `CodeLinks` made: send the zip file."""
         try:
             content = self._links.open(scope)
         except ThawdError as error:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 
 CONTENT_TYPE = b"application/vnd.amazon.eventstream"
 _TEXT = 7
-# Clients refuse messages of more than 16 MiB; smaller messages reach them sooner.
+# Clients refuse messages of more than 16 MiB. This size is smaller, so that clients get the first data sooner.
 _CHUNK_BYTES = 1 << 20
 
 
@@ -41,5 +41,5 @@ def payload_chunks(data: bytes) -> Iterator[bytes]:
 
 
 def invoke_complete(details: bytes) -> bytes:
-    """Encode the last event. `details` is a JSON object; it may have ErrorCode and ErrorDetails, and LogResult."""
+    """Encode the last event. `details` is a JSON object, perhaps with ErrorCode and ErrorDetails, or LogResult."""
     return event("InvokeComplete", details, content_type="application/json")

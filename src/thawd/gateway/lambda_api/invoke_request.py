@@ -40,12 +40,12 @@ class InvokeOperation(abc.ABC):
     """An operation of the API that invokes a function; the class attributes describe the operation.
 
     Args:
-        dispatcher: looks functions up and runs them.
+        dispatcher: finds functions by name and runs invocations.
         queue_timeout_s: how long an invocation may wait for an environment, seconds.
         budget: limits the memory for request bodies.
 
     Attributes:
-        title: name of the operation, for its errors.
+        title: name of the operation, for error messages.
         prefix: the path before the function's name.
         suffix: the path after the function's name.
         kinds: the invocation types that the operation accepts, the default first.
@@ -105,7 +105,7 @@ class InvokeOperation(abc.ABC):
 
 
 def one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> str:
-    """The value of a header that must be one of `allowed`; the first of them when the header is missing.
+    """The value of the header `name`, which must be one of `allowed`; the first of these when the header is missing.
 
     Raises:
         InvalidParameterValueException: the header has another value (400).

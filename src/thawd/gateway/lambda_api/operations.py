@@ -35,10 +35,12 @@ class ControlParts:
         code: uploaded code.
         deployments: publishes versions and retires them.
         read_object: reads the contents of an object, by bucket and key.
-        serve_url: starts or stops serving a function URL; see `Urls`.
-        declared_url: the URL that thawd.toml declares for a function; see `Urls`.
+        serve_url: starts serving a function URL, or stops if the configuration is None. Its arguments are the function,
+            the qualifier or None, and the configuration; it returns the URL.
+        declared_url: returns the configuration of the URL that thawd.toml declares for a function; None: it declares
+            none.
         in_background: runs a coroutine as a background task.
-        locate: makes a link to the zip file of a package.
+        locate: makes a link to the zip file of a function's or layer's code.
     """
 
     registry: Registry
@@ -79,7 +81,11 @@ def assemble(parts: ControlParts) -> ControlPlane:
 
 
 def _changed(parameters: Mapping[str, Any]) -> str | None:
-    """The key of the function or layer that an operation with this input changes; None when it changes neither."""
+    """The name by which `Registry.changing` locks the function or layer that an operation changes; None: there is none.
+
+    Args:
+        parameters: the operation's input.
+    """
     if "LayerName" in parameters:
         return f"layer:{parse_layer(parameters['LayerName'])[0]}"
     named = parameters.get("FunctionName") or parameters.get("Resource")
@@ -110,8 +116,8 @@ class ControlPlane:
             name: name of the operation.
             parameters: its checked input.
             changes: whether the operation changes something. Such an operation holds the lock of its function or
-                layer, so that no other operation changes this function or layer meanwhile. If the operation fails, the
-                function or layer is unchanged.
+                layer, so that no other operation changes this function or layer meanwhile. If an operation on a
+                function fails, the function's record is restored, except for its list of versions.
 
         Raises:
             KeyError: there is no such operation.

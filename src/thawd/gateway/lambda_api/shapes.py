@@ -1,7 +1,8 @@
 """The Lambda API's operations and their inputs: finds the operation of a request, checks and converts its input.
 
-The operations and their shapes are described in ``lambda_operations.json``, which ``tools/lambda_operations.py`` makes
-from the service model that AWS publishes. Error texts have AWS's wording. No side effects.
+The operations and the shapes (types) of their inputs are described in ``lambda_operations.json``, which
+``tools/lambda_operations.py`` makes from the service model that AWS publishes. Error texts have AWS's wording. No side
+effects.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from thawd.errors import (
 )
 
 Shape = Mapping[str, Any]
-# Most constraints that one error lists.
+# One error names at most this many constraints that the input does not meet.
 _MOST_SHOWN = 10
 # Most levels of nesting in an input.
 _DEEPEST = 32
-# Longest text that is matched against a pattern whose shape has no maximum length; such shapes are all names and ARNs.
+# Longest text that is matched against a shape's pattern if the shape has no maximum length. Only the names of
+# environment variables have such a shape.
 _LONGEST_MATCHED = 4096
 
 
@@ -42,7 +44,7 @@ class ApiOperation:
     Attributes:
         name: for example ``CreateFunction``.
         method: HTTP method.
-        path: pattern of the path; its groups are the input's members that are part of the path.
+        path: pattern of the path; each group is a member of the input whose value is part of the path.
         fixed: query parameters that distinguish the operation from another one with the same path.
         status: HTTP status of its answer.
         members: the members of its input, by name.
@@ -58,7 +60,10 @@ class ApiOperation:
 
 @functools.cache
 def operations() -> tuple[ApiOperation, ...]:
-    """All operations, those with fixed query parameters first. The file is read at the first call."""
+    """All operations; the first call reads them from the file.
+
+    Operations with fixed query parameters come first, so that they are found before others with the same path.
+    """
     text = resources.files("thawd.gateway.lambda_api").joinpath("lambda_operations.json").read_text(encoding="utf-8")
     found = []
     for name, facts in json.loads(text)["operations"].items():
@@ -158,7 +163,7 @@ def _from_text(shape: Shape, text: str) -> Any:
 
 
 def _convert(shape: Shape, value: Any, depth: int) -> Any:
-    """Convert `value` to the type of its shape; nulls in structures and maps are dropped.
+    """Convert `value` to the type of its shape; nulls in structures, lists and maps are dropped.
 
     Raises:
         SerializationException: `value` has another type (400).
@@ -270,7 +275,7 @@ def _problems_of_members(members: Mapping[str, Shape], values: Mapping[str, Any]
 def _problems(shape: Shape, value: Any, path: str) -> Iterator[str]:
     """The constraints that a converted value does not meet, in AWS's wording."""
     for constraint in _broken(shape, value):
-        # The values of environment variables may be secrets.
+        # The values of environment variables can be secrets, so the error does not show them.
         is_secret = path.startswith("environment") and not path.endswith(".key")
         shown = "***" if is_secret else _shown(value)
         yield f"Value {shown} at '{path}' failed to satisfy constraint: {constraint}"
@@ -292,7 +297,7 @@ def _shown(value: Any) -> str:
 
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of AWS's model. It is written for Java; character classes such as ``\\p{L}`` are translated."""
+    """Compile a pattern of AWS's model. It is written for Java; classes that Python lacks (``\\p{L}``) are replaced."""
     for java, python in ((r"\p{L}", r"\w"), (r"\p{N}", r"\w"), (r"\p{Z}", r"\s")):
         pattern = pattern.replace(java, python)
     return re.compile(pattern, re.DOTALL if pattern == ".*" else 0)
@@ -313,7 +318,8 @@ def _broken(shape: Shape, value: Any) -> Iterator[str]:
             yield f"Member must have length less than or equal to {most}"
     if kind == "string":
         pattern, enum = shape.get("pattern"), shape.get("enum")
-        # A text that is too long anyway is not matched: some of AWS's patterns take far more than linear time.
+        # A text that is too long in any case is not matched, since matching some of AWS's patterns takes far more than
+        # linear time.
         is_bounded = len(value) <= (_LONGEST_MATCHED if most is None else most)
         if pattern is not None and not (is_bounded and _compiled(pattern).fullmatch(value)):
             yield f"Member must satisfy regular expression pattern: {pattern}"

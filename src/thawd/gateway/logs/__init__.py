@@ -1,1 +1,1 @@
-"""CloudWatch Logs' read operations over functions' logs."""
+"""The operations of the CloudWatch Logs API that read functions' logs."""

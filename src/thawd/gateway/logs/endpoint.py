@@ -43,11 +43,12 @@ from thawd.telemetry.logs.streams import StreamSummary, streams_by_name, streams
 
 TARGET_PREFIX = b"Logs_20140328."
 _MAX_BODY_BYTES = 1 << 20
-# Source: GetLogEvents and FilterLogEvents: at most 1 MB per answer; each event counts 26 bytes more than its message.
+# Source: GetLogEvents and FilterLogEvents: an answer has at most 1 MB, where each event counts as its message and 26
+# bytes.
 _MAX_ANSWER_BYTES = 1 << 20
 _EVENT_OVERHEAD_BYTES = 26
-# One FilterLogEvents request reads at most this much of the log, and its token continues from there. As on AWS, a page
-# may be empty.
+# A FilterLogEvents request stops after reading this much of the log. Its answer has a token with which the next request
+# continues from there. So a page can be empty although more events follow, as on AWS.
 _SCAN_BYTES = 8 << 20
 _JSON_1_1 = (b"content-type", b"application/x-amz-json-1.1")
 
@@ -58,7 +59,7 @@ def is_logs_request(scope: Scope) -> bool:
 
 
 class LogsNotFoundException(ThawdError):
-    """The log group or log stream does not exist; AWS answers 400 here where the Lambda API answers 404."""
+    """The log group or log stream does not exist (HTTP 400; the Lambda API answers 404 for a missing resource)."""
 
     type = "ResourceNotFoundException"
     status = 400
@@ -204,7 +205,7 @@ class LogsApi:
             )
             page = _Page(limit)
             for event in source:
-                # As on AWS, the end time is exclusive here and inclusive in FilterLogEvents.
+                # As on AWS, the end time is exclusive in GetLogEvents, but inclusive in FilterLogEvents.
                 if event.stream == stream and start_ms <= event.time_ms and (end_ms is None or event.time_ms < end_ms):
                     if page.is_full(event):
                         break
@@ -220,7 +221,8 @@ class LogsApi:
             first = last = LogPosition(0, 0) if begin is None else begin[1]
         return {
             "events": [_event(event) for event in found],
-            # Each token continues from here in its direction; a page without new events returns the same token.
+            # The forward token continues after the last event of this page, the backward token before the first. If the
+            # page is empty, both continue where this request began.
             "nextForwardToken": position_token("f", last),
             "nextBackwardToken": position_token("b", first),
         }

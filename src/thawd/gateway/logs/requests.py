@@ -1,4 +1,4 @@
-"""Requests of the Logs API: their fields, the checks that need no log, and the tokens that identify the next page.
+"""Requests of the Logs API: their fields, the checks that need no log, and the tokens for the next page.
 
 Source: CloudWatch Logs API reference.
 """
@@ -111,7 +111,7 @@ class FilterLogEvents(_InGroup, rename="camel"):
 
 
 def check_period(start_ms: int | None, end_ms: int | None) -> tuple[int, int | None]:
-    """Start and end of the period, in milliseconds since the epoch; an end of None means no end.
+    """Start and end of the requested period, in milliseconds since the epoch; an end of None means no end.
 
     Raises:
         InvalidParameterException: a time is negative, or the end is before the start (400).
@@ -166,7 +166,7 @@ def whole_of(text: str) -> int:
 
 
 def position_token(direction: str, place: LogPosition) -> str:
-    """A token that continues at `place` in `direction`: ``f`` forward, ``b`` backward."""
+    """A token for the page that begins at `place` and goes in `direction`: ``f`` forward, ``b`` backward."""
     return f"{direction}/{place.file:020d}{place.offset:020d}"
 
 

@@ -1,8 +1,14 @@
-"""Removes a request's credentials from its event, since events reach handlers, logs, traces and destinations.
+"""Removes credentials from the headers and the query string of a request, before an event is made from them.
 
-Headers, cookies and query parameters whose value is the server's key are removed. The same header with another value
-is meant for the function, so it is kept. A signature is removed if thawd has checked it; an ``Authorization`` header
-that thawd has not checked is meant for the function and kept, too. No side effects.
+Events reach handlers, logs, traces and destinations. Whoever reads them there must not learn how to call thawd. Removed
+are:
+
+- each header, cookie and query parameter whose value is the key that thawd requires from clients (``server.key``). A
+  header with another value is meant for the function, so it is kept.
+- the request's signature and session token, if thawd has checked the signature. If thawd has not checked it, the
+  ``Authorization`` header is meant for the function, so it is kept.
+
+No side effects.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ _SIGNATURE_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token")
 def without_credentials(
     headers: Headers, query: str, *, key: str | None, was_signed: bool = False
 ) -> tuple[Headers, str]:
-    """Headers and query string of a request without its credentials.
+    """Return the headers and the query string of a request without the credentials in them.
 
     Args:
         headers: names in lower case.
@@ -39,7 +45,10 @@ def without_credentials(
 
 
 def _without_key(name: bytes, value: bytes, key: bytes) -> bytes | None:
-    """The value of a header without the key; None when it holds only the key, perhaps after a scheme (``Bearer``)."""
+    """The value of a header without the key; None to remove the header.
+
+    A header is removed if its value is the key, perhaps after a scheme such as ``Bearer``, or if no cookie is left.
+    """
     if key not in value:
         return value
     if name == b"cookie":

@@ -33,7 +33,7 @@ from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocat
 from thawd.resources import HttpApi, Route
 from thawd.scheduling.dispatcher import Dispatcher
 
-# A body of this size still fits the payload limit when it is Base64 inside the event; 21 KiB are for the other fields.
+# As Base64 in an event, a body of this size leaves 21 KiB of the limit on payloads for the other fields of the event.
 MAX_BODY_BYTES = MAX_PAYLOAD_BYTES * 3 // 4 - 16_384
 _DEFAULT = "$default"
 _PLAIN = HttpApi()
@@ -44,8 +44,8 @@ _FORMATS = {"1.0": rest_api, "2.0": http_api}
 class RouteTable:
     """Finds the route for a request. Among the routes that match, the most specific one is chosen.
 
-    Literal segments take precedence over parameters, parameters over ``{rest+}``, and a method over ANY;
-    ``$default`` matches all other requests.
+    In a path, literal segments take precedence over parameters (``{id}``), and parameters over ``{rest+}``. A method
+    takes precedence over ANY. ``$default`` matches all other requests.
 
     Source: API Gateway developer guide, "Routing API requests".
     """
@@ -261,12 +261,12 @@ def request_of(  # noqa: PLR0913 - an event is made from all of these
         scope: the request's ASGI scope.
         body: the request's body.
         route_key: the route that matched.
-        trace_id: trace header of the invocation. As on AWS, if the request has no trace header, the event gets one with
-            the root id of this header.
+        trace_id: value of the invocation's trace header. If the request has no trace header, the event gets one with
+            the root id in this value, as on AWS.
         path_parameters: values of the route's parameters, decoded.
         stage_variables: variables of the API's stage.
-        key: the server's key; it is removed from the event.
-        was_signed: whether thawd has checked the request's signature; if so, it is removed from the event.
+        key: the server's key, which is removed from the event; None: there is none.
+        was_signed: whether thawd has checked the request's signature; if so, the signature is not in the event.
     """
     query = scope["query_string"].decode("latin-1")
     headers, query = without_credentials(scope["headers"], query, key=key, was_signed=was_signed)

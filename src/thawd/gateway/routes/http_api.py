@@ -34,7 +34,7 @@ __all__ = ["IntegrationRequest", "MalformedResponseError", "Response", "event", 
 
 
 def event(request: IntegrationRequest, *, now_s: float, request_id: str | None = None) -> dict[str, Any]:
-    """The event for `request`; `now_s` in seconds since the epoch."""
+    """The event for `request`; `now_s` is the time in seconds since the epoch."""
     values = header_values(request)
     lines = values.pop("cookie", [])
     cookies = [cookie.strip() for line in lines for cookie in line.split(";") if cookie.strip()]
@@ -88,7 +88,9 @@ def _query_parameters(query: str) -> dict[str, str]:
 
 
 def response(payload: bytes) -> Response:
-    """The HTTP response for a handler's answer: the one it describes if it has ``statusCode``, else a JSON body.
+    """The HTTP response for a handler's answer.
+
+    An answer with ``statusCode`` describes the response. Any other answer becomes the response's JSON body.
 
     Raises:
         MalformedResponseError: the answer has a ``statusCode`` but fields that API Gateway does not accept.
@@ -117,7 +119,7 @@ def head_of(answer: Mapping[str, Any]) -> tuple[int, Headers]:
     """Status and headers, cookies included, of an answer that has a ``statusCode``.
 
     Raises:
-        MalformedResponseError: API Gateway does not accept them.
+        MalformedResponseError: API Gateway does not accept the status, a header or the cookies.
     """
     status = status_of(answer["statusCode"])
     headers = [wire_header(name, value) for name, value in single_headers(answer.get("headers") or {})]

@@ -1,4 +1,4 @@
-"""Types and checks that both payload formats share: requests, responses, and the checks of handlers' answers.
+"""What API Gateway's payload formats 1.0 and 2.0 share: types for requests and responses, checks of handlers' answers.
 
 No side effects.
 
@@ -23,7 +23,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 # Source: RFC 9110, 6.4.1 Content Semantics: answers with these statuses have no body.
 WITHOUT_BODY = (204, 205, 304)
 _TEXT_TYPES = ("application/json", "application/javascript", "application/xml")
-# Headers that the HTTP server itself sets: the body's length, and the headers about the connection.
+# Headers of a handler's answer that are ignored, because the HTTP server itself sets them.
 _CONNECTIONS_OWN = ("content-length", "transfer-encoding", "connection")
 Headers = list[tuple[bytes, bytes]]
 
@@ -127,7 +127,7 @@ def status_of(value: Any) -> int:
     """The status in ``statusCode``, which may be a number or text.
 
     Raises:
-        MalformedResponseError: `value` is not a final HTTP status.
+        MalformedResponseError: `value` is not an HTTP status from 200 to 599.
     """
     try:
         status = int(value)
@@ -139,7 +139,7 @@ def status_of(value: Any) -> int:
 
 
 def single_headers(values: Any) -> list[tuple[str, str]]:
-    """The ``headers`` of an answer, names in lower case, without nulls and without headers that the server sets.
+    """The ``headers`` of an answer, names in lower case. Left out are null values and headers that the server sets.
 
     Raises:
         MalformedResponseError: the headers cannot be sent.

@@ -27,7 +27,10 @@ class Prelude:
         self._read = bytearray()
 
     def feed(self, data: bytes) -> bytes | None:
-        """The beginning of the body, perhaps empty; None while the prelude is not complete.
+        """Read the next part of the answer.
+
+        Returns:
+            None while the prelude is incomplete; then the bytes of the body that followed the prelude, perhaps none.
 
         Raises:
             MalformedResponseError: the answer does not begin with a valid prelude.
@@ -49,7 +52,7 @@ class Prelude:
 
 
 def whole(content_type: str, payload: bytes) -> Response:
-    """The response for a streaming handler's answer that was collected rather than streamed.
+    """The response for the answer of a streaming handler if the whole answer was collected before it is sent.
 
     Raises:
         MalformedResponseError: the content type announces a prelude, and the answer has none.

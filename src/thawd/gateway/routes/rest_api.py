@@ -1,8 +1,14 @@
 """Payload format 1.0, the REST API's: makes proxy events from requests, and responses from handlers' answers.
 
-It differs from format 2.0 in four points. Several values of one name stay separate in ``multiValueHeaders`` and
-``multiValueQueryStringParameters``; ``headers`` and ``queryStringParameters`` have only the last. Parts that a request
-does not have are null. Cookies are headers. An answer must be an object with a ``statusCode``. No side effects.
+It differs from format 2.0 in four points:
+
+- Several values of one header or query parameter stay separate in ``multiValueHeaders`` and
+  ``multiValueQueryStringParameters``; ``headers`` and ``queryStringParameters`` contain only the last value.
+- Fields of the event for which the request has no value are null.
+- Cookies are in the header ``cookie``, not in a field of their own.
+- An answer must be an object with a ``statusCode``.
+
+No side effects.
 
 Source: API Gateway developer guide, "Lambda proxy integrations in API Gateway" (input and output format), and "Create
 AWS Lambda proxy integrations for HTTP APIs in API Gateway" (payload format version 1.0).
@@ -32,7 +38,7 @@ from thawd.gateway.routes.integration import (
 from thawd.invocation import new_request_id
 from thawd.resources import ACCOUNT_ID
 
-# Fields of ``requestContext.identity`` that are always null here.
+# Fields of ``requestContext.identity`` that are always null in thawd's events.
 _IDENTITY = (
     "accessKey",
     "accountId",
@@ -51,7 +57,7 @@ _IDENTITY = (
 
 
 def event(request: IntegrationRequest, *, now_s: float, request_id: str | None = None) -> dict[str, Any]:
-    """The event for `request`; `now_s` in seconds since the epoch."""
+    """The event for `request`; `now_s` is the time in seconds since the epoch."""
     headers = header_values(request)
     last = {name: values[-1] for name, values in headers.items()}
     query: dict[str, list[str]] = {}

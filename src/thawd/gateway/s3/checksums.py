@@ -1,4 +1,5 @@
-"""Checks an uploaded object against the checksums that its request announces. No I/O.
+"""Checks the body of an S3 request against the checksums in its headers and trailers. No I/O.
+
 Source: Amazon S3 API reference, "Checking object integrity".
 """
 
@@ -39,7 +40,7 @@ class Integrity:
     """Checks a body against the checksums and the length in its headers and trailers.
 
     CRC32, SHA-1 and SHA-256 checksums, Content-MD5, the declared length and the SHA-256 of a signed request are
-    checked. CRC32C, CRC64NVME and other checksums are not, since the standard library cannot compute them.
+    checked. CRC32C, CRC64NVME and other checksums are ignored, since Python's standard library cannot compute them.
 
     Args:
         headers: the request's headers, names in lower case.
@@ -60,7 +61,7 @@ class Integrity:
         self._sha256 = hashlib.sha256() if _HEX_DIGEST.fullmatch(self._signed) else None
 
     def update(self, data: bytes) -> None:
-        """Add the next bytes of the object."""
+        """Add the next bytes of the body."""
         self._size += len(data)
         self._md5.update(data)
         if self._sha256 is not None:
@@ -69,7 +70,7 @@ class Integrity:
             each.update(data)
 
     def verify(self, trailers: Mapping[str, str]) -> str:
-        """Check the whole object; returns its MD5 in hexadecimal digits.
+        """Check the whole body; returns its MD5 in hexadecimal digits.
 
         Raises:
             S3Error: a checksum is malformed, or a checksum or the length does not match (400).

@@ -1,6 +1,7 @@
 """Decodes ``aws-chunked``, the framing in which S3 clients send the body of an upload.
 
-The signatures of chunks are not checked, and neither are those of S3 requests. No I/O.
+The signatures of chunks are not checked: thawd does not verify the signatures of S3 requests at all. No I/O.
+
 Source: Amazon S3 API reference, "Signature calculations … chunked upload".
 """
 
@@ -53,7 +54,7 @@ class AwsChunked:
         return b"".join(out)
 
     def end(self) -> None:
-        """Check that the body is complete; called when no more data will come.
+        """Check that the body is complete. Call this when all data has been passed to `feed`.
 
         Raises:
             S3Error: the last chunk is missing (400).

@@ -1,10 +1,10 @@
 """Serves the configured buckets to S3 clients: objects, multipart uploads and listings, at ``/{bucket}/{key}``.
 
-When a PUT is answered with 200, the object is on the disk under its name. Immediately after it is written, it is
-recorded and its events are queued; if the state file cannot be written then, this happens as soon as it can.
-Operations that thawd does not support (versions, copies, ACLs, metadata) are refused with NotImplemented, never
-ignored. Signatures of requests are not verified. This module does not watch buckets: it notifies an `ObjectSink` of
-each change.
+When a PUT is answered with 200, the object is on the disk under its name. Before the answer, the object is recorded in
+the state file and its events are queued. If the state file cannot be written at that time, the PUT still succeeds, and
+both happen as soon as the state file can be written. Operations that thawd does not support (versions, copies, ACLs,
+metadata) are refused with NotImplemented, never ignored. Signatures of requests are not verified. This module does not
+watch buckets: it notifies an `ObjectSink` of each change.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ class ObjectSink(Protocol):
     async def ingest(self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None) -> None:
         """Record that the object under `key` was just written or removed; returns once the change is recorded.
 
+        If the state file cannot be written, this returns without an error, and the change is recorded later.
+
         Args:
             key: the object's key.
             stat: result of `os.fstat` for the written file, from before the file was renamed to its key.
-            etag: MD5 of its content in hexadecimal digits.
+            etag: MD5 of the file's content in hexadecimal digits.
         """
 
     async def lookup(self, key: bytes) -> ObjectRecord | None:
@@ -190,7 +192,8 @@ class ObjectApi:
     async def _publish(self, request: S3Request, bucket: Bucket, upload: Upload, *, etag: str) -> None:
         """Rename an upload to its key and record the object."""
         exclusive = "if-none-match" in request.headers
-        # One lock covers both steps, so that a second PUT of the same key causes a separate event.
+        # One lock covers the rename and the record. Otherwise, a second PUT of the same key could replace the file
+        # before the first object is recorded, and both together would cause only one event.
         async with self._lock(bucket.name, request.key):
             found = await asyncio.to_thread(upload.publish, request.key, exclusive=exclusive)
             await self._sinks[bucket.name].ingest(request.key, stat=found, etag=etag)
@@ -207,7 +210,10 @@ class ObjectApi:
             raise explained(error, bucket) from error
 
     async def _tidy(self, bucket: Bucket) -> None:
-        """Remove what abandoned uploads left: before the first write to a bucket all, later only multipart uploads."""
+        """Remove what abandoned uploads left behind, at most once an hour for each bucket.
+
+        Before the server's first write to a bucket, this includes single files, later only multipart uploads.
+        """
         now = time.monotonic()
         last = self._cleared.get(bucket.name)
         if last is None or now - last > _TIDY_S:

@@ -1,8 +1,8 @@
 """Objects as files: writes that become visible in one step, reads of a single version, removal. All functions block.
 
 The object of a PUT is written to a file in a hidden folder of the same file system, synced to the disk, and renamed.
-Files that a crash leaves in that folder are removed before the next server first writes to the bucket. The folder also
-contains the parts of multipart uploads; see `parts`.
+If the server crashes, files remain in that folder; the next server removes them before its first write to the bucket.
+The folder also contains the parts of multipart uploads; see the module `parts`.
 """
 # Keys and paths are bytes here, which pathlib does not accept.
 # ruff: noqa: PTH102, PTH104, PTH108, PTH118, PTH120
@@ -27,7 +27,7 @@ from thawd.system import folders
 PARTS_OF = b"upload-"
 """Prefix of the names of the folders that contain the parts of multipart uploads."""
 ABANDONED_S = 24 * 3600.0
-"""An unfinished multipart upload may be removed this many seconds after its last part arrived."""
+"""After this many seconds without a new part, an unfinished multipart upload counts as abandoned and is removed."""
 # Prefix of the names of folders that are being removed.
 _REMOVED = b"gone-"
 
@@ -92,7 +92,7 @@ class Upload:
 
         Args:
             key: the object's key, already checked.
-            exclusive: fail when an object with this key exists.
+            exclusive: whether to fail when an object with this key exists.
 
         Returns:
             The file's stat result from before the rename.
@@ -106,7 +106,7 @@ class Upload:
             target = _path(self.root, key)
             os.fsync(self._fd)
             found = os.fstat(self._fd)
-            # Close the file before the rename: a bucket's watcher treats a file open for writing as incomplete.
+            # Close the file before the rename, because a bucket's watcher treats a file open for writing as incomplete.
             self._close()
             _make_folders(self.root, key)
             if exclusive:
@@ -179,7 +179,7 @@ def clear_staging(root: bytes, *, files: bool) -> None:
     Args:
         root: the bucket's folder.
         files: whether to remove single files, too. A running process protects its files by a lock, except for the
-            moment between closing a file and renaming it, so this is set only before a server's first upload.
+            moment between closing a file and renaming it. So a server sets this only before its first upload.
     """
     with contextlib.suppress(OSError), os.scandir(os.path.join(root, STAGING)) as entries:
         for entry in entries:
@@ -193,7 +193,7 @@ def clear_staging(root: bytes, *, files: bool) -> None:
 
 
 def remove_parts(folder: bytes) -> None:
-    """Remove the folder of a multipart upload; it is renamed first, so that no part can be added. Never raises."""
+    """Remove the folder of a multipart upload. It is first renamed, so that no part can be added. Never raises."""
     removed = os.path.join(os.path.dirname(folder), _REMOVED + secrets.token_hex(16).encode())
     with contextlib.suppress(OSError):
         os.rename(folder, removed)

@@ -19,11 +19,11 @@ MAX_OBJECT_BYTES = 5 * 1024**3
 # Largest XML document: enough for CompleteMultipartUpload with 10,000 parts and their checksums, and for DeleteObjects
 # with 1,000 keys of 1,024 bytes, every byte escaped.
 _MAX_DOCUMENT_BYTES = 8 * 1024**2
-# Limits the size of the documents of all requests together; a parsed document needs about ten times as much memory.
+# Limits the total size of the documents that are being received or parsed. Parsing one needs about ten times its size.
 _DOCUMENTS = Budget(16 * 1024**2)
 _DOCUMENT_S = 60.0
 _PIECE_BYTES = 256 * 1024
-# Headers for properties of an object that S3 would keep, and the properties' names in errors: thawd refuses them.
+# Headers for properties of an object that S3 stores and thawd does not, with the properties' names for the error.
 # Source: Amazon S3 API reference, "PutObject" and "CreateMultipartUpload".
 _NOT_KEPT = {
     "x-amz-meta-": "Metadata",
@@ -39,12 +39,12 @@ _NOT_KEPT = {
     "content-disposition": "A content disposition",
     "content-language": "A content language",
 }
-# Values that mean the same as leaving the header out.
+# Header values that mean the same as no header, so they are not refused.
 _DEFAULTS = {"x-amz-acl": "private", "x-amz-storage-class": "STANDARD"}
 
 
 def check_properties(request: S3Request) -> None:
-    """Refuse to store an object with properties that would be lost.
+    """Refuse to store an object with properties that thawd does not store.
 
     Raises:
         S3Error: NotImplemented (501).
@@ -77,9 +77,9 @@ class UploadBudget:
 
     Args:
         most: most uploads at a time; each holds an open file and unwritten data.
-        memory_bytes: most unwritten data; beyond it each upload writes data as soon as it arrives.
+        memory_bytes: most unwritten data of all uploads; beyond it, each upload writes data as soon as it arrives.
         disk_share: share of a file system that uploads leave free, from 0 to 1.
-        disk_bytes: upper limit of the bytes that uploads leave free.
+        disk_bytes: most bytes that uploads leave free, if that is less than this share.
 
     Attributes:
         most, memory_bytes, disk_share, disk_bytes: the arguments.
@@ -122,10 +122,10 @@ class UploadBudget:
         return self.held_bytes <= self.memory_bytes
 
     def check_disk(self, folder: bytes) -> None:
-        """Check that the disk has more free space than the reserve, which accepted requests may still need. Blocks.
+        """Check that the disk has at least the reserve free, which uploads leave to other writes. Blocks.
 
         Raises:
-            S3Error: only the reserve is left on the disk (503).
+            S3Error: less than the reserve is free (503).
             OSError: the folder no longer exists.
         """
         found = os.statvfs(folder)
@@ -165,7 +165,7 @@ class Intake:
         self._budget.end()
 
     async def receive(self) -> None:
-        """Receive the body; pieces are written as they arrive, the last one is kept for `finish`.
+        """Receive the body. Its pieces are written while it arrives; the last piece is kept for `finish`.
 
         Raises:
             ClientGoneError: the client closed the connection or stopped sending.
@@ -220,7 +220,8 @@ async def read_document(request: S3Request, *, root: str, own_checksums: bool = 
     Args:
         request: the request.
         root: name of the document's root.
-        own_checksums: whether ``x-amz-checksum-`` headers are checksums of the document rather than of an object.
+        own_checksums: whether the request's ``x-amz-checksum-`` headers are checksums of the document. False: they are
+            checksums of an object, and not checked.
 
     Raises:
         ClientGoneError: the client closed the connection.

@@ -1,7 +1,8 @@
 """ListObjectsV2 and ListObjects (pages of a bucket's recorded objects, by prefix and delimiter), and ListBuckets.
 
-The cost of a page grows with the number of its entries, not with the size of the bucket: the catalog is read from
-where the page begins, and keys under a common prefix are skipped in one step.
+The time for a page depends on the number of its entries, not on the size of the bucket. The catalog is read from where
+the page begins, about 1,000 records at a time. If these records end within a common prefix, the other keys with this
+prefix are skipped.
 """
 
 from __future__ import annotations
@@ -89,7 +90,10 @@ async def send_buckets(request: S3Request, buckets: Sequence[Bucket]) -> None:
 
 
 def _changed_s(bucket: Bucket) -> float:
-    """When the folder was last changed, seconds since the epoch; stat does not report when it was created."""
+    """The date for CreationDate, seconds since the epoch; 0 if the folder does not exist.
+
+    This is the time of the folder's last change, because stat does not report when a folder was created.
+    """
     try:
         return bucket.path.stat().st_mtime
     except OSError:
@@ -99,7 +103,7 @@ def _changed_s(bucket: Bucket) -> float:
 async def _page(
     read: Lister, prefix: bytes, delimiter: bytes, start: bytes, max_keys: int
 ) -> tuple[list[ObjectRecord], list[bytes], bytes | None]:
-    """Objects, common prefixes, and where the next page begins (None: this is the last)."""
+    """The objects and the common prefixes of a page, and where the next page begins (None: this is the last page)."""
     objects: list[ObjectRecord] = []
     prefixes: list[bytes] = []
     if max_keys == 0:

@@ -1,8 +1,8 @@
 """The operations on multipart uploads: begin one, upload a part, list the parts, complete or abort the upload.
 
-A part may be as large as the object of a PUT. As with a PUT, the completed object appears in one step and causes one
-event. Its record has the MD5 of the whole content as ETag, like the records of all objects; the answer that completes
-the upload has the ETag that S3 gives objects made of parts.
+A part has at most 5 GiB, like the object of a PUT. As with a PUT, the completed object appears in one step and causes
+one event. The ETag in the object's record is the MD5 of the whole content, as for all objects. Only the answer that
+completes the upload contains the ETag that S3 gives objects made of parts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from thawd.resources import Bucket
 MAX_JOINED_BYTES = 5 * 1024**4
 _PAGE_PARTS = 1000
 _MD5 = re.compile(r"[0-9a-f]{32}")
-# Joining the parts takes some seconds per GB. If it takes longer than this, thawd sends blanks at this interval, as S3
-# does, so that the client does not time out.
+# Joining the parts takes some seconds per GB. If it takes longer than this, thawd begins the answer, and sends a blank
+# at this interval, as S3 does, so that the client does not time out.
 PATIENCE_S = 10.0
 
 Wanted = list[tuple[int, str]]
@@ -44,7 +44,7 @@ class MultipartApi:
 
     Args:
         publish: renames an upload to its key and records the object.
-        lock: returns the lock of a name within a bucket.
+        lock: returns the lock of a key in a bucket.
         uploads: limits of all uploads together.
     """
 
@@ -151,7 +151,7 @@ class MultipartApi:
                 blank = b" "
                 if not begun:
                     begun = True
-                    # The XML declaration must come first; blanks may follow it.
+                    # In XML, blanks are allowed after the XML declaration, but not before it.
                     blank = XML_HEAD.encode()
                     headers = [*request.common_headers(), XML]
                     await request.send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -168,7 +168,7 @@ class MultipartApi:
     async def _outcome(self, request: S3Request, bucket: Bucket, wanted: Wanted) -> bytes | S3Error:
         """Join the parts and publish the object; returns the document of the answer, or the error to send."""
         try:
-            # Of two requests that complete the same upload, the second finds that the upload no longer exists.
+            # Two requests that complete the same upload run one after the other: the second one finds no upload.
             async with self._lock(bucket.name, b"\0" + request.query["uploadId"].encode()):
                 parts = await self._folder(request, bucket)
                 await asyncio.to_thread(_check_size, parts, wanted, request.asked.get("x-amz-mp-object-size"))

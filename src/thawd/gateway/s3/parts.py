@@ -1,7 +1,8 @@
 """Multipart uploads on the disk: each upload has a hidden folder with a file for each part. All functions block.
 
-All state is in these files, so an upload survives a restart and a reload. The name of a part's file consists of the
-part's number and its MD5. A file gets this name only after all its data has been synced to the disk.
+All state is in these files, so a multipart upload survives a restart of the server. The name of a part's file consists
+of the part's number and the MD5 of its content. A file gets this name only after all its data has been synced to the
+disk.
 """
 # Paths are bytes here, which pathlib does not accept.
 # ruff: noqa: PTH102, PTH118
@@ -89,7 +90,7 @@ class PartFolder:
             raise _no_such_upload()
 
     def keep(self, upload: Upload, *, number: int, etag: str) -> None:
-        """Store the uploaded data as the part `number`; the part is on the disk when this returns.
+        """Store the uploaded data as the part `number`; the part is durable when this returns.
 
         Raises:
             S3Error: the multipart upload ended meanwhile (404).
@@ -101,7 +102,7 @@ class PartFolder:
             raise _no_such_upload() from None
 
     def parts(self) -> list[Part]:
-        """The parts in the order of their numbers; of several with the same number, only the one that arrived last.
+        """The parts in the order of their numbers; of several parts with one number, only the one that arrived last.
 
         Raises:
             S3Error: the upload ended meanwhile (404).
@@ -122,11 +123,11 @@ class PartFolder:
         return [found[number] for number in sorted(found)]
 
     def join(self, wanted: Sequence[tuple[int, str]], upload: Upload) -> str:
-        """Copy the parts into one upload.
+        """Copy the parts, one after the other, into the file of an upload.
 
         Args:
             wanted: number and ETag of each part, in ascending order.
-            upload: where the bytes are written.
+            upload: gets the bytes.
 
         Returns:
             MD5 of the joined object in hexadecimal digits.
@@ -151,7 +152,7 @@ class PartFolder:
         return digest.hexdigest()
 
     def remove(self) -> None:
-        """End the upload; parts that are still being received are refused from now on. Never raises."""
+        """End the multipart upload; a part that is still being received is then refused. Never raises."""
         remove_parts(self._folder)
 
     def _path(self, number: int, etag: str) -> bytes:
@@ -159,7 +160,7 @@ class PartFolder:
 
 
 def joined_etag(etags: Sequence[str]) -> str:
-    """The ETag that S3 gives an object made of parts: MD5 of the parts' MD5s, and their number."""
+    """The ETag that S3 gives an object made of parts: the MD5 of the parts' MD5s, a hyphen, and the number of parts."""
     return f"{hashlib.md5(bytes.fromhex(''.join(etags)), usedforsecurity=False).hexdigest()}-{len(etags)}"
 
 

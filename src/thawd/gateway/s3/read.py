@@ -1,4 +1,4 @@
-"""GET and HEAD of an object or of one range of it. All bytes of an answer come from one version of the object."""
+"""Answers GET and HEAD of an object or of a range of it. All bytes of an answer come from one version of the object."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from thawd.gateway.s3.xml import S3Error
 from thawd.stores.objects.catalog import ObjectRecord
 
 _PIECE_BYTES = 256 * 1024
-# Headers of every object's answer. They keep an HTML page in a bucket from running scripts in a browser as a page of
-# thawd's origin: such a page might call every API.
+# Headers of each answer with an object. A browser would treat an HTML page in a bucket as a page of thawd's origin, so
+# scripts in it could call every API of the server. These headers prevent scripts in the page from running.
 INERT: Headers = [
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),
@@ -65,7 +65,8 @@ async def _send_body(request: S3Request, fd: int, start: int, end: int) -> None:
     """Send the bytes from `start` to `end`; stop if the client disconnects."""
     async with asyncio.TaskGroup() as group:
         gone = group.create_task(_until_gone(request))
-        # A read error comes too late for an error answer. The body is cut off, and the client notices from its length.
+        # At a read error, it is too late for an error answer. The body is cut off, which the client notices because
+        # the body is shorter than announced.
         with contextlib.suppress(OSError):
             while start < end and not gone.done():
                 piece = await asyncio.to_thread(os.pread, fd, min(_PIECE_BYTES, end - start), start)

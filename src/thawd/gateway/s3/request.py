@@ -10,7 +10,8 @@ from thawd.gateway.sigv4 import claimed_service
 from thawd.invocation import new_request_id
 
 XML = (b"content-type", b"application/xml")
-# Parameters of a presigned URL that do not belong to the operation: signatures of both versions, and signed headers.
+# Parameters of a presigned URL that do not belong to the operation: those of signatures of version 4 and version 2, and
+# headers that were signed.
 _OF_HEADERS = "x-amz-"
 _OF_SIGNATURES = {"awsaccesskeyid", "signature", "expires", "content-type", "content-md5"}
 # A parameter that some SDKs add for the server's logs.
@@ -18,7 +19,7 @@ _HINT = "x-id"
 
 
 class S3Request:
-    """One request, path style.
+    """One request in S3's path style, in which the URL's path is ``/{bucket}/{key}``.
 
     Attributes:
         method: in upper case.
@@ -86,8 +87,8 @@ def speaks_s3(scope: Scope) -> bool:
     """Whether a request is recognisably meant for S3, whatever its path.
 
     Such a request is signed for the service ``s3`` (version 4), or has a version 2 signature, which only S3 accepts.
-    The signature is in a header or in the URL. Or the request is unsigned and has the digest of its body in the header
-    that S3 clients send.
+    The signature is in a header or in the URL. An unsigned request is meant for S3 if it has the header
+    ``x-amz-content-sha256``, in which S3 clients send the digest of the body.
     """
     headers = {name: value for name, value in scope["headers"] if name in (b"authorization", b"x-amz-content-sha256")}
     signature: str = headers.get(b"authorization", b"").decode("latin-1").strip()

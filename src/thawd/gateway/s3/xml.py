@@ -48,7 +48,7 @@ class Listing(msgspec.Struct, kw_only=True):
         prefixes: the common prefixes of this page.
         echoed: parameters of the request that the answer repeats; a value of type bytes is a key.
         following: the element that says where the next page begins; empty when this is the last page.
-        counted: whether the document contains the number of entries, as that of ListObjectsV2 does.
+        counted: whether the document contains the number of entries, as in an answer to ListObjectsV2.
     """
 
     bucket: str
@@ -94,7 +94,7 @@ class Listing(msgspec.Struct, kw_only=True):
         }
 
     def _text(self, value: str | bytes) -> str:
-        """`value` as text; bytes are a key or a part of one, encoded as the client asked for."""
+        """`value` as text. Bytes are a key or a part of one; they are URL-encoded if the client asked for that."""
         if isinstance(value, bytes) and self.url_encoded:
             return quote(value, safe="/")
         return _text(value)
@@ -117,8 +117,9 @@ def parse(body: bytes) -> ElementTree.Element:
         S3Error: the document is not XML in UTF-8, or has parts that can declare entities (400).
     """
     try:
-        # expat ignores the declared encoding of a str. But it takes a str that begins with "<\0" or "\0<" for UTF-16,
-        # and the search below would not find "<\0!". XML 1.0 allows no NUL. Source: expat, xmltok_ns.c, initScan.
+        # The document is searched for "<!" below. expat, the parser, ignores the declared encoding of a str, but takes
+        # a str that begins with "<\0" or "\0<" for UTF-16, so it would parse "<\0!", which the search does not find.
+        # XML 1.0 allows no NUL, so a document with one is refused. Source: expat, xmltok_ns.c, initScan.
         text = body.decode("utf-8")
         if "\0" in text:
             raise S3Error(400, "MalformedXML", "The XML document contains a NUL; send XML in UTF-8")

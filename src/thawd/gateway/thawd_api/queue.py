@@ -28,7 +28,13 @@ class QueueOperations(Protocol):
         """The state of the queue, per function."""
 
     async def page(self, function: str | None, *, after: int, limit: int) -> dict[str, Any]:
-        """At most `limit` dead letters with ids larger than `after`, without payloads."""
+        """At most `limit` dead letters with ids larger than `after`, without their payloads.
+
+        Args:
+            function: only the dead letters of this function; None: of all functions.
+            after: id of the last dead letter of the previous page; 0 for the first page.
+            limit: most dead letters of the page.
+        """
 
     async def show(self, number: int) -> dict[str, Any]:
         """One dead letter, with its payload."""

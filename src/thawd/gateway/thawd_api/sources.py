@@ -12,7 +12,7 @@ PREFIX = "/_thawd/sources"
 
 
 class Sources(Protocol):
-    """The event sources of a server; see `thawd.server.assembly.sources.SourceSubsystem`."""
+    """The operations on a server's event sources; each returns the document of its answer."""
 
     async def document(self) -> dict[str, Any]:
         """Describe all sources."""

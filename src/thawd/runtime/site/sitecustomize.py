@@ -1,6 +1,8 @@
 """Loaded through ``PYTHONPATH`` by every Python that a function starts under ``thawd up --aws``; see `aws_guard`.
 
-Python imports only one module of this name, so this one loads the one that Python would otherwise have found.
+Python imports only the first module with the name ``sitecustomize``. This module therefore also loads the one that
+Python would have found without it.
+
 Source: Python's documentation of the module `site`.
 """
 

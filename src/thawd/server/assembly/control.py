@@ -42,9 +42,9 @@ class ControlSubsystem:
         settings: returns the current configuration.
         url: returns the URL of the server.
         urls: function URLs.
-        budget: memory for request bodies.
-        elsewhere: reads an object with a function's code from a bucket of the emulator of ``--aws``; None: there is no
-            emulator.
+        budget: limits the memory that request bodies take.
+        elsewhere: reads a function's code from an object in a bucket of the emulator that ``--aws`` starts; None: there
+            is no emulator.
 
     Attributes:
         api: the Lambda API over HTTP; `open` sets it and the other attributes, except `registry`.
@@ -59,7 +59,7 @@ class ControlSubsystem:
     deployments: Deployments
     mappings: Mappings
 
-    def __init__(  # noqa: PLR0913 - the composition root passes all of these
+    def __init__(  # noqa: PLR0913 - the parts that this one connects
         self,
         state: Database,
         execution: ExecutionSubsystem,
@@ -82,7 +82,7 @@ class ControlSubsystem:
             execution.builder, execution.dispatcher, self._code, context=self._build_context, say=say
         )
         self._cleaning = asyncio.Lock()
-        self._is_clean = False  # since the last removal of files, no publication has begun
+        self._is_clean = False  # True: files were removed by `_clean`, and no publication has begun since then
 
     async def open(self) -> None:
         """Restore the resources that were created through the API. Make all functions known to the dispatcher.
@@ -124,7 +124,7 @@ class ControlSubsystem:
         plane.urls.restore()
 
     def may_loop(self, name: str) -> bool:
-        """Whether events that the function `name` caused may invoke it again, by its setting ``RecursiveLoop``."""
+        """Whether events that the function `name` caused may invoke it; its setting ``RecursiveLoop`` says so."""
         family = self.registry.families.get(name)
         return family is not None and family.recursion == "Allow"
 
@@ -140,7 +140,7 @@ class ControlSubsystem:
         await self.configured.published()
         async with self._cleaning:
             if self._is_clean or self.configured.is_publishing:
-                return  # another call has removed the files, or will
+                return  # another call of this method has removed the files, or will remove them
             self._is_clean = True
             await self._clean()
 
@@ -154,12 +154,12 @@ class ControlSubsystem:
             await self._publisher.clean(keep=self._packages)
             await self._code.remove_except(self._packages)
             await self._execution.spawner.evict()
-        except Exception as error:  # files that are left over only use disk space
+        except Exception as error:  # the server goes on: files that are not removed only use disk space
             reason = error.message if isinstance(error, StoreError) else unexpected(error)
             complain(f"thawd: old packages and snapshots could not be removed: {reason}")
 
     def _packages(self) -> set[str]:
-        """Names of the packages that versions use or that were uploaded recently."""
+        """Names of the deployment packages that versions use or that were uploaded recently."""
         return self.registry.packages() | self._code.recent()
 
     def _serve_url(self, name: str, qualifier: str | None, config: Mapping[str, Any] | None) -> str:
@@ -167,11 +167,12 @@ class ControlSubsystem:
         if config is None:
             self._urls.remove(name, qualifier or LATEST)
             return ""
-        # The URL differs in its path, not in its host name: not every resolver knows names under localhost.
+        # Function URLs differ in their paths, not in their host names as on AWS, because not every resolver knows host
+        # names under ``localhost``.
         return f"{self._url()}{PATH_PREFIX}{self._urls.set(name, qualifier or LATEST, settings_of(config))}/"
 
     def _declared_url(self, name: str) -> Mapping[str, Any] | None:
-        """The function URL that the configuration declares, with the fields of the Lambda API."""
+        """The function URL that the configuration declares, with the Lambda API's fields; None: it declares none."""
         settings = self._settings().urls.get(name)
         if settings is None:
             return None

@@ -1,4 +1,4 @@
-"""Builds the subsystem for asynchronous events: the queue, its invoker, delivery of outcomes, and maintenance."""
+"""Builds the subsystem for asynchronous events: queue, invoker (runs them), delivery of outcomes, maintenance."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class EventSubsystem:
         self.desk = QueueDesk(dead_letters, self._upkeep, wake=self._wake)
 
     async def recover(self) -> None:
-        """Queue the events again that were running when the last server ended. Call it before anything runs.
+        """Queue again the events that were running when the previous server ended. Call it before any function runs.
 
         Raises:
             StoreError: the state file cannot be used.
@@ -83,7 +83,7 @@ class EventSubsystem:
             say(f"{recovered} asynchronous events were running when thawd last ended; they run again")
 
     def works(self, started: asyncio.Event) -> tuple[Coroutine[None, None, None], ...]:
-        """Background tasks of the subsystem. They set `started` when the invoker's method `declare` may be called."""
+        """The subsystem's background tasks. The invoker's sets `started` once `AsyncInvoker.declare` can be called."""
         return self.invoker.run(started), self._upkeep.run()
 
     def is_full(self) -> bool:

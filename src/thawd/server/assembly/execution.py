@@ -98,7 +98,12 @@ class ExecutionSubsystem:
         self.builder.runtimes = settings.runtimes
 
     def _set_up_snapshots(self, engine: Engine | str, settings: Settings) -> None:
-        """Enable snapshots in the spawner. `engine` is the snapshot engine, or the reason why there is none."""
+        """Enable snapshots in the spawner, or tell it why there are none.
+
+        Args:
+            engine: the snapshot engine, or the reason why there is none.
+            settings: the configuration.
+        """
         server = settings.server
         if isinstance(engine, str):
             self.spawner.refuse_snapshots(engine)
@@ -151,7 +156,7 @@ class ExecutionSubsystem:
             metrics.set_gauge("waiting", function=name, value=waiting)
 
     async def end(self, patience_s: float) -> None:
-        """Start no more processes, kill all, and wait at most `patience_s` seconds until they have exited."""
+        """Start no more processes, kill the running ones, and wait `patience_s` seconds at most for their exit."""
         self.dispatcher.stopping = True
         self.dispatcher.declare({})
         self.launcher.children.kill_all()
@@ -197,9 +202,10 @@ def _find_engine() -> Engine | str:
 
 
 def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
-    """Paths that functions' processes need besides their code and interpreter; None if they share the machine's /tmp.
+    """Paths that functions' processes need besides their code and interpreter; None if `private_tmp` is false.
 
-    If one of these paths is in ``/tmp``, functions share the machine's ``/tmp`` all the same.
+    If one of these paths is in ``/tmp``, functions share the machine's ``/tmp`` in spite of `private_tmp`, because a
+    private ``/tmp`` would hide the path from them.
     """
     if not settings.server.private_tmp:
         return None

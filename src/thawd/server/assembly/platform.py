@@ -48,7 +48,8 @@ from thawd.stores.objects.listings import Listings
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
 
-# The status of this many functions is made without a pause for other work, which takes a few milliseconds.
+# The status document is made for this many functions at a time. That takes a few milliseconds, and between two such
+# steps, the event loop can serve requests.
 _AT_A_TIME = 100
 
 
@@ -69,7 +70,8 @@ class Platform:
         execution: runs functions.
         emulated: passes requests on to the emulator of other AWS services; None: they are not emulated.
         events: asynchronous events; `open` sets this attribute and those below.
-        watchers: for each bucket that is a folder, by name, what notices changes in it.
+        watchers: the watchers of the buckets that are folders, by the bucket's name; a watcher notices changes in a
+            bucket.
         control: the control plane.
         sources: event sources.
         urls: function URLs.
@@ -121,7 +123,8 @@ class Platform:
         """Build the subsystems that `__init__` did not build.
 
         Args:
-            aws: which other AWS services functions use: ``none``, ``local`` or ``real``.
+            aws: which other AWS services functions use: ``none``, ``local`` (emulated) or ``real`` (the user's
+                account).
             stopping: set when the server stops. An end of the emulator before that is reported as a failure.
 
         Raises:
@@ -242,7 +245,7 @@ class Platform:
         )
 
     def take_over(self, settings: Settings) -> None:
-        """Use another configuration for requests. The caller must then publish its functions."""
+        """Use another configuration for requests. The caller must then publish that configuration's functions."""
         self.settings = settings
         self.execution.builder.runtimes = settings.runtimes
         self.control.configured.declare(settings.functions)
@@ -303,7 +306,7 @@ class Platform:
         names = dispatcher.names()
         for start in range(0, len(names), _AT_A_TIME):
             functions |= dispatcher.status_of(names[start : start + _AT_A_TIME])
-            await asyncio.sleep(0)  # let requests pass
+            await asyncio.sleep(0)  # lets other tasks serve requests
         await self.events.add_status(functions)
         return {"url": self.url, "pid": os.getpid(), **self.execution.limits, "functions": functions}
 

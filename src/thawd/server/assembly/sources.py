@@ -1,6 +1,7 @@
 """Builds the event sources of a server (queues, schedules, remote buckets) and schedules of provisioned concurrency.
 
-The module also lists the sources, pauses and resumes them (this survives restarts), and applies a new configuration.
+The module also lists the sources, pauses and resumes them, and applies a new configuration. A paused source stays
+paused after a restart.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class SourceSubsystem:
         buckets: remote buckets.
     """
 
-    def __init__(  # noqa: PLR0913 - the composition root passes all of these
+    def __init__(  # noqa: PLR0913 - the parts that this one connects
         self,
         mappings: Mappings,
         registry: Registry,
@@ -96,7 +97,7 @@ class SourceSubsystem:
             try:
                 await self._schedules.declare(settings.schedules, paused=frozenset(self._registry.paused))
             except StoreError as error:
-                complain(f"thawd: the schedules cannot be stored and do not run until they are: {error.message}")
+                complain(f"thawd: the schedules cannot be stored, so they do not run yet: {error.message}")
                 return False
             return True
 
@@ -232,7 +233,7 @@ class SourceSubsystem:
 
 
 def _plans(settings: Settings) -> dict[str, ProvisionedPlan]:
-    """For each function with a schedule of provisioned concurrency, the plan of how many environments when."""
+    """For each function with schedules of provisioned concurrency: how many environments it has at which times."""
     return {
         name: ProvisionedPlan(entries, otherwise=settings.functions[name].provisioned_concurrency)
         for name, entries in settings.provisioned_schedules.items()

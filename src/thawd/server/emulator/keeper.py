@@ -1,9 +1,12 @@
 """Decides when the emulator's state is saved: soon after requests that change it, and before the emulator exits.
 
 This module runs in the emulator's own process; `thawd.server.emulator.state` does the saving. The emulator is moto; its
-backends are the Python objects that contain the state of the emulated services. Requests wait while that state is
-copied, so that a saved state does not contain only half of a request's changes. There are two exceptions: long polls
-for messages, and a request that still runs after a second; the next save corrects what they leave half done.
+backends are the Python objects that contain the state of the emulated services.
+
+Before the keeper copies that state, it lets no new request start, and waits for the running ones. So a saved state does
+not contain only half of a request's changes. The keeper does not wait for long polls for messages, and waits for other
+requests for at most a second. If it copies the state while such a request changes it, the next save contains the whole
+change.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ class Keeper:
     _SHARE = 10
     # How long a save waits for running requests to finish.
     _QUIET_S = 1.0
-    # The last save is tried several times: a long poll may still be running, or the disk may be full for a moment.
+    # The last save is tried several times: it fails if a long poll changes the state during the copy, or if the disk is
+    # full for a moment.
     _LAST_TRIES = 10
     _LAST_PAUSE_S = 0.5
 
@@ -72,7 +76,7 @@ class Keeper:
         self._changed.set()
 
     def end(self) -> None:
-        """Save the last changes. From now on no requests are served."""
+        """Save the last changes. Requests that arrive from now on are not served."""
         self._ending.set()
         self._changed.set()
         self._thread.join()
@@ -83,7 +87,7 @@ class Keeper:
             if self._save(held=True):
                 return
             time.sleep(self._LAST_PAUSE_S)
-        self._say("thawd: the state of the --aws emulator could not be saved at its end; the last changes are lost")
+        self._say("thawd: the --aws emulator could not save its state when it ended; the last changes are lost")
 
     def _run(self) -> None:
         pause_s = self.PAUSE_S
@@ -113,7 +117,7 @@ class Keeper:
                 self._write(saved)
             is_saved = True
         except (RuntimeError, ValueError):
-            pass  # a request changed a backend while it was copied, or removed an object; the save is tried again
+            pass  # during the save, a request changed a backend or removed an S3 object; the save is tried again
         except OSError as error:
             self._say(
                 f"thawd: the state of the --aws emulator could not be saved in the data folder: {error}; thawd tries "
@@ -130,9 +134,9 @@ class Keeper:
         self._last = saved.pickled
 
     def _hold(self) -> None:
-        """Let no request start, and wait for a limited time until none is running.
+        """Let no request start, and wait until none is running, for at most `_QUIET_S`.
 
-        If one still runs then, the saved state may contain half of its changes. The next save corrects that.
+        If a request still runs then, the saved state may contain half of its changes. The next save corrects that.
         """
         with self._turn:
             self._held = True

@@ -53,7 +53,7 @@ class Emulator:
         """Start the emulator and wait until it accepts requests.
 
         Args:
-            folder: folder for its state.
+            folder: folder for the emulator's state.
             environ: environment variables of the platform.
             children: watches the emulator's process, like those of functions.
             lost: called when the process has ended.
@@ -77,7 +77,7 @@ class Emulator:
         assert process.stdout is not None
         process.returncode = 0  # so that Popen does not wait for the process's end; `Children` does
         child = children.watch(process.pid)
-        child.outlasts = True  # it must not be killed with the functions' processes: `stop` ends it, and it saves first
+        child.outlasts = True  # not killed with the functions' processes: `stop` makes it save its state and then exit
         try:
             async with asyncio.timeout(_START_S):
                 line = await asyncio.to_thread(process.stdout.readline)

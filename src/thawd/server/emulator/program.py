@@ -20,6 +20,7 @@ from typing import Any
 from thawd.server.emulator.keeper import Keeper
 from thawd.server.emulator.state import EmulatedState, StateError
 
+# HTTP methods, and first words of operations, that do not change the state of a service.
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _READING = ("Get", "List", "Describe", "Scan", "Query", "BatchGet", "Head", "Lookup")
 
@@ -32,8 +33,9 @@ def main(folder: str | None = None) -> None:
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    # A signal that is also sent to this process, for example by a service manager, must stop only the server. The
-    # server lets invocations finish, which may use the emulator, and then closes this program's standard input.
+    # A service manager may send a stop signal to the server and to this program. The signal must stop only the server,
+    # because the invocations that the server lets finish may use this program. The server then closes this program's
+    # standard input.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     application: Application = DomainDispatcherApplication(create_backend_app)
@@ -64,11 +66,11 @@ def _kept(application: Application, keeper: Keeper) -> Application:
     """Wrap `application`, so that `keeper` learns of its requests and saves the changes that they make."""
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        # Read the body before `enter`: it may arrive slowly, and the keeper waits for requests between enter and leave.
+        # Read the body before `enter`: it may arrive slowly, and a save waits for requests that have entered.
         body = _read(environ)
         environ["wsgi.input"] = io.BytesIO(body)
         changes = _changes(environ, body)
-        if _polls(environ, body):  # a long poll waits for messages; the keeper must not wait for the poll
+        if _polls(environ, body):  # a long poll can wait 20 s for messages; a save must not wait for that
             answer = _whole(application(environ, start_response))
             keeper.changed()
             return answer

@@ -151,7 +151,8 @@ class EmulatedState:
 
         Raises:
             OSError: the state cannot be written; the last one is unchanged.
-            ValueError: an S3 object was removed after the state was copied, so its contents are gone; copy it again.
+            ValueError: an S3 object was removed after the state was copied, so its contents are gone; copy the state
+                again.
         """
         for name, key in saved.bodies.items():
             path = self._objects / name
@@ -280,7 +281,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
     def _reduce_object(self, key: Any) -> Any:
-        """Save an S3 object with the name of the file for its contents, which moto sets only when it creates it."""
+        """Save an S3 object with the name of the file for its contents. moto never changes an object's contents."""
         state = {name: value for name, value in vars(key).items() if name not in _BUFFER_FIELDS}
         if key._value_buffer.closed:
             return _new_object, (type(key),), (state, None), None, None, _set_object
@@ -330,7 +331,8 @@ def _set_object(key: Any, saved: tuple[dict[str, Any], str | None]) -> None:
     state, name = saved
     value = b"" if name is None or _reading.objects is None else (_reading.objects / name).read_bytes()
     key.__setstate__({**state, "value": value})
-    # The saved size may differ from the length of the contents, for example for a part that is a range of an object.
+    # moto has just set the size to the length of the contents. The saved size may differ, for example for a part of an
+    # upload that is a range of another object.
     if "contentsize" in state:
         key.contentsize = state["contentsize"]
     if name is None:

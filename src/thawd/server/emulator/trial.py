@@ -1,9 +1,9 @@
 """Makes classes for a trial, in which `thawd.server.emulator.state` loads a saved state only to see whether it loads.
 
-moto's models are classes for resources such as EC2 instances. moto keeps every instance of them in a list, so that it
-is
-never freed (`moto.core.common_models.BaseModel`). And some models change the backends in use when an instance is freed:
-an EC2 instance releases its addresses. So a trial uses subclasses that do neither.
+moto's models are classes for resources such as EC2 instances. Objects that a trial has loaded must be freed without
+traces, but moto's models prevent this in two ways. `moto.core.common_models.BaseModel` puts each object of a model into
+a list, so that the object is never freed. And some models change the backends in use when an object is freed: an EC2
+instance releases its addresses. So a trial uses subclasses of the models that do neither.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _NoNote(list[Any]):
-    """Replaces moto's list of a class's instances, and does not keep the instances."""
+    """Replaces the list into which moto puts all instances of a model. It does not keep what is appended."""
 
     def append(self, instance: Any) -> None:
         """Ignore the instance."""
@@ -21,7 +21,7 @@ class _NoNote(list[Any]):
 
 @functools.cache
 def passing(cls: type) -> type:
-    """A subclass of a moto model; its instances have no effect when they are freed. Other classes are unchanged."""
+    """Make a subclass of a moto model whose instances are freed without effect. Another class is returned unchanged."""
     from moto.core.common_models import BaseModel
 
     if not issubclass(cls, BaseModel) or cls is BaseModel:

@@ -1,9 +1,8 @@
 """Runs a server for one measurement. It serves some functions of a configuration, and only requests invoke them.
 
 The server reads no queue, runs no schedule and watches no bucket. It has a data folder of its own. Functions use the
-tables and buckets of the configuration; only tables whose files are in the configured data folder are replaced by empty
-ones. The program exits when the process that
-started it exits.
+tables and buckets of the configuration. Only a table whose file is in the configured data folder is replaced by an
+empty table. The server exits when the process that started it exits.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def alone(
         changes: other values for options of the server.
     """
     by_name = {function.name: function for function in functions}
-    own = settings.server.data
+    configured_data = settings.server.data
     server = msgspec.structs.replace(
         settings.server,
         data=data,
@@ -92,20 +91,20 @@ def alone(
             name: msgspec.structs.replace(bucket, notify=(), notifications=None)
             for name, bucket in settings.remote_buckets.items()
         },
-        tables={name: _moved(table, own, data) for name, table in settings.tables.items()},
+        tables={name: _moved(table, configured_data, data) for name, table in settings.tables.items()},
         urls={},
         sources={},
         schedules={},
         provisioned_schedules={},
-        set_aside=(own,),
+        set_aside=(configured_data,),
     )
 
 
-def _moved(table: Table, own: Path, data: Path) -> Table:
-    """The table; if its file lies in the folder `own`, with a file at the same place in the folder `data` instead."""
-    if table.path is None or not table.path.is_relative_to(own):
+def _moved(table: Table, configured_data: Path, data: Path) -> Table:
+    """The table, with its file in the folder `data` if it was in `configured_data`; other tables are unchanged."""
+    if table.path is None or not table.path.is_relative_to(configured_data):
         return table
-    return msgspec.structs.replace(table, path=data / table.path.relative_to(own))
+    return msgspec.structs.replace(table, path=data / table.path.relative_to(configured_data))
 
 
 def _end_with(parent: int) -> None:

@@ -1,7 +1,8 @@
-"""The program that runs the private server of `thawd tune`: a function at one memory size, with its CPU share.
+"""The program that runs the private server of `thawd tune`, which serves one function at one memory size.
 
-The server has three copies of the function: one as configured, to measure warm invocations; one without a snapshot and
-one with a snapshot, whose environments are stopped as soon as they are idle, so that each invocation starts a new one.
+The server serves the function under three names. Under its own name, its environments are kept, to measure warm
+invocations. Under the two others, once without and once with a snapshot, an environment is stopped as soon as it is
+idle, so that each invocation starts a new one. Each environment gets the CPU share of the memory size.
 
     python -m thawd.server.measurement.tune PLAN_AS_JSON
 """

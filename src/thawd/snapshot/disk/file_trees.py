@@ -21,7 +21,7 @@ from thawd.errors import StoreError
 # Source: <linux/fs.h>, FICLONE = _IOW(0x94, 9, int): both files share their blocks until one of them is written.
 _FICLONE = 0x40049409
 _PIECE_BYTES = 64 << 20
-# Extended attributes of overlayfs: in a layer of an overlay they would hide other files. Source: overlayfs.rst.
+# Extended attributes with which overlayfs marks files that hide other files in a mount. Source: overlayfs.rst.
 _MARKS = ("trusted.overlay.", "user.overlay.")
 # The kernel's security modules set these attributes themselves. Only a program file's capabilities are copied.
 _LABELS = "security."
@@ -31,7 +31,7 @@ _OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class DiskRefusedError(StoreError):
-    """Copies cannot have the contents of a temporary folder; the message says why and the way out (HTTP 500)."""
+    """Copies cannot have the contents of a temporary folder; the message says why and what to do (HTTP 500)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +124,8 @@ def copy(source: Path, target: Path) -> None:
             continue
         _copy_one(path, to, status)
         _copy_properties(path, to, status)
-    # Folders come last, the innermost first: each new entry changes a folder's time, and a read-only folder must not
-    # become read-only before it has its entries.
+    # Folders get their properties last, the innermost first: each new entry changes the time of its folder, and entries
+    # could not be added to a folder that is read-only already.
     for path, to, status in reversed(folders):
         _copy_properties(path, to, status)
 
@@ -228,7 +228,7 @@ def _sync_one(path: Path) -> None:
     try:
         fd = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
     except PermissionError:
-        return  # this user cannot read the file, and copies cannot either
+        return  # this user cannot read the file, and copies run as the same user
     try:
         os.fsync(fd)
     finally:

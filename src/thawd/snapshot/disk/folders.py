@@ -37,7 +37,7 @@ TMP = Path("/tmp")
 _RECORD = "disk.json"
 _FILES = "files"
 _LAYOUT = 1
-# Beginnings of the names of folders that are being removed, and of those with which mounts are tried.
+# Beginnings of names: of folders that are being removed, and of folders made to test whether a mount works.
 _DISCARDED = ".old-"
 _TRIED = ".try-"
 # Names are short, because processes listen on Unix sockets in their temporary folder and the path of a Unix socket has
@@ -61,11 +61,11 @@ class MountKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DiskSnapshot:
-    """The contents of a process's temporary folder, with which every copy of it begins.
+    """The contents of a process's temporary folder. Every copy of the process begins with these contents.
 
     Attributes:
         at: path of the folder in the process.
-        files: folder with the contents, no longer written to; None when the folder was empty.
+        files: folder with the contents, to which nothing is written any more; None when there are no contents.
         found: survey of the contents.
     """
 
@@ -113,12 +113,12 @@ class Disks:
     Args:
         folder: the folder that holds them; made when missing, with access for its owner alone.
         program: path of thawd-thaw; None when it is missing, so that nothing is frozen.
-        needed: files that processes need besides their code and interpreter; if some are in ``/tmp``, processes see the
-            machine's ``/tmp``.
+        needed: files that processes need besides their code and interpreter. If one of them is in ``/tmp``, or if this
+            is None, processes see the machine's ``/tmp``.
 
     Attributes:
         program: path of thawd-thaw, or None; see the argument.
-        shared_tmp: why processes see the machine's ``/tmp``; None: each sees its own folder there.
+        shared_tmp: why processes see the machine's ``/tmp``, or an empty text; None: each sees its own folder there.
 
     Raises:
         StoreError: the folder cannot be made (HTTP 500).
@@ -127,17 +127,17 @@ class Disks:
     def __init__(self, folder: Path, *, program: Path | None, needed: Sequence[Path] | None = None) -> None:
         with using(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Resolved, because it is compared with paths of mapped files, which contain no symbolic links.
+            # Resolved, because the folder is compared with the kernel's paths of mapped files, which contain no links.
             self._folder = folder.resolve()
         self.program = program
         self.shared_tmp: str | None = "" if needed is None else in_tmp([self._folder, *needed])
         self._lock = threading.Lock()
         self._mount_kind: tuple[MountKind, str] | None = None
         self._at: dict[Path, Path] = {}  # folder of a running process -> its mount point, the frozen process's folder
-        self._condemned: set[Path] = set()  # folders of ended processes that running processes use as mount points
+        self._condemned: set[Path] = set()  # folders of ended processes, removed when no copy uses them as mount points
 
     def make(self, name: str) -> Path:
-        """An empty folder for one process, the value of its ``TMPDIR``.
+        """Make an empty folder for one process, the value of its ``TMPDIR``, and return its path.
 
         Args:
             name: name of the process; its first 12 characters name the folder.
@@ -277,8 +277,8 @@ class Disks:
         Args:
             snapshot: disk snapshot of the process that the new process is a copy of.
             name: name of the new process; its first 12 characters name the folder.
-            confined: folder with the process's code, which is mounted read-only while the process's own folder is
-                mounted at ``/tmp``; None: neither mount.
+            confined: folder with the process's code. It is mounted read-only for the process, and the process's own
+                folder is mounted at ``/tmp``. None: neither is mounted.
 
         Raises:
             DiskRefusedError: this machine cannot mount the folder for the copy (HTTP 500).
@@ -294,7 +294,7 @@ class Disks:
         kind = self._mount_kind_for(snapshot)
         own = self._own(name)
         with self._lock, using(own):
-            snapshot.at.mkdir(mode=0o700, exist_ok=True)  # `clean` has removed it if the server was restarted
+            snapshot.at.mkdir(mode=0o700, exist_ok=True)  # if the server was restarted, `clean` has removed the folder
             own.mkdir(mode=0o700)
             self._at[own] = snapshot.at
         with using(own):
@@ -322,7 +322,7 @@ class Disks:
                 try:
                     folder.rename(aside)
                 except OSError:
-                    continue  # it does not exist any more, or `clean` removes it later
+                    continue  # the folder does not exist any more, or `clean` removes it at the next start
                 discarded.append(aside)
             self._condemned &= used
         for folder in discarded:
@@ -348,7 +348,7 @@ class Disks:
         return len(left)
 
     def mount_kind(self) -> tuple[MountKind, str]:
-        """The best kind of mount on this machine, found by trying, and why no better kind works."""
+        """The best kind of mount that works on this machine, found by trying, and why no better kind works."""
         if self._mount_kind is None:
             self._mount_kind = self._find_mount_kind()
         return self._mount_kind
@@ -404,7 +404,7 @@ class Disks:
 
 
 def in_tmp(paths: Iterable[Path]) -> str | None:
-    """Name one of `paths` that is in ``/tmp``, where a private ``/tmp`` would hide it; None when there is none."""
+    """Say which of `paths` is in ``/tmp``, where a process's own ``/tmp`` would hide it; None when none is."""
     for path in paths:
         for place in (path, path.resolve()):
             if TMP in (place, *place.parents):

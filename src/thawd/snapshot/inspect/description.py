@@ -131,10 +131,10 @@ def _kind(image: Image, mapping: Operation) -> str:
 
 
 def _neighbour(image: Image, memory: Memory, at: int) -> str:
-    """Find the name of the file behind mapping `at`, all of whose pages had been changed.
+    """Find the name of the file of mapping `at`, a mapped file of which the process had changed all pages.
 
     The image stores such pages without the file's name. A library's segments are adjacent in memory, and its code and
-    constants do not change, so a neighbouring mapping has the name.
+    constants do not change, so the image has the name with a neighbouring mapping.
     """
     for step in (-1, 1):
         other = at + step

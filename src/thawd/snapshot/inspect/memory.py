@@ -1,8 +1,7 @@
 """The mappings that an image's operations make, in the order of their addresses.
 
-An operation is one step in which a thaw builds the memory of a copy.
-
-`Memory` finds the mapping at an address. Standard library only, Python 3.9 and later.
+An operation is one step in which a thaw builds the memory of a copy. `Memory` finds the mapping at an address. Standard
+library only, Python 3.9 and later.
 """
 
 from __future__ import annotations

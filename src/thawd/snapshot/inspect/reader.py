@@ -4,7 +4,8 @@
 a file that breaks a rule raises an `ImageError`. This module shares no code with ``native/``, which writes images, and
 never changes a file. Standard library only, Python 3.9 and later.
 
-The contents of pages are not checked here; the store names an image by the SHA-256 of the whole file.
+This module does not check the contents of pages. `SnapshotStore.verify` does: a stored image has the SHA-256 of its
+whole file as its name.
 """
 
 from __future__ import annotations

@@ -201,8 +201,9 @@ class Descriptor:
     """An open descriptor.
 
     Attributes:
-        kind: one of `layout.DESCRIPTOR_KINDS`; it determines the meaning of `value` and `index`. For a copy `index` is
-            the index of another record; for a socket pair it is the number of the other end.
+        kind: one of `layout.DESCRIPTOR_KINDS`; it determines the meaning of `value` and `index`. For the kind ``copy``
+            (a duplicate made with dup(2)) `index` is the index of the other descriptor's record; for an end of a socket
+            pair it is the number of the other end.
         open_flags: as returned by fcntl(2), F_GETFL.
         position: position in the file or object.
         data_offset, data_bytes: place in the image of the data in a pipe or in this end of a socket pair.
@@ -306,7 +307,7 @@ class Image:
         anonymous_offset: pages from here on belong to anonymous memory, pages before it to mapped files.
         tables_bytes: size of the tables.
         signals: the actions of signals 1 to 64.
-        words: addresses and new values of the words by which memory differs from the base image that is mapped there.
+        words: addresses and new values of single 8-byte words, which a thaw writes into pages mapped from the base.
         vdso: machine code of the vDSO.
     """
 

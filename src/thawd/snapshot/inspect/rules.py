@@ -117,11 +117,11 @@ def _check_stored(image: Image, offset: int, size: int, where: str) -> None:
 def _check_memory(image: Image, memory: Memory) -> None:
     """Check that stored pages lie in private mappings that earlier operations make."""
     _check_disjoint(memory.mappings, "mappings")
-    own = set(memory.order)
+    are_mappings = set(memory.order)
     stored = [(index, item) for index, item in enumerate(image.operations) if item.kind in ("data", "copy")]
     _check_disjoint(sorted((item for _, item in stored), key=lambda item: item.address), "runs of stored pages")
     for index, item in stored:
-        if index in own:
+        if index in are_mappings:
             continue
         where = f"operation {index} ({item.kind}) at {item.address:#x}"
         below = memory.span(item.address, item.end)
@@ -215,7 +215,7 @@ def _check_descriptors(image: Image) -> None:
     for index, item in enumerate(image.descriptors):
         where = f"descriptor {index} ({item.kind}), number {item.number}"
         if not 0 <= item.number < _NUMBER_END or (known and item.number <= next(reversed(known))):
-            raise DamageError(f"{where}: its number is not above that of the record before, or is not valid")
+            raise DamageError(f"{where}: its number is not above the number of the record before it, or is not valid")
         if item.kind == "copy" and item.index >= index:
             raise DamageError(f"{where}: is a copy of record {item.index}, which is not an earlier record")
         known[item.number] = item

@@ -1,4 +1,4 @@
-"""Describes in words the sockets of a frozen process, as its image has them: addresses, and what a copy gets for each.
+"""Describes in words the sockets in an image, the file with a frozen process: addresses, and what a copy gets for each.
 
 Standard library only, Python 3.9 and later.
 """
@@ -16,7 +16,7 @@ _ADDRESS_AT = {_INET: slice(4, 8), _INET6: slice(8, 24)}
 
 
 def describe(socket: Socket) -> str:
-    """For example "TCP, was connected to 10.0.0.5:5432: in a copy the connection has ended"."""
+    """Describe a socket, for example "TCP, was connected to 10.0.0.5:5432: in a copy the connection has ended"."""
     kind = _kind(socket)
     local, peer = address(socket.local), address(socket.peer)
     if socket.revival == "ended":

@@ -1,4 +1,4 @@
-"""The checks of ``thawd snapshot lint`` on a single object, by its class or, for plain values, by the value.
+"""The checks of ``thawd snapshot lint`` on a single object: by its class, or for a number or text by the value.
 
 `rules` has the texts of the findings. `reach` finds the objects and offers safe ways to examine them. No check runs
 code of the object that it examines; only C functions of known classes are called. Standard library only, Python 3.9 and
@@ -24,7 +24,8 @@ _SHORTEST_SECRET = 8
 _LONGEST_SECRET = 4096  # Lambda's limit for all environment variables together
 _SECRET_NAME = re.compile(r"AWS_(?:ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)|.*_(?:TOKEN|SECRET|PASSWORD|KEY)")
 _SURE_KEY_NAME = re.compile(r".*(?:API|ACCESS|SECRET|PRIVATE)_KEY")
-_NAME_OF_A_FILE = re.compile(r".*\.\w{1,8}|.*\s.*", re.DOTALL)  # value of a variable such as `MODEL_KEY`
+# A variable such as `MODEL_KEY` may hold the key of an object instead of a secret: text with a suffix, or with spaces.
+_NAME_OF_A_FILE = re.compile(r".*\.\w{1,8}|.*\s.*", re.DOTALL)
 _CHANGING_VARIABLES = ("AWS_LAMBDA_LOG_STREAM_NAME", "_X_AMZN_TRACE_ID")
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-([14])[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _GENERATED_UUIDS = {1: "from clock and network card", 4: "random", 6: "from the clock", 7: "from the clock"}
@@ -43,7 +44,7 @@ class Checks:
 
     Attributes:
         found: the findings so far.
-        known_fds: descriptors of the runtime and of objects that have been checked.
+        known_fds: standard streams, descriptors of the runtime, and descriptors of objects that have been checked.
     """
 
     def __init__(self, *, sources: str, own_fds: Iterable[int] = (), openings: Openings | None = None) -> None:
@@ -60,7 +61,7 @@ class Checks:
         self._checks = self._checks_by_name()
 
     def visit(self, reached: Reached) -> bool:
-        """Check one object; returns True if the objects that it refers to must not be checked."""
+        """Check one object; returns True if the objects to which it refers must not be checked."""
         cls = type(reached.value)
         if is_atom(reached.value):
             self._plain(reached)
@@ -141,7 +142,7 @@ class Checks:
     def _generator(self, reached: Reached) -> bool:
         if id(reached.value) not in self._global_generators:
             name = class_names(type(reached.value))[0]
-            # A note only: each Keras layer has a generator, but uses it in training only.
+            # Keras gets only a note: each layer has a generator, but uses it only in training.
             self._report("TS001", reached, f"a {name}", level=NOTE if name.startswith("keras.") else "")
         return True
 
@@ -173,7 +174,7 @@ class Checks:
     def _descriptor(self, reached: Reached) -> bool:
         try:
             fd = class_attribute(type(reached.value), "fileno").__get__(reached.value)()
-        except Exception:  # the connection is closed; each driver raises another exception then
+        except Exception:  # the connection is closed; drivers raise different exceptions then
             return False
         if fd in self.known_fds or not link_of(fd).startswith("socket:"):
             return False
@@ -294,8 +295,8 @@ def _is_database(fd: int, path: str) -> bool:
 def loop_state(loop: Any) -> str:
     """`RUNNING` or "open"; empty for an event loop that has been closed.
 
-    Loops of asyncio's own classes and of uvloop can be `RUNNING` or closed. Code of other classes is not run, so other
-    loops may count as "open".
+    The result is certain for the loops of asyncio and uvloop. Code of other loop classes is not run, so such a loop may
+    count as "open" although it runs or is closed.
     """
     if "uvloop.loop.Loop" in class_names(type(loop)):
         compiled: Any = sys.modules["uvloop.loop"].Loop

@@ -30,8 +30,8 @@ class Lifetime:
     def clock(self, value: Any) -> str:
         """The kind of clock reading that `value` may be, in words; empty if no clock has shown it since the start.
 
-        Besides numbers, recognises only values of exactly the classes of ``time`` and ``datetime``: for a subclass, its
-        own code would have to run.
+        Besides numbers, this recognises instances of ``time.struct_time``, ``datetime.datetime`` and ``datetime.date``,
+        but not of their subclasses: to examine such an instance, the subclass's code would have to run.
         """
         cls = type(value)
         if cls is float:
@@ -81,7 +81,10 @@ class Lifetime:
         return abs(behind_s) < _LONGEST_OFFSET_S and behind_s % _OFFSETS_DIFFER_BY_S <= self._age_s
 
     def _is_shown_by_a_clock(self, shown_s: float) -> bool:
-        """Whether UTC or local time was `shown_s` since the start; calendar seconds since 1970, possibly rounded."""
+        """Whether a clock has shown the date and time `shown_s`, in UTC or local time, since the process started.
+
+        `shown_s` is that date and time in seconds since 1970, possibly without the fraction of a second.
+        """
         first_s = self._now_s - self._age_s - 1
         return any(first_s <= shown_s - offset_s <= self._now_s for offset_s in (0, self._local_offset_s))
 
@@ -96,7 +99,7 @@ def _calendar_s(fields: Any) -> float:
 
 
 def process_age_s() -> float:
-    """Seconds since this process started; if /proc cannot be read, its processor time, which is less.
+    """Seconds since this process started; if /proc cannot be read, the processor time that it has used.
 
     Source: proc_pid_stat(5), field 22, in clock ticks since boot.
     """

@@ -28,7 +28,7 @@ _MODULE_DICT = vars(types.ModuleType)["__dict__"]
 # Atoms refer to no other objects. Each occurrence is checked, since a secret or a time may be in several places.
 _ATOMS = frozenset(map(id, [bool, bytes, complex, float, int, str, type(None)]))
 _CONTAINERS = {id(container): container for container in (dict, list, tuple, set, frozenset, deque)}
-# References of instances of these classes are not followed: they are code rather than data, or belong to other code.
+# The walk does not continue from instances of these classes: they are code rather than data, or belong to other code.
 _CLOSED_CLASSES = (
     types.CodeType,
     types.FrameType,
@@ -57,8 +57,8 @@ class Reached(NamedTuple):
     Attributes:
         path: for example ``app.client.pool[0]``, beginning with the name of a module.
         value: the object.
-        near: whether the function's own code refers to it: from its modules, its classes, their instances, or
-            containers in these with at most 100 items. Times and UUIDs are reported only there.
+        near: whether the function's own modules, classes or instances of these classes refer to the object, directly or
+            through containers with at most 100 items. Times and UUIDs are reported only for such objects.
     """
 
     path: str
@@ -122,7 +122,7 @@ def attributes(value: Any) -> dict[str, Any]:
         try:
             found[name] = slot.__get__(value)
         except (AttributeError, TypeError):
-            continue  # the slot is not set, or the class's C code raises
+            continue  # the slot is not set, or the class's C code raises an exception
     return found
 
 
@@ -160,13 +160,13 @@ def walk(
 ) -> bool:
     """Call `visit` with all objects reachable from the modules, nearest first.
 
-    Each object is visited once, but a plain value at every occurrence. A function refers to its closure and its
-    defaults, not to its module's globals. References of modules, and of classes that `modules` do not define, are not
-    followed: a library's state does not belong to the function.
+    Each object is visited once, but a plain value at every occurrence. From a function, the walk continues to its
+    closure, defaults and attributes, not to its module's globals. It does not continue from other modules, or from
+    classes that `modules` do not define: a library's state does not belong to the function.
 
     Args:
         modules: the function's own modules.
-        visit: called with each object; returns True if the object's references must not be followed.
+        visit: called with each object; returns True if the walk must not continue from the object.
         max_objects: stop after this number of objects.
         max_s: stop after this time, seconds.
 
@@ -222,67 +222,67 @@ class _Walker:
             if not self._visit(reached):
                 self._queue.append(reached)
 
-    def _children(self, of: Reached) -> Iterator[Reached]:
-        value = of.value
+    def _children(self, parent: Reached) -> Iterator[Reached]:
+        value = parent.value
         cls = type(value)
         classes = mro(cls)
         if cls is types.FunctionType:
-            yield from self._of_function(of)
+            yield from self._of_function(parent)
         elif cls is types.MethodType:
-            yield Reached(of.path, value.__self__, False)
-            yield Reached(of.path, value.__func__, of.near)
+            yield Reached(parent.path, value.__self__, False)
+            yield Reached(parent.path, value.__func__, parent.near)
         elif any(base is type for base in classes):
             if class_module(value) in self._roots:
                 for name, item in list(_CLASS_DICT.__get__(value).items()):
                     if type(name) is str and not name.startswith("__"):
-                        yield Reached(_joined(of.path, f".{name}"), item, True)
+                        yield Reached(_joined(parent.path, f".{name}"), item, True)
         elif not any(id(base) in _CLOSED for base in classes) and _CLOSED_NAMES.isdisjoint(class_names(cls)):
-            yield from self._of_object(of, classes)
+            yield from self._of_object(parent, classes)
 
-    def _of_function(self, of: Reached) -> Iterator[Reached]:
-        function = of.value
+    def _of_function(self, parent: Reached) -> Iterator[Reached]:
+        function = parent.value
         near = type(function.__module__) is str and function.__module__ in self._roots
         for index, cell in enumerate(function.__closure__ or ()):
             name = function.__code__.co_freevars[index]
             try:
-                yield Reached(_joined(of.path, f".{name}"), cell.cell_contents, near)
+                yield Reached(_joined(parent.path, f".{name}"), cell.cell_contents, near)
             except ValueError:
                 continue  # the variable is not set yet
         for default in function.__defaults__ or ():
-            yield Reached(_joined(of.path, "(default)"), default, near)
+            yield Reached(_joined(parent.path, "(default)"), default, near)
         for name, default in dict.items(function.__kwdefaults__ or {}):
-            yield Reached(_joined(of.path, f"({name})"), default, near)
+            yield Reached(_joined(parent.path, f"({name})"), default, near)
         for name, item in list(dict.items(function.__dict__)):
-            yield Reached(_joined(of.path, f".{name}"), item, near)
+            yield Reached(_joined(parent.path, f".{name}"), item, near)
 
-    def _of_object(self, of: Reached, classes: tuple[type, ...]) -> Iterator[Reached]:
-        value = of.value
+    def _of_object(self, parent: Reached, classes: tuple[type, ...]) -> Iterator[Reached]:
+        value = parent.value
         held = attributes(value) if type(value) is not dict else {}
-        own = class_module(type(value)) in self._roots
+        is_functions = class_module(type(value)) in self._roots
         for name, item in held.items():
-            yield Reached(_joined(of.path, f".{name}"), item, own)
+            yield Reached(_joined(parent.path, f".{name}"), item, is_functions)
         container: Any = next((_CONTAINERS[id(base)] for base in classes if id(base) in _CONTAINERS), None)
         if container is dict:
-            near = of.near and dict.__len__(value) <= _NEAR_ITEMS
+            near = parent.near and dict.__len__(value) <= _NEAR_ITEMS
             for key, item in list(dict.items(value)):
-                yield Reached(_joined(of.path, f"[{_shown(key)}]"), item, near)
+                yield Reached(_joined(parent.path, f"[{_shown(key)}]"), item, near)
                 if not is_atom(key):
-                    yield Reached(of.path, key, False)
+                    yield Reached(parent.path, key, False)
         elif container is not None:
-            yield from _items(of, container, self._left + 1)
+            yield from _items(parent, container, self._left + 1)
         else:
             for item in gc.get_referents(value):
                 # The items of the instance's own dict were visited above, by name.
                 if type(item) is not dict or item is not instance_dict(value):
-                    yield Reached(of.path, item, False)
+                    yield Reached(parent.path, item, False)
 
 
-def _items(of: Reached, container: Any, limit: int) -> Iterator[Reached]:
-    near = of.near and container.__len__(of.value) <= _NEAR_ITEMS
+def _items(parent: Reached, container: Any, limit: int) -> Iterator[Reached]:
+    near = parent.near and container.__len__(parent.value) <= _NEAR_ITEMS
     ordered = container is list or container is tuple
     # Copied in one step, because other threads may change the container during the loop.
-    for index, item in enumerate(list(islice(container.__iter__(of.value), limit))):
-        yield Reached(_joined(of.path, f"[{index}]") if ordered else of.path, item, near)
+    for index, item in enumerate(list(islice(container.__iter__(parent.value), limit))):
+        yield Reached(_joined(parent.path, f"[{index}]") if ordered else parent.path, item, near)
 
 
 def _shown(key: Any) -> str:

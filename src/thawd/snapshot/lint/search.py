@@ -123,7 +123,7 @@ def _sources(modules: Iterable[types.ModuleType]) -> str:
 def _default_loop(checks: lint_checks.Checks) -> list[Finding]:
     """Findings on the loop that ``asyncio.get_event_loop`` made for this thread.
 
-    Perhaps no module refers to that loop, so the walk may not find it.
+    The walk over the modules' objects does not find that loop if no module refers to it.
     """
     events: Any = sys.modules.get("asyncio.events")
     local = reach.attributes(getattr(events, "_event_loop_policy", None)).get("_local")
@@ -146,7 +146,7 @@ def _threads() -> list[Finding]:
         target = held.get("_target")
         kind = "daemon thread" if held.get("_daemonic") is True else "thread"
         name = held.get("_name")
-        # A note only: a pool's thread waits for work, and in a copy does nothing until it gets work.
+        # A pool's thread gets only a note: it waits for work, and in a copy does nothing until it gets work.
         waits = _is_pools(target) or held.get("_work_queue") is not None
         where = f"thread {name!r}" if type(name) is str else "a thread"
         found.append(
@@ -169,17 +169,17 @@ def _called(thread: Any, target: Any) -> str:
 
 def _native_threads() -> list[Finding]:
     threading: Any = sys.modules.get("threading")
-    pythons: set[Any] = {os.getpid()}
+    python_ids: set[Any] = {os.getpid()}
     if threading is not None:
-        pythons |= {reach.attributes(thread).get("_native_id") for thread in list(threading._active.values())}
+        python_ids |= {reach.attributes(thread).get("_native_id") for thread in list(threading._active.values())}
     names: Counter[str] = Counter()
     try:
         for task in os.listdir("/proc/self/task"):
-            if int(task) not in pythons:
+            if int(task) not in python_ids:
                 with open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as comm:
                     names[comm.read().strip()] += 1
     except OSError:
-        return []  # /proc cannot be read, or a thread has just ended
+        return []  # /proc cannot be read, or a thread ended during the loop
     listed = ", ".join(f"{count} named {name!r}" for name, count in sorted(names.items()))
     return [finding("TS011", "this process", listed)] if listed else []
 

@@ -52,7 +52,7 @@ class LockedFile:
 
 
 def try_lock(path: Path, *, shared: bool) -> LockedFile | None:
-    """Open and lock a file or folder without waiting; returns None if another lock excludes this one.
+    """Open and lock a file or folder without waiting; returns None if another open file has a lock that excludes it.
 
     Raises:
         OSError: the path cannot be opened, or its file system has no locks.
@@ -114,7 +114,7 @@ def shared_holders(path: Path) -> list[int]:
 
 
 def distrust(path: Path, status: os.stat_result) -> str | None:
-    """Why the file with this status must not be used; None when it may be used."""
+    """Why the file with this status must not be used; None when it can be used."""
     if not stat.S_ISREG(status.st_mode):
         return f"{path} is not a regular file"
     if status.st_uid != os.geteuid():
@@ -125,7 +125,7 @@ def distrust(path: Path, status: os.stat_result) -> str | None:
 
 
 def distrust_folder(folder: Path, status: os.stat_result) -> str | None:
-    """Why the contents of the folder with this status must not be used; None when they may be used."""
+    """Why the contents of the folder with this status must not be used; None when they can be used."""
     if not stat.S_ISDIR(status.st_mode):
         return f"{folder} is not a folder"
     if status.st_uid != os.geteuid():

@@ -43,7 +43,9 @@ _CHUNK_BYTES = 4 << 20
 
 
 class Draft:
-    """A folder in the store for an image that is being made; a context manager that discards it unless adopted.
+    """A folder in the store for an image that is being made.
+
+    A draft is a context manager: at the end of the ``with`` block it is discarded, unless the store has adopted it.
 
     Attributes:
         folder: private folder of the draft, on the file system of the store.
@@ -106,7 +108,7 @@ class ImageFolder:
             yield True
 
     def distrusted(self) -> str | None:
-        """Why the folder's contents must not be used, and what to do; None when they may be used."""
+        """Why the folder's contents must not be used, and what to do; None when they can be used."""
         with using(self.path):
             reason = distrust_folder(self.path, self.path.stat())
         return reason and (
@@ -178,13 +180,13 @@ class ImageFolder:
             written.rename(self.path / f"{sidecar.sha256}{SIDECAR}")
 
     def remove(self, snapshot: Snapshot) -> None:
-        """Remove an image and its parts from the folder; `sweep` deletes their contents, which may take long.
+        """Remove an image and its parts. Its disk snapshot is only renamed; `sweep` deletes that, which may take long.
 
         Raises:
             StoreError: the image or a part cannot be removed (HTTP 500).
         """
         with using(snapshot.path):
-            for suffix in PARTS:  # the image first, so that it is never there without its parts
+            for suffix in PARTS:  # the image first, so that no image is ever without its parts
                 part = snapshot.path.with_suffix(suffix)
                 if part.is_dir() and not part.is_symlink():
                     self._discard(part)
@@ -192,20 +194,20 @@ class ImageFolder:
                     part.unlink(missing_ok=True)
 
     def remove_leftovers(self) -> int:
-        """Remove unlocked drafts, and parts without an image; `sweep` deletes their contents, which may take long.
+        """Rename unlocked drafts, and parts without an image, so that `sweep` deletes them, which may take long.
 
         Returns:
-            How many drafts and parts were removed.
+            How many drafts and parts were renamed.
 
         Raises:
-            StoreError: one of them cannot be removed (HTTP 500).
+            StoreError: one of them cannot be renamed (HTTP 500).
         """
         left = [path for path in self._children() if self._is_left(path)]
         with using(self.path):
             return sum(self._discard(path) for path in left)
 
     def sweep(self) -> None:
-        """Delete discarded files and folders. Needs no lock, since nothing else uses them."""
+        """Delete the files and folders that were renamed for this. Needs no lock, since nothing else uses them."""
         with contextlib.suppress(OSError):
             for path in self.path.iterdir():
                 if path.name.startswith(_DISCARDED):
@@ -224,7 +226,7 @@ class ImageFolder:
         """Rename a path so that `sweep` deletes it.
 
         Returns:
-            False when the path does not exist any more: a draft's owner may just have removed it.
+            Whether the path existed; the process that made a draft may just have removed it.
         """
         with contextlib.suppress(FileNotFoundError):
             path.rename(self.path / f"{_DISCARDED}{secrets.token_hex(8)}")

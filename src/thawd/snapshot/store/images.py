@@ -3,13 +3,12 @@
 Each image is a file that never changes, named by its SHA-256. A sidecar, a JSON file beside it, describes its origin.
 The origin contains a key, a digest of everything that the frozen process was made from. An image is used again for
 versions with the same key, also after a restart of the server. This module neither makes nor thaws images. The platform
-asks it for an image by key, and holds a lease on the image as long as a version may be thawed from it. The commands
-`thawd snapshot` use this module, too.
+asks it for an image by key, and holds a lease on the image as long as copies of a version can be thawed from it. The
+commands `thawd snapshot` use this module, too.
 
-Several threads and processes may use one folder concurrently. Changing the folder, or taking an image into use,
-requires the folder's lock. A lease is a shared lock on the image file: no process can remove the image meanwhile, and
-the lock ends when its process ends. All methods block, some for as long as reading an image takes: call them in a
-thread.
+Several threads and processes can use one folder concurrently. Changing the folder, or taking an image into use,
+requires the folder's lock. A lease is a shared lock on the image file: thawd removes no image with such a lock, and the
+lock ends when its process ends. All methods block, some for as long as reading an image takes: call them in a thread.
 """
 
 from __future__ import annotations
@@ -154,8 +153,8 @@ class SnapshotStore:
     def adopt(self, draft: Draft, origin: ImageOrigin) -> Snapshot:
         """Move a finished image and its parts from a draft into the store.
 
-        Call `use` before the next `evict`, which may remove an unused image. If the store has an image with the same
-        content already, the draft is discarded and that image's sidecar is replaced.
+        Call `use` before the next `evict`, which could otherwise remove the image. If the store has an image with the
+        same content already, the draft is discarded and that image's sidecar is replaced.
 
         Raises:
             StoreError: the draft has no image, or the image is not this user's or cannot be stored (HTTP 500).
@@ -227,7 +226,7 @@ class SnapshotStore:
             now = self._present(snapshot, is_there=is_there)
             if now.base is None:
                 return self._lease(now)
-            base = self._lease(self._present_base(now.base, of=now))
+            base = self._lease(self._present_base(now.base, snapshot=now))
             try:
                 return self._lease(now, base=base)
             except BaseException:
@@ -247,10 +246,13 @@ class SnapshotStore:
         self.touch(snapshot)
         return SnapshotLease(snapshot, held, touch=self.touch, base=base)
 
-    def _present_base(self, sha256: str, *, of: Snapshot) -> Snapshot:
+    def _present_base(self, sha256: str, *, snapshot: Snapshot) -> Snapshot:
         base = self._folder.snapshot(sha256)
         if base is None:
-            raise StoreError(f"{of.path} refers to the base {sha256[:12]}, which has been removed.")
+            raise StoreError(
+                f"{snapshot.path} refers to the base {sha256[:12]}, which has been removed. Remove the snapshot: thawd "
+                f"snapshot rm {snapshot.id}"
+            )
         return base
 
     def touch(self, snapshot: Snapshot) -> None:
@@ -346,19 +348,21 @@ class SnapshotStore:
                     f"the snapshot {now.id} ({now.name}) is in use{f' by process {pids}' if pids else ''}; stop the "
                     "thawd that uses it, or publish another version of the function, then try again."
                 )
-            over = [other.id for other in self._folder.snapshots() if other.base == now.sha256]
-            if over:
+            dependents = [other.id for other in self._folder.snapshots() if other.base == now.sha256]
+            if dependents:
+                others = "1 other" if len(dependents) == 1 else f"{len(dependents)} others"
                 raise ResourceConflictException(
-                    f"the snapshot {now.id} is the base of {len(over)} others, such as {over[0]}; remove those first."
+                    f"the snapshot {now.id} is the base of {others}, such as {dependents[0]}; remove those first."
                 )
             self._folder.remove(now)
         self._folder.sweep()
 
     def evict(self) -> list[Snapshot]:
-        """Remove snapshots that are stale or unused for too long, then the least recently used until the rest fits.
+        """Remove snapshots that are stale or unused for `max_age_s`, then others until the rest fits `max_bytes`.
 
-        A snapshot in use is never removed, and a base not before all snapshots that refer to it. Call this after all
-        versions of a configuration have taken their snapshots into use.
+        The least recently used are removed first. A snapshot in use is never removed, and neither is a base while other
+        snapshots refer to it. Call this after all versions of a configuration have taken their snapshots into use;
+        otherwise their snapshots could be removed.
 
         Returns:
             The snapshots that were removed.
@@ -371,23 +375,23 @@ class SnapshotStore:
             left = self._folder.snapshots() if is_there else []
             total_bytes = sum(snapshot.stored_bytes for snapshot in left)
             oldest_use_unix_s = self._now() - self._max_age_s
-            over = Counter(snapshot.base for snapshot in left)
-            # Bases come last, so that those that nothing refers to any more can be removed, too.
-            for snapshot in sorted(left, key=lambda s: (s.sha256 in over, not s.stale, s.last_used_unix_s)):
-                is_out = snapshot.stale or snapshot.last_used_unix_s < oldest_use_unix_s
-                is_needed = snapshot.in_use or over[snapshot.sha256] > 0
-                if (is_out or total_bytes > self._max_bytes) and not is_needed:
+            dependents = Counter(snapshot.base for snapshot in left)  # SHA-256 -> number of images that refer to it
+            # Bases come last: then a base can be removed, too, if all images that refer to it have just been removed.
+            for snapshot in sorted(left, key=lambda s: (s.sha256 in dependents, not s.stale, s.last_used_unix_s)):
+                is_expired = snapshot.stale or snapshot.last_used_unix_s < oldest_use_unix_s
+                is_needed = snapshot.in_use or dependents[snapshot.sha256] > 0
+                if (is_expired or total_bytes > self._max_bytes) and not is_needed:
                     self._folder.remove(snapshot)
                     total_bytes -= snapshot.stored_bytes
-                    over[snapshot.base] -= 1
+                    dependents[snapshot.base] -= 1
                     removed.append(snapshot)
         self._folder.sweep()
         return removed
 
     def tidy(self) -> int:
-        """Remove drafts, and parts without an image, that processes left when they died; other programs' files stay.
+        """Remove drafts, and parts without an image, that processes left when they died. Other programs' files stay.
 
-        Call it when the server starts.
+        Call this when the server starts.
 
         Returns:
             How many drafts and parts there were.
@@ -413,7 +417,7 @@ def _is_named(snapshot: Snapshot, text: str) -> bool:
 
 
 def _is_whole(snapshot: Snapshot) -> bool:
-    """Whether an image may be used and its SHA-256 matches its name."""
+    """Whether an image can be used and its SHA-256 matches its name."""
     if snapshot.problem is not None:
         return False
     with using(snapshot.path), open_as_is(snapshot.path) as fd:

@@ -1,7 +1,8 @@
-"""An index of the images in a folder by key, so that finding an image does not read the sidecars of all others.
+"""An index of the images in a folder by key, so that thawd finds an image without reading all sidecars.
 
-`thawd.snapshot.store.images` uses this module. The index only says where to look: it may miss an image, which is then
-made again, and the caller examines each image that it names. Each sidecar is read once, when it first appears.
+`thawd.snapshot.store.images` uses this module. The index may miss an image; then the image is made again. The caller
+must examine each image that the index names, because it may have been removed. Each sidecar is read once, when it first
+appears.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ class KeyIndex:
         for known in [known for known in self._known if known.hex() not in images]:
             self._forget(known)
         bad = [found for digest in images if (found := self._read(digest, sidecars.get(digest, 0))) is not None]
-        is_certain = modified_ns < now_ns - _CLOCK_NS and not bad  # a bad image may be mended in its place
+        is_certain = modified_ns < now_ns - _CLOCK_NS and not bad  # repairing a bad image does not change the time
         self._listed_mtime_ns = modified_ns if is_certain else -1
         return bad
 
     def _read(self, digest: str, inode: int) -> Snapshot | None:
-        """Index one image; returns it if it must not be used."""
+        """Add one image to the index; returns the image if it must not be used."""
         name = bytes.fromhex(digest)
         known = self._known.get(name)
         if known is not None and known[0] == inode:

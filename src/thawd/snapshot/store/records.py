@@ -1,8 +1,8 @@
-"""Facts about an image that can be known without reading it: its sidecar, and the state of its files.
+"""Facts about an image that thawd can find without reading the image: its sidecar, and the state of its files.
 
-A sidecar is a JSON document beside each image; this module defines its format. It also decides whether an image and its
-sidecar may be used. It writes sidecars and changes nothing else. `thawd.snapshot.store.folder` uses this module, and
-the commands `thawd snapshot` show the results.
+A sidecar is a JSON document beside each image; this module defines its format. This module also decides whether an
+image and its sidecar can be used. It writes sidecars and changes nothing else. `thawd.snapshot.store.folder` uses this
+module, and the commands `thawd snapshot` show the results.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
         self_test: ``passed``, or the reason why the self-test was not run.
         self_test_ms: duration of the self-test, milliseconds; None when it was not run.
         base: SHA-256 of the image that this image refers to; None: it refers to no other image.
-        base_refused: why the image was made without a base; empty when it has one, or when none was wanted.
-        fork_refused: why a thawed copy must not be forked; None when it may be.
+        base_refused: why the image was made without a base; empty when it has a base, or when none was wanted.
+        fork_refused: why environments must not be forked from a thawed copy; None when they can be.
         dropped: connections that are closed in each copy; None if the publisher did not record them.
     """
 
@@ -64,7 +64,8 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     """The document beside an image.
 
-    The file's modification time (mtime) is the time of the snapshot's last use: it can be set without writing data.
+    The modification time (mtime) of the sidecar's file is the time of the snapshot's last use. So thawd records a use
+    without writing to a file.
 
     Attributes:
         layout: version of this format.
@@ -105,7 +106,7 @@ class Snapshot:
         last_used_unix_s: when the image was stored, or a lease on it last began or ended.
         in_use: whether a process holds a lease on the image.
         stale: whether the image was frozen before the machine's last start, so that it cannot be thawed any more.
-        problem: why the image must not be used, and what to do; None when it may be used.
+        problem: why the image must not be used, and what to do; None when it can be used.
     """
 
     sha256: str
@@ -119,7 +120,7 @@ class Snapshot:
 
     @property
     def id(self) -> str:
-        """The first digits of the digest, which are shown to people."""
+        """The first 12 digits of the SHA-256, as commands show them."""
         return self.sha256[:12]
 
     @property
@@ -143,7 +144,7 @@ class Snapshot:
 
 
 def digest_in(name: str, *, suffixes: tuple[str, ...] = PARTS) -> str | None:
-    """The digest in a file's name; None when it is not a name that the store uses."""
+    """The SHA-256 in a file's name; None when the store has no files with such names."""
     stem, dot, ending = name.partition(".")
     if dot + ending not in suffixes or len(stem) != _DIGEST_DIGITS or set(stem) - set("0123456789abcdef"):
         return None

@@ -2,13 +2,14 @@
 
 Also computes its ETag.
 
-All functions here block, so they are called on threads. They change no object, and use neither events nor the catalog.
+All functions here block, so they are called on threads. They change no object, queue no event, and do not use the
+catalog.
 
 A file is complete when no process has it open for writing. Linux can tell: it refuses a read lease (fcntl(2),
 "Leases") with EAGAIN while a process has the file open or mapped for writing. If file leases do not work (another
 owner, a network file system), a file counts as complete after it has not changed for a while. In both cases, more than
-one tick of the file system's clock must have passed since the file's last change, so that any later write shows in
-its times.
+one tick of the file system's clock must have passed since the file's last change, so that any later write changes the
+file's times.
 """
 # Keys and paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH108, PTH116, PTH118
@@ -32,15 +33,15 @@ from thawd.stores.objects.folder import BucketFolder
 
 REST_S = 0.025
 """How long a file is not checked after its last change, seconds. A tick of a file system's clock is at most 10 ms."""
-# The wait until an unfinished file is checked again: at first, at most, and how much longer than the wait before.
+# Waits between the checks of an unfinished file: the first, the longest, and the factor by which each grows.
 FIRST_POLL_S = 0.2
 LONGEST_POLL_S = 2.0
 _POLL_GROWTH = 1.6
 _CHUNK_BYTES = 1024 * 1024
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
-"""Errors after which a file is checked again: files or memory ran out, or it was removed or replaced meanwhile."""
+"""Errors after which a file is checked again: descriptors or memory were short, or the file was removed or replaced."""
 # utime() sets mtime to any given time and ctime to the current time; a write sets both to the current time. Times
-# closer than this count as the same.
+# closer than this count as the same, so the file was written last.
 _SAME_MOMENT_NS = 20_000_000
 
 
@@ -68,7 +69,7 @@ class UnfinishedFile:
     Attributes:
         wait_s: length of the last wait, seconds.
         seen: size, mtime and ctime at the last check; None: file leases work, so these are not needed.
-        since: when `seen` had its present value first, ``time.monotonic()`` seconds.
+        since: when `seen` got its present value, ``time.monotonic()`` seconds.
     """
 
     wait_s: float = 0.0
@@ -113,7 +114,7 @@ class WrittenFile:
 
 
 class Looker:
-    """Checks keys of one bucket. Make a new one for each batch of keys; that is cheap.
+    """Checks keys of one bucket. Make a new one for each batch, because it remembers which folders are not links.
 
     Args:
         root: the bucket's folder.
@@ -215,9 +216,9 @@ def is_same(now: os.stat_result, known: ObjectRecord) -> bool:
 def _is_new(now: ObjectRecord, known: ObjectRecord | None) -> bool:
     """Return whether an object whose stat differs from its record counts as written again.
 
-    If the file and its content are the same, it counts as written again when its mtime moved forward to the time of its
-    last change: then the file was rewritten or touched. It does not count when a program set its times explicitly, as
-    copying tools do after closing a file, nor when only its metadata changed.
+    If the file and its content are the same, it counts as written again if its mtime has grown and equals its ctime:
+    then the file was rewritten or touched. It does not count as written again if a program set its mtime to another
+    time, as copying tools do after closing a file, or if only its metadata changed.
     """
     if known is None or (now.inode, now.size, now.etag) != (known.inode, known.size, known.etag):
         return True
@@ -225,7 +226,7 @@ def _is_new(now: ObjectRecord, known: ObjectRecord | None) -> bool:
 
 
 def _is_same_file(now: ObjectRecord, known: ObjectRecord | None) -> bool:
-    """Return whether a newly written file is already recorded. ctime is not compared: the rename changed it."""
+    """Return whether a newly written file is already recorded. ctime is not compared: the final rename changed it."""
     return known is not None and (now.inode, now.size, now.mtime_ns) == (known.inode, known.size, known.mtime_ns)
 
 
@@ -257,7 +258,7 @@ def install_lease_signal_handler() -> None:
 
 
 def _no_op(_number: int, _frame: object) -> None:
-    """Do nothing: the lease is released immediately after it was taken."""
+    """Do nothing. The lease needs no reaction, because it is released immediately after it was taken."""
 
 
 def leases_work(folder: bytes) -> bool:

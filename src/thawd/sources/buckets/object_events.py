@@ -18,7 +18,7 @@ class BucketSource(NamedTuple):
 
     Attributes:
         name: the bucket's name in the configuration.
-        bucket: the bucket's name in events.
+        bucket: the bucket's name in events; for a remote bucket, its name in the object store.
         notify: the bucket's notifications.
         region: the bucket's region.
     """

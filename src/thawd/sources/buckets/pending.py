@@ -30,7 +30,7 @@ class PendingKeys:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._due: dict[bytes, tuple[float, UnfinishedFile | None]] = {}
-        # May contain times that a later `push` has replaced by earlier ones; `take` ignores these.
+        # Can contain times that a later `push` has replaced by earlier ones; `take` ignores these.
         self._heap: list[tuple[float, bytes]] = []
         self._changed = asyncio.Event()
 
@@ -88,7 +88,7 @@ class PendingKeys:
 
 
 def _longer(one: UnfinishedFile | None, other: UnfinishedFile | None) -> UnfinishedFile | None:
-    """Return the one that has seen the file unchanged for longer."""
+    """Of two records of the same file, return the one that has seen the file unchanged for longer."""
     if one is None or other is None:
         return one or other
     return other if one.seen is None or (other.seen is not None and other.since < one.since) else one

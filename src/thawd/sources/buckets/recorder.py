@@ -2,7 +2,7 @@
 
 A file's record is read before the file is checked, and a change is stored only if the catalog still contains that
 record. So if the same change is checked twice, for example after a PUT and after the kernel's notice of it, it causes
-only one event. A check is repeated if another one has updated the record in the meantime.
+only one event. A check is repeated if another check has updated the record in the meantime.
 """
 # The root is bytes here, which pathlib does not take.
 # ruff: noqa: PTH116
@@ -55,7 +55,10 @@ class LookAgain(NamedTuple):
 
 
 class FolderLost(Exception):
-    """The bucket's folder is missing or was replaced, so that missing files do not count as removed objects."""
+    """The bucket's folder is missing or was replaced. So files that are missing do not count as removed objects.
+
+    The message ends a sentence that begins with the folder's path.
+    """
 
 
 class Recorder:
@@ -66,12 +69,12 @@ class Recorder:
         objects: the catalog of objects.
         log: takes lines for the operator.
         on_events: called with the names of functions that have new events in the asynchronous queue.
-        settle_s: see `Looker`.
+        settle_s: without file leases, a file counts as complete after it has not changed for this long, seconds.
         is_full: returns whether the asynchronous queue is full now.
 
     Attributes:
         root: the bucket's folder.
-        leases: whether file leases work in the folder's file system; see `files`.
+        leases: whether file leases work in the folder's file system, so that they show which files are being written.
     """
 
     def __init__(
@@ -165,7 +168,7 @@ class Recorder:
         """Log once that a file or folder cannot be read. May be called from any thread."""
         self._unreadable.say(
             f"bucket {self._bucket.name}: {os.fsdecode(key)!r} cannot be read ({error.strerror or error}); "
-            "make it readable for the user that thawd runs as. Every scan tries it again",
+            "make it readable for the user that thawd runs as. thawd tries it again at each scan",
             topic=key,
             cause="unreadable",
         )

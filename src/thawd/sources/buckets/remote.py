@@ -3,7 +3,7 @@
 If an object is new, changed or removed, it is recorded and its events are queued in one transaction, as with folders,
 so that a crash neither loses nor repeats an event. A listing that fails is started again. What it had recorded until
 then is kept, and no object counts as removed until a listing is complete. A listing needs eight bytes of memory for
-each object, in whatever order the store lists them.
+each object: a digest of its key. So the objects can be listed in any order.
 """
 
 from __future__ import annotations
@@ -82,20 +82,21 @@ class RemoteBucketWatcher:
         try:
             while True:
                 await self._going.wait()
-                odd = False
+                again_now = False
                 try:
                     await self.look()
                 except OddKeysError as error:
                     self._log(f"{error.message}")
-                    odd = True  # the next listing is made in another way, so it begins immediately
+                    again_now = True  # the next listing is made with another library, so do not wait before it
                 except ThawdError as error:
                     self._complain(error.message)
                 else:
                     self._relieve()
-                if not odd:
+                if not again_now:
                     await asyncio.sleep(self._bucket.poll_s)
         finally:
-            # A task may have been cancelled between the commit of its events and the call that announces them.
+            # A task may have been cancelled after the commit of its events and before the call that announces them. So
+            # announce all functions of the bucket.
             self._on_events({notification.function for notification in self._bucket.notify})
 
     def pause(self) -> None:
@@ -103,13 +104,13 @@ class RemoteBucketWatcher:
         self._going.clear()
 
     def resume(self) -> None:
-        """Start listings again. The next one finds the changes made in the meantime."""
+        """Start listings again. The next listing finds the changes made in the meantime."""
         self._going.set()
 
     def status(self) -> dict[str, Any]:
         """Return the watcher's state and figures, as ``thawd source`` shows them.
 
-        ``oldest_s`` is how long ago the last complete listing began, seconds. All earlier changes have been found.
+        ``oldest_s`` is how long ago the last complete listing began, seconds. All changes made before that are found.
         """
         result = "No listing yet" if self._completed_at is None else "OK"
         return {
@@ -183,7 +184,7 @@ class RemoteBucketWatcher:
             await asyncio.sleep(_FULL_RECHECK_S)
 
     def _is_from_before(self, entry: RemoteObject, progress: ListingProgress) -> bool:
-        """Return whether the bucket is configured to ignore this object, as older than the first listing."""
+        """Return whether the bucket is configured to ignore this object because it is older than the first listing."""
         if self._bucket.existing == "notify" or progress.completed_at is not None:
             return False
         return entry.mtime_ns < progress.begun_at * 1e9
@@ -191,7 +192,8 @@ class RemoteBucketWatcher:
     async def _is_object(self, entry: RemoteObject) -> bool:
         """Return whether this is an object and not a folder marker.
 
-        A folder marker is an empty object with a key that ends with a slash, which the listing omits.
+        A folder marker is an empty object whose key ends with a slash. A listing shows the key without the slash, and
+        there is no object with that shorter key.
         """
         return entry.size > 0 or await self._store.exists(entry.key)
 

@@ -1,8 +1,8 @@
 """Remote buckets, watched through the notifications that S3 sends to an SQS queue.
 
-A message is deleted once its records are queued as events. S3 sends each notification at least once, and not always in
-order. So a notification causes no event if it is older than the key's record or repeats it. Records are passed to the
-function unchanged.
+An S3 event message contains records, one for each change of an object. A message is deleted once its records are queued
+as events; a function gets them unchanged. S3 sends each notification at least once, and not always in order. So a
+notification causes no event if it is older than what the catalog records for its key, or repeats that.
 
 Source: Amazon S3 user guide, "Event message structure", on ``sequencer``; "Configuring notification by using Amazon
 SNS or Amazon SQS".
@@ -35,7 +35,8 @@ from thawd.system.retry import SayOnce
 # Most batches of messages that are handled at the same time.
 _ROOM = 4
 _SEQUENCER_DIGITS = 32
-# Raised when a message is not a notification. Any program may send messages to the queue; they must not delay others.
+# Parsing raises these if a message is not a notification. Any program with access to the queue can send such messages,
+# and they must not delay notifications.
 _FOREIGN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 # The largest number that the catalog can store.
 _MOST = (1 << 63) - 1
@@ -121,7 +122,8 @@ class NotifiedBucketWatcher:
                 )
                 await self._receiver.run()
         finally:
-            # A task may have been cancelled between the commit of its events and the call that announces them.
+            # A task may have been cancelled after the commit of its events and before the call that announces them. So
+            # announce all functions of the bucket.
             self._on_events({notification.function for notification in self.bucket.notify})
 
     def pause(self) -> None:
@@ -178,7 +180,7 @@ class NotifiedBucketWatcher:
         return notification.bucket == self.bucket.bucket and notification.key.startswith(self.bucket.prefix.encode())
 
     async def _record(self, batch: Mapping[bytes, ObjectNotification]) -> set[str]:
-        """Record the notifications that are new and queue their events. Return the ids of messages to receive again."""
+        """Record the notifications that are new; queue their events. Return the ids of messages to receive again."""
         known = await self._watcher_stores.objects.lookup(self._catalog, list(batch))
         changes = [
             ObjectChange(
@@ -277,7 +279,7 @@ def _is_news(notification: ObjectNotification, known: ObjectRecord) -> bool:
 
 
 def _one_of_each_key(found: Iterable[ObjectNotification]) -> list[dict[bytes, ObjectNotification]]:
-    """Split notifications into batches with at most one for each key. Those of one key keep their order."""
+    """Split notifications into batches with at most one for each key. Those of a key are ordered by sequencer."""
     batches: list[dict[bytes, ObjectNotification]] = []
     for one in sorted(found, key=lambda one: one.mark[:_SEQUENCER_DIGITS]):
         batch = next((batch for batch in batches if one.key not in batch), None)

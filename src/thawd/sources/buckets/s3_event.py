@@ -1,4 +1,4 @@
-"""S3's event notifications: their JSON. No side effects.
+"""Makes the JSON text of S3's event notifications. No side effects.
 
 Source: Amazon S3 user guide, "Event message structure" and "Event notification types and destinations".
 """
@@ -86,9 +86,9 @@ def encode(event: ObjectEvent, *, configuration_id: str) -> bytes:
 
 
 def row_key(key: bytes) -> str:
-    """Return the key under which a table gets a function's answer to an object's event: the object's key as text.
+    """Return the object's key as text: the key under which a table stores a function's answer to the object's event.
 
-    Bytes that are not UTF-8 are written as ``%FF``.
+    A byte that is not UTF-8 is written as ``%`` and its hexadecimal digits, for example ``%FF``.
     """
     text = key.decode("utf-8", "surrogateescape")
     return "".join(f"%{ord(char) - 0xDC00:02X}" if "\udc80" <= char <= "\udcff" else char for char in text)

@@ -1,6 +1,6 @@
-"""Walks a bucket's folder and compares it with the catalog, in chunks, on a thread. It only finds keys to check.
+"""Walks a bucket's folder and compares it with the catalog, in chunks, on a thread. It finds keys to check.
 
-It also removes what a power cut, or the end of a function's process, left of objects that were being written.
+It also removes unfinished objects, whose writing was interrupted by a power cut or by the end of a function's process.
 
 However many files there are, memory contains only one chunk of keys and the names of folders still to be walked.
 """

@@ -1,6 +1,7 @@
 """A bucket's state while it is watched: keys to check, folders to scan, and whether its folder is lost.
 
-Its memory is limited: when too many keys wait, only the folders of further keys are remembered, and scanned later.
+The memory for this state is limited: when too many keys wait, only the folders of further keys are remembered, and are
+scanned later.
 """
 # Keys and paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH120
@@ -29,7 +30,7 @@ class WatchSettings:
             seconds.
         scan_interval_s: shortest time between two full scans, seconds.
         unwatched_interval_s: shortest time between two full scans if some folders cannot be watched, seconds.
-        scan_share: after a full scan, the next one starts no earlier than this many times its duration.
+        scan_share: shortest pause after a full scan, as a multiple of that scan's duration.
         held_keys: most keys that wait for a check. For further keys, only their folders are remembered.
     """
 
@@ -42,7 +43,7 @@ class WatchSettings:
 
 @dataclass(slots=True)
 class WatchSession:
-    """The state from finding the bucket's folder until it is lost.
+    """A bucket's state from the moment at which its folder is found until the folder is lost.
 
     Attributes:
         tree: receives the kernel's notices; None: there are none.
@@ -65,12 +66,16 @@ class WatchSession:
     unwatched: bool = False
 
     def lose(self, reason: str) -> None:
-        """Record that the folder is lost. If this is called again, the first reason is kept."""
+        """Record that the folder is lost. If this is called again, the first reason is kept.
+
+        Args:
+            reason: how the folder was lost: the end of a sentence that begins with the folder's path.
+        """
         self.reason = self.reason or reason
         self.lost.set()
 
     def scan_folder(self, folder: bytes, due: float) -> None:
-        """Schedule a scan of `folder` at `due` or earlier."""
+        """Schedule a scan of `folder` at `due` or earlier. If too many folders wait, scan the whole bucket instead."""
         if len(self.dirty) >= _MOST_DIRTY:
             self.dirty.clear()
             folder = b""

@@ -1,6 +1,6 @@
 """Watches a bucket's folder: each object that appears, is overwritten or is removed causes exactly one event.
 
-Changes are found by comparing files with the catalog; the kernel's notices only say which ones to compare. The whole
+Changes are found by comparing files with the catalog; the kernel's notices only say which files to compare. The whole
 folder is compared at the start and from time to time, in case notices were lost. Events are queued here and run by
 `thawd.queue.invoker`; `files` decides whether a file is complete.
 
@@ -39,7 +39,7 @@ _WORKERS = 2
 _PAGE_KEYS = 1000
 _STORE_RETRY_S = 2.0
 _RETURN_POLL_S = 1.0
-# Most checks of a file that the platform itself wrote: another check may record the file at the same time.
+# Most checks of a file that the platform itself wrote. A check is repeated if another one recorded the file meanwhile.
 _INGEST_LOOKS = 5
 # The wait after a batch, so that files that arrive in quick succession share transactions. A single file does not wait.
 _GATHER_S = 0.01
@@ -193,7 +193,8 @@ class BucketWatcher:
             if session.tree is not None:
                 loop.remove_reader(session.tree.fileno())
                 session.tree.close()
-            # A task may have been cancelled between the commit of its events and the call that announces them.
+            # A task may have been cancelled after the commit of its events and before the call that announces them. So
+            # announce all functions of the bucket.
             self._on_events({notification.function for notification in self._bucket.notify})
         return session.reason
 
@@ -255,7 +256,7 @@ class BucketWatcher:
             else:
                 session.dirty.clear()
             try:
-                cost_s = await self._reconcile(session, folder)
+                took_s = await self._reconcile(session, folder)
             except StoreError as error:
                 self._recorder.complain_of_store(error)
                 session.scan_folder(folder, now + _STORE_RETRY_S)
@@ -265,7 +266,7 @@ class BucketWatcher:
                 return
             if not folder:
                 least_s = self._settings.unwatched_interval_s if session.unwatched else self._settings.scan_interval_s
-                next_full = time.monotonic() + max(least_s, self._settings.scan_share * cost_s)
+                next_full = time.monotonic() + max(least_s, self._settings.scan_share * took_s)
                 self.initial_scan_done.set()
 
     async def _reconcile(self, session: WatchSession, folder: bytes) -> float:
@@ -289,7 +290,7 @@ class BucketWatcher:
                 spent_s += await self._record_differing(session, chunk, known)
         finally:
             self._scan_thread.submit(_close, keys)
-        if met != recorded:
+        if met != recorded:  # some records may be of objects that were removed
             spent_s += await self._sweep(session, folder)
         return time.monotonic() - begun - spent_s
 

@@ -1,4 +1,4 @@
-"""Classes for messages received from an SQS queue, their batches, and a source's figures. They only keep state."""
+"""Classes for messages received from an SQS queue, their batches, and a source's figures. They do not call SQS."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Batching:
         most: most messages in a batch.
         window_s: how long to gather, seconds from the first message; 0: the messages of one reception are the batch.
         most_bytes: limit for the sum of the contents of a batch; a larger message gets a batch of its own.
-        ordered: whether the queue is FIFO. Then messages that do not fit wait until the previous batch has succeeded.
+        ordered: whether the queue is FIFO. If so, messages that do not fit in a batch wait until it has succeeded.
     """
 
     most: int = MOST_AT_ONCE
@@ -105,7 +105,7 @@ class Batch:
         self._before = before
 
     async def may_begin(self) -> bool:
-        """Wait for the batch before this one. Return whether it has succeeded."""
+        """Wait until the batch before this one, if any, has ended. Return whether that batch succeeded."""
         before, self._before = self._before, None
         if before is None:
             return True

@@ -34,8 +34,8 @@ _RECHECK_S = 1.0
 # How often the queue's attributes are read.
 _LOOK_S = 30.0
 _DELETE_TRIES = 6
-# Source: AWS Lambda developer guide, "Configuring scaling behavior for SQS event source mappings": five at the start.
 # Most calls of ReceiveMessage at the same time.
+# Source: AWS Lambda developer guide, "Configuring scaling behavior for SQS event source mappings": five at the start.
 _MOST_POLLERS = 5
 _SOON_S = 0.2
 # Larger bodies are decoded in a thread, so that they do not block the event loop.
@@ -60,7 +60,7 @@ class Receiver:
         batching: how messages are gathered into batches.
         room: returns how many batches may be handled at the same time now.
         progress: the source's figures, which the receiver updates.
-        report: takes a line for the operator.
+        report: takes a line for the operator, and puts the name of the source before it.
 
     Attributes:
         progress: the source's figures.
@@ -148,7 +148,7 @@ class Receiver:
                 task.cancel()
 
     async def _gather_one(self, batches: asyncio.TaskGroup) -> bool:
-        """Gather one batch and start handling it. If the queue cannot be read, back off. Return whether it was full."""
+        """Gather a batch and start handling it. Return whether it is full. If the queue cannot be read, back off."""
         is_full = False
         try:
             if self.progress.waiting is None or self.progress.trouble is not None:
@@ -194,7 +194,7 @@ class Receiver:
         return batch
 
     def _release(self, batches: list[Batch]) -> None:
-        """Release the messages of unhandled batches and of those behind, so that other clients receive them soon."""
+        """Release the messages of these batches and of those in `_behind`, so that other clients receive them soon."""
         batches += self._behind
         self._behind = []
         for batch in batches:
@@ -241,7 +241,10 @@ class Receiver:
                 await asyncio.sleep(min(_SOON_S, left_s))
 
     async def _contents(self, raw: Sequence[RawMessage]) -> list[tuple[RawMessage, bytes | None]]:
-        """Return messages with their contents. Messages whose content cannot be made are left to the redrive policy."""
+        """Return messages with their contents.
+
+        A message whose content cannot be made is left out and stays in the queue, for the queue's redrive policy.
+        """
         found: list[tuple[RawMessage, bytes | None]] = []
         try:
             for message in raw:
@@ -275,7 +278,7 @@ class Receiver:
         progress.oldest_s = max((time.time() - at / 1000 for at in sent if at), default=0.0)
 
     async def _hold(self, batch: Batch) -> None:
-        """Keep other clients from receiving the messages of a batch, including later ones, until the batch is over."""
+        """Until `batch.over` is set, keep other clients from receiving the batch's messages, even those added later."""
         while not batch.over.is_set():
             await is_set_within(batch.over, _RECHECK_S)
             hold_s = max(_HOLD_S, self.visibility_s)

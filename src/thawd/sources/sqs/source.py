@@ -1,4 +1,4 @@
-"""Event source mappings: for each one, a poller reads its queue and invokes its function.
+"""Runs event source mappings: for each mapping, a poller reads the queue and invokes the function.
 
 `thawd.control.event_source_mappings` creates, changes and deletes mappings.
 Source: AWS Lambda developer guide, "Using Lambda with Amazon SQS"; "Scaling behavior".
@@ -88,7 +88,7 @@ class SqsPoller:
         return encoded if records.is_wanted(self._patterns, encoded, message["Body"]) else None
 
     def _room(self) -> int:
-        """Return how many batches may be handled at the same time; 0: the function is missing or may not run."""
+        """Return how many batches may be handled at the same time; 0: the function is missing or cannot run."""
         mapping = self.mapping
         try:
             entry = self._dispatcher.entry(mapping.function, mapping.qualifier)
@@ -174,7 +174,7 @@ class SqsPollers:
         self._ended.set()
 
     async def run(self, started: asyncio.Event) -> None:
-        """Run pollers until cancelled. Sets `started` when `apply` may be called."""
+        """Run pollers until cancelled. Sets `started` when `apply` can be called."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             started.set()

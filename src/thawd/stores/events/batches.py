@@ -1,4 +1,4 @@
-"""Joins writes to the state file that are requested at almost the same time into one."""
+"""Combines several writes to the state file, if they are requested at almost the same time, into a single write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 class Batches(Generic[T, R]):
-    """Collects the items that are added during a write, and writes them together in the next write.
+    """Collects the items that are added while a write runs, and writes them together in the next write.
 
     Args:
         write: writes several items together; returns their results, in the same order.
@@ -53,15 +53,18 @@ class Batches(Generic[T, R]):
                         future.set_result(result)
 
     async def _one_by_one(self, batch: list[tuple[T, asyncio.Future[R]]], error: BaseException) -> None:
-        """A batch failed: write its items one by one, because perhaps only one of them is at fault."""
-        alone = len(batch) > 1 and not isinstance(error, (StoreError, asyncio.CancelledError))
+        """Write the items of a batch that failed one by one, because perhaps only one of them is at fault.
+
+        After a StoreError or a cancellation, no item is at fault, so all items fail without another write.
+        """
+        write_alone = len(batch) > 1 and not isinstance(error, (StoreError, asyncio.CancelledError))
         for item, future in batch:
             failure = error
-            if alone:
+            if write_alone:
                 try:
                     [result] = await self._write([item])
-                except BaseException as of_item:
-                    failure = of_item
+                except BaseException as item_error:
+                    failure = item_error
                 else:
                     if not future.done():
                         future.set_result(result)

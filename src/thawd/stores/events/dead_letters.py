@@ -1,7 +1,7 @@
 """Dead letters: events that failed for good, kept with payload and error until they are redriven, removed or too old.
 
 `thawd.queue.invoker` decides which events fail for good. `add` writes a dead letter inside a transaction of
-`thawd.stores.events.queue`; the class reads, redrives and removes them.
+`thawd.stores.events.queue`. `DeadLetters` reads, redrives and removes dead letters.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ class DeadLetters:
         return await self._db.read(work)
 
     async def redrive(self, ids: Iterable[int]) -> set[str]:
-        """Queue dead letters again, as if they had just been accepted. If one has an outcome, only that is delivered.
+        """Queue dead letters again, as if they had just been accepted.
+
+        If a dead letter has an outcome, its event does not run again: only the outcome is delivered.
 
         Returns:
             The functions of these events. Ids without a dead letter are ignored.
@@ -125,7 +127,12 @@ class DeadLetters:
         )
 
     async def remove_older(self, before: float, *, limit: int = _AT_ONCE) -> int:
-        """Delete up to `limit` dead letters from before a time (seconds since the epoch); returns how many."""
+        """Delete up to `limit` dead letters that are older than a time; returns how many.
+
+        Args:
+            before: delete events that became dead letters before this time, seconds since the epoch.
+            limit: most dead letters to delete.
+        """
 
         def work(connection: sqlite3.Connection) -> int:
             found = [
@@ -169,7 +176,7 @@ def add(connection: sqlite3.Connection, event_id: int, *, error: str, condition:
 def keep_outcome(connection: sqlite3.Connection, event_id: int, outcome: bytes | None) -> None:
     """Set the outcome that a redrive of a dead letter delivers, inside a transaction.
 
-    None: the stored outcome is removed, so that a redrive runs the event again.
+    If `outcome` is None, the stored outcome is removed, so that a redrive runs the event again.
     """
     if outcome is None:
         connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))

@@ -16,10 +16,10 @@ import msgspec
 from thawd.stores import clock
 from thawd.stores.schema import QUEUED
 
-# Most rows in one statement. With eight values in each row, this stays below 999, the limit of old SQLite versions.
+# Most rows in one statement. A row has up to eight values, and old SQLite versions allow 999 values in a statement.
 _AT_ONCE = 100
-# Events are read with their payloads, 16 rows at a time, until the payloads reach about this size. So many large
-# payloads do not use too much memory.
+# Events are read with their payloads, 16 rows at a time, until the payloads reach this size, so that the memory in use
+# stays small even if all payloads are large.
 _READ_AT_ONCE = 16
 _READ_BYTES = 4 * 1024 * 1024
 # Most characters stored of an error's text, because a handler may raise an error of several megabytes at each attempt.
@@ -39,7 +39,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
         payload: the event, JSON text in UTF-8.
         request_id: the same on every attempt.
         source: ``invoke``, or the kind and name of a source, for example ``bucket:uploads``.
-        row_key: if the destination is a table, the key under which it stores the result; None: the request id.
+        row_key: if the destination is a table, the key under which the result is stored; None: the request id.
         client_context: JSON text of the caller's client context, or None.
         trace_id: X-Ray trace header, or None.
         qualifier: version or alias to invoke; None: ``$LATEST``.
@@ -111,7 +111,9 @@ def as_accepted(event: NewEvent, event_id: int, accepted_at: float) -> Event:
 
 
 def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: float | None = None) -> None:
-    """Accept `events` inside a transaction of the state file, for example together with the objects they are about.
+    """Accept `events` inside a transaction of the state file.
+
+    For example, events about objects are accepted in the transaction that records these objects.
 
     Args:
         connection: the transaction's connection.
@@ -119,16 +121,16 @@ def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: f
         now: the time of acceptance, seconds since the epoch; None: the current time.
     """
     accepted_at = clock.now() if now is None else now
-    given = [(event, accepted_at) for event in events]
-    if given:
-        insert_all(connection, given)
+    timed = [(event, accepted_at) for event in events]
+    if timed:
+        insert_all(connection, timed)
 
 
-def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, float]]) -> int:
+def insert_all(connection: sqlite3.Connection, timed: Sequence[tuple[NewEvent, float]]) -> int:
     """Accept events, each with its time of acceptance. Returns the id of the first; the ids of the others follow it."""
     first_id = 0
-    for first in range(0, len(given), _AT_ONCE):
-        part = given[first : first + _AT_ONCE]
+    for first in range(0, len(timed), _AT_ONCE):
+        part = timed[first : first + _AT_ONCE]
         # The ids of the inserted rows have no gaps, because nothing else writes during the transaction.
         last_id = insert_rows(
             connection,
@@ -152,7 +154,7 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
         insert_rows(
             connection, "payloads", [(number, event.payload) for number, (event, _) in zip(numbers, part, strict=True)]
         )
-    counts = Counter(event.function for event, _ in given).items()
+    counts = Counter(event.function for event, _ in timed).items()
     connection.executemany(
         "INSERT INTO depths VALUES (?, ?, ?) "
         "ON CONFLICT (function, state) DO UPDATE SET count = count + excluded.count",
@@ -165,8 +167,8 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
 def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> int:
     """Insert up to `_AT_ONCE` rows with one statement; returns the id of the last.
 
-    `executemany` would release the interpreter's lock (GIL) for each row, and then wait until the event loop's thread,
-    which takes the lock meanwhile, releases it again.
+    `executemany` would be slower: it releases the interpreter's lock (GIL) for each row, and the event loop's thread
+    then takes the lock. The next row would have to wait until that thread releases the lock again.
     """
     row = f"({', '.join('?' * len(rows[0]))})"
     cursor = connection.execute(

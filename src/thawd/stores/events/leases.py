@@ -16,8 +16,8 @@ class Leases:
     """The leased events of all functions.
 
     Attributes:
-        ready_after: by function, the highest id that has been leased of the events that were never to be retried
-            (``available_at`` 0). They are leased in the order of their ids.
+        ready_after: by function, the highest leased id among the events that have not been queued for a retry
+            (``available_at`` 0). Such events are leased in the order of their ids.
         returned: by function, events that were returned without running; they are leased next.
         exhausted: by function, whether the last lease took all events that were due.
     """
@@ -39,7 +39,7 @@ class Leases:
         """Lease an event without reading its row.
 
         Returns:
-            False if a call of `EventQueue.lease` may be reading the event at this moment, or has leased it.
+            False if a call of `EventQueue.lease` is perhaps reading the event at this moment, or has leased it.
         """
         if self._reading[function] or event_id <= self.ready_after.get(function, 0) or event_id in self._function:
             return False
@@ -74,12 +74,12 @@ class Leases:
         return len(self.held(function)) - len(self.returned.get(function, ()))
 
     def give_back(self, event: Event) -> None:
-        """See `EventQueue.give_back`."""
+        """Undo the lease of an event, if there is one; `take_returned` leases the event again, before others."""
         if event.id in self._function:
             self.returned.setdefault(event.function, deque()).append(event)
 
     def forget(self, function: str) -> None:
-        """Forget a function that has no leased events. Its returned events will be read from their rows again."""
+        """Forget a function that has no leased events. The next lease of its returned events reads their rows again."""
         for event in self.returned.pop(function, ()):
             self.remove(event.id)
         self.ready_after.pop(function, None)

@@ -1,7 +1,8 @@
 """The outbox: outcomes of events that have run, which wait to be delivered to their destinations.
 
-`EventQueue.deliver_later` stores an outcome here. `thawd.queue.outcome_delivery` leases and delivers it, and then ends
-its event with `EventQueue.done` or `EventQueue.dead_letter`. Leases exist only in memory, like those of events.
+`EventQueue.deliver_later` stores an outcome here. `thawd.queue.outcome_delivery` leases the outcome, delivers it, and
+then ends the outcome's event with `EventQueue.done` or `EventQueue.dead_letter`. Leases of outcomes exist only in
+memory, like leases of events.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ class WaitingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """An outcome that waits to be delivered.
 
     Attributes:
-        id: id of its event.
-        function: the function of its event.
-        document: the outcome as `EventQueue.deliver_later` stored it.
-        since: when it was stored, seconds since the epoch.
-        tries: how many deliveries have failed since then.
+        id: id of the event that has this outcome.
+        function: the function of that event.
+        document: the outcome, as `EventQueue.deliver_later` or `Outbox.advance` stored it.
+        since: when the document was stored, seconds since the epoch.
+        tries: how many deliveries of the document have failed.
     """
 
     id: int
@@ -40,7 +41,7 @@ class Outbox:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._leased: dict[int, str] = {}
-        self._turns: dict[str, int] = {}  # by function, the number of its last lease; leases are numbered in order
+        self._turns: dict[str, int] = {}  # by function, the number of its last lease; each lease gets a new number
         self._turn = 0
 
     def ended(self, event_id: int) -> None:
@@ -48,7 +49,7 @@ class Outbox:
         self._leased.pop(event_id, None)
 
     async def lease(self, *, limit: int, now: float | None = None) -> list[WaitingOutcome]:
-        """Lease up to `limit` outcomes that are due. Functions take turns.
+        """Lease up to `limit` outcomes that are due. Functions take turns, so that none has to wait for the others.
 
         Raises:
             StoreError: the outcomes could not be read.
@@ -58,16 +59,17 @@ class Outbox:
         def work(connection: sqlite3.Connection) -> list[WaitingOutcome]:
             due = []
             for function in functions_in(connection, DELIVERING):
-                of = held.get(function, set())
+                leased = held.get(function, set())
                 rows = connection.execute(
                     "SELECT e.id FROM events e JOIN deliveries d ON d.event = e.id "
                     "WHERE e.function = ? AND e.state = ? AND e.available_at <= ? ORDER BY e.available_at LIMIT ?",
-                    (function, DELIVERING, at, limit + len(of)),
+                    (function, DELIVERING, at, limit + len(leased)),
                 )
-                fresh = [row[0] for row in rows if row[0] not in of]
-                # Each outcome counts the leases that its function holds and the function's outcomes before it here. The
-                # lowest counts come first, so that a destination that is down cannot hold up other functions.
-                due += [(len(of) + place, turns.get(function, 0), number) for place, number in enumerate(fresh)]
+                unleased = [row[0] for row in rows if row[0] not in leased]
+                # An outcome's rank is the number of outcomes of its function that are leased or due earlier. The lowest
+                # ranks are leased first: if the destination of one function is down, and many of its outcomes wait, the
+                # outcomes of other functions are leased nevertheless.
+                due += [(len(leased) + place, turns.get(function, 0), number) for place, number in enumerate(unleased)]
             return [_read(connection, number) for _, _, number in sorted(due)[:limit]]
 
         waiting = await self._db.read(work)
@@ -100,14 +102,14 @@ class Outbox:
         self._leased.pop(event_id, None)
 
     async def advance(self, event_id: int, document: bytes) -> None:
-        """After an outcome's first delivery has ended, replace it with the deliveries that remain; they are due now.
+        """When the first of an outcome's deliveries has ended, store the deliveries that remain; they are due now.
 
         Args:
             event_id: the event.
             document: the outcome with the remaining deliveries.
 
         Raises:
-            StoreError: the change could not be stored; all deliveries of the outcome will be tried again.
+            StoreError: the change could not be stored; the first delivery will be made again, too.
         """
         now = clock.now()
 
@@ -123,7 +125,7 @@ class Outbox:
         self._leased.pop(event_id, None)
 
     async def next_due(self, *, now: float | None = None) -> float | None:
-        """When the next outcome is due: `now`, a later time, or None for never.
+        """When the next outcome that is not leased is due: `now`, a later time, or None for never.
 
         Raises:
             StoreError: the times could not be read.

@@ -54,8 +54,8 @@ class EventQueue:
     Args:
         db: the state file.
         marks: marks the running events, so that an event that crashes the server can be identified.
-        max_queued: most events that may be stored, running ones and undelivered outcomes included, dead letters not;
-            further ones are refused. None: no limit.
+        max_queued: most events that may be stored, including running ones and those with an undelivered outcome, but
+            not dead letters; further events are refused. None: no limit.
     """
 
     def __init__(self, db: Database, *, marks: Marks | None = None, max_queued: int | None = None) -> None:
@@ -91,7 +91,7 @@ class EventQueue:
             )
         return list(range(first_id, first_id + len(events)))
 
-    async def _put_all(self, given: list[tuple[Sequence[NewEvent], float]]) -> list[int | None]:
+    async def _put_all(self, groups: list[tuple[Sequence[NewEvent], float]]) -> list[int | None]:
         """Accept groups of events in this order, except those for which the queue has no room.
 
         Returns:
@@ -100,15 +100,15 @@ class EventQueue:
 
         def work(connection: sqlite3.Connection) -> list[int | None]:
             room = math.inf if self._max_queued is None else self._max_queued - count_waiting(connection)
-            numbers: list[int | None] = []  # the difference between each group's first id and the first id of all
+            offsets: list[int | None] = []  # the difference between each group's first id and the first id of all
             pairs: list[tuple[NewEvent, float]] = []
-            for events, at in given:
+            for events, at in groups:
                 fits = len(pairs) + len(events) <= room
-                numbers.append(len(pairs) if fits else None)
+                offsets.append(len(pairs) if fits else None)
                 if fits:
                     pairs += [(event, at) for event in events]
             first_id = insert_all(connection, pairs)
-            return [None if number is None else first_id + number for number in numbers]
+            return [None if offset is None else first_id + offset for offset in offsets]
 
         return await self._db.write(work)
 
@@ -116,15 +116,16 @@ class EventQueue:
         """Lease an event that has just been put, without reading its row.
 
         Returns:
-            Whether the event was leased. False when a concurrent call of `lease` may take it or has taken it; that call
-            then returns the event.
+            Whether the event was leased. False when a concurrent call of `lease` has taken it or will perhaps take it;
+            that call then returns the event.
         """
         return self._leases.take(event.id, event.function)
 
     async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
         """Lease up to `limit` due events of `function`: retries first, then the others, oldest first.
 
-        The cost depends only on `limit`. If payloads are large, fewer events are returned; none only if none is due.
+        If events were given back, only these are returned. If payloads are large, fewer events are returned, but at
+        least one if one is due. The time that this takes does not grow with the number of queued events.
 
         Raises:
             StoreError: the events could not be read.
@@ -165,7 +166,7 @@ class EventQueue:
         return events
 
     def exhausted(self, function: str) -> bool:
-        """Whether the last call of `lease` for this function took all its events that were due."""
+        """Whether the last call of `lease` for this function took all events of the function that were due."""
         return self._leases.exhausted.get(function, False)
 
     def give_back(self, event: Event) -> None:
@@ -173,7 +174,7 @@ class EventQueue:
         self._leases.give_back(event)
 
     def forget(self, function: str) -> None:
-        """Forget a function of which no more events will be leased; returned events count as never leased."""
+        """Forget a function whose events are no longer leased; events that were given back count as never leased."""
         self._leases.forget(function)
 
     def begins(self, event: Event) -> None:
@@ -201,12 +202,12 @@ class EventQueue:
         for event_id in keys:
             self._leases.remove(event_id)
 
-    async def _done_all(self, given: list[tuple[list[int], Sequence[NewEvent]]]) -> list[None]:
+    async def _done_all(self, calls: list[tuple[list[int], Sequence[NewEvent]]]) -> list[None]:
         by_function: dict[str | None, list[int]] = {}
-        for ids, _ in given:
+        for ids, _ in calls:
             for event_id in ids:
                 by_function.setdefault(self._leases.function_of(event_id), []).append(event_id)
-        follow_ups = [event for _, events in given for event in events]
+        follow_ups = [event for _, events in calls for event in events]
 
         def work(connection: sqlite3.Connection) -> None:
             done: Counter[str] = Counter()
@@ -216,7 +217,7 @@ class EventQueue:
             insert(connection, follow_ups)
 
         await self._db.write(work)
-        return [None] * len(given)
+        return [None] * len(calls)
 
     async def retry(self, event_id: int, *, at: float, error: str, counts: bool = True) -> None:
         """End the lease of an event and queue it for another attempt at or after `at`.
@@ -225,7 +226,7 @@ class EventQueue:
             event_id: the event.
             at: when it is due, seconds since the epoch.
             error: why the attempt failed.
-            counts: whether this counts as an attempt; a throttle or a failure of the platform does not.
+            counts: whether to count this as an attempt; a throttle or a failure of the platform is not counted.
 
         Raises:
             StoreError: the change could not be stored; the event remains leased.
@@ -280,7 +281,7 @@ class EventQueue:
     async def dead_letter_older(self, function: str, before: float, *, error: str, condition: str) -> int:
         """Make the old events of a function dead letters: those accepted before a time, and not leased.
 
-        Call this for functions that no longer exist, so that nothing leases their events at the same time. One call
+        Call this only for functions that no longer exist: nothing else leases their events at the same time. One call
         looks at up to 1,000 events.
 
         Returns:
@@ -335,8 +336,8 @@ class EventQueue:
         """Take over the queue from the previous process. Call this once, before anything else.
 
         For each event that ran when that process ended, an interruption is counted. An event that is due later than
-        `longest_wait_s` seconds from now becomes due now, because the clock must have been set back since its time was
-        written.
+        `longest_wait_s` seconds from now becomes due now, because the clock must have been set back since that time
+        was written.
 
         Returns:
             How many events ran when the previous process ended.
@@ -370,7 +371,7 @@ class EventQueue:
     async def depth(self) -> dict[str, Depth]:
         """How many events are in each state, by function. Functions without events are left out.
 
-        The cost depends only on the number of functions.
+        The time that this takes depends only on the number of functions.
 
         Raises:
             StoreError: the numbers could not be read.
@@ -382,12 +383,12 @@ class EventQueue:
         for function, state, count in rows:
             if count:
                 counts.setdefault(function, {})[state] = count
-        return {function: self._depth_of(function, of) for function, of in counts.items()}
+        return {function: self._depth_of(function, by_state) for function, by_state in counts.items()}
 
-    def _depth_of(self, function: str, counts: dict[int, int]) -> Depth:
-        queued = counts.get(QUEUED, 0)
+    def _depth_of(self, function: str, by_state: dict[int, int]) -> Depth:
+        queued = by_state.get(QUEUED, 0)
         leased = min(queued, self._leases.count(function))
-        return Depth(queued - leased, leased, counts.get(DEAD, 0), counts.get(DELIVERING, 0))
+        return Depth(queued - leased, leased, by_state.get(DEAD, 0), by_state.get(DELIVERING, 0))
 
     async def flow(self) -> dict[str, Flow]:
         """Counts of events since the state file was created, by function.
@@ -411,7 +412,7 @@ class EventQueue:
         return await self._db.read(lambda connection: functions_in(connection, QUEUED))
 
     async def oldest(self) -> dict[str, float]:
-        """When the oldest waiting event was accepted, seconds since the epoch, by function.
+        """When the oldest event that waits or is running was accepted, seconds since the epoch, by function.
 
         If more than 1,000 events of a function wait for a retry, only the 1,000 that are due first are considered.
 

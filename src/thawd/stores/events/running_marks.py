@@ -21,7 +21,7 @@ SLOTS = 1024
 _SLOT = struct.Struct("<q")
 _SIZE = SLOTS * _SLOT.size
 _BOOT_BYTES = 64
-"""Size of the boot id behind the slots, padded with zeros. A file of an earlier version contains only zeros there."""
+"""Size of the boot id, which follows the slots and is padded with zeros. Early versions of thawd wrote only zeros."""
 
 
 class Marks:
@@ -40,7 +40,8 @@ class Marks:
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                # Allocate the blocks now: on a full disk, a write to memory without blocks would kill the process.
+                # Allocate the file's blocks now. If the disk were full when a mark is set, and the block of that mark
+                # were missing, the write to the mapped memory would kill the process (SIGBUS).
                 os.posix_fallocate(fd, 0, _SIZE + _BOOT_BYTES)
                 os.ftruncate(fd, _SIZE + _BOOT_BYTES)
                 self._map = mmap.mmap(fd, _SIZE + _BOOT_BYTES)

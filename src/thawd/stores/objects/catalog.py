@@ -1,8 +1,8 @@
 """The catalog of objects: the content of each bucket when thawd last looked at it.
 
 A change of the catalog and the events that it causes are stored in one transaction, so that a crash neither loses nor
-repeats an event. A change is stored only if the record is still the one that the caller has compared with: if two
-callers have seen the same change, only one of them stores it.
+repeats an event. A change is stored only if the record is still the one with which the caller compared the object:
+if two callers have seen the same change, only one of them stores it.
 
 `thawd.sources.buckets` compares the files with the catalog. Memory use does not grow with the number of objects.
 """
@@ -53,7 +53,7 @@ class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
         key: the key.
         expected: sequencer of the record that the object was compared with; 0: there was none.
         now: the object as it is now; None: it no longer exists.
-        announce: whether the change causes events; False when only times changed.
+        announce: whether the change causes events; False for example when only times changed.
     """
 
     key: bytes
@@ -74,7 +74,7 @@ class AppliedChanges:
     """The result of a batch of changes.
 
     Attributes:
-        conflicts: keys with another record than the expected one. Their changes were not stored; look at them again.
+        conflicts: keys whose record is not the expected one. Their changes were not stored; compare the objects again.
         functions: functions that have new events.
         events: number of events queued.
     """

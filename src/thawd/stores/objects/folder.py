@@ -28,7 +28,8 @@ class LocatedFile(NamedTuple):
 class BucketFolder:
     """The folder of a bucket.
 
-    The object remembers which folders are not links, so use it for one batch of keys only. It is cheap to create.
+    It remembers which folders are not links, and would not notice that a folder is replaced with a link later. So use
+    it for one batch of keys only; making a new one takes little time.
 
     Args:
         root: the folder.
@@ -44,10 +45,10 @@ class BucketFolder:
 
         Returns:
             None when there is no accessible object. Not accessible are folders, devices, pipes, links that lead outside
-            the bucket or to a hidden file, and everything in a linked folder.
+            the bucket or to a hidden file (see `is_hidden`), and everything in a linked folder.
 
         Raises:
-            OSError: the file's stat cannot be read, for example because a folder may not be searched.
+            OSError: the file's stat cannot be read, for example because a folder is not accessible.
         """
         path = self.path(key)
         if path is None:

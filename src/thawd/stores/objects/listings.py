@@ -1,6 +1,6 @@
 """Stores the progress of listing remote buckets, which thawd lists again and again to find changed objects.
 
-For each bucket, this is when the first listing began, and when the last complete one ended.
+For each bucket, the progress is the time when the first listing began, and the time when the last complete one ended.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Listings:
         self._db = db
 
     async def begin(self, bucket: str, *, now: float) -> ListingProgress:
-        """Record that a listing of `bucket` begins at `now`; returns the progress of earlier listings.
+        """Record `now` as the beginning of the first listing of `bucket`, unless one is recorded; returns the progress.
 
         Raises:
             StoreError: the record could not be stored.
@@ -47,7 +47,7 @@ class Listings:
         return await self._db.write(work)
 
     async def complete(self, bucket: str, *, now: float) -> None:
-        """Record that a listing of `bucket` is complete and all its objects are recorded.
+        """Record that a listing of `bucket` ended at `now`. Call this when all objects of the listing are recorded.
 
         Raises:
             StoreError: the record could not be stored.

@@ -51,7 +51,7 @@ class RemoteObject(NamedTuple):
 
 
 class OddKeysError(StoreError):
-    """The bucket has keys that obstore cannot represent. The next listing uses boto3."""
+    """The bucket has keys that obstore cannot represent. Later listings of the bucket use boto3."""
 
 
 class BucketStore:
@@ -114,7 +114,7 @@ class BucketStore:
         return await self._run(partial(next, listing, []))
 
     def listing(self) -> Iterator[list[RemoteObject]]:
-        """All objects below the prefix, in pages. Iterating blocks, and raises the same exceptions as `next_page`."""
+        """All objects below the prefix, in pages. Read them with `next_page`, because iterating over them blocks."""
         return self._boto_pages() if self._has_odd_keys else self._obstore_pages()
 
     def close(self, *, until: float | None = None) -> None:
@@ -147,7 +147,7 @@ class BucketStore:
             raise StoreError(self._said(f"{self.bucket.url} failed", error)) from None
 
     def _said(self, what: str, error: Exception) -> str:
-        # Only the first line of obstore's text is a message for users; details of its internals follow.
+        # Only the first line of obstore's text is a message for users; details of obstore's internals follow.
         said = self.bucket.url.conceal(str(error).partition("\n")[0].strip())
         return f"bucket {self.bucket.name}: {what}: {said}"
 
@@ -206,11 +206,14 @@ class BucketStore:
             is_s3 = self.bucket.url.scheme == "s3"
             if not is_s3 or importlib.util.find_spec("boto3") is None:
                 raise StoreError(
-                    self._said("it has a key that obstore cannot list; rename that object", error)
-                    + (". Or install boto3, which can list it: pip install 'thawd[aws]'" if is_s3 else "")
+                    self._said("it has a key that obstore cannot list", error)
+                    + "; rename that object"
+                    + (", or install boto3, which can list it: pip install 'thawd[aws]'" if is_s3 else "")
                 ) from None
             self._has_odd_keys = True
-            raise OddKeysError(self._said("it has keys that obstore cannot list; boto3 lists it", error)) from None
+            raise OddKeysError(
+                self._said("it has keys that obstore cannot list, so boto3 lists it from now on", error)
+            ) from None
 
     def _boto_pages(self) -> Iterator[list[RemoteObject]]:
         """The same pages as `_obstore_pages`, from boto3, which is slower but returns every key unchanged."""
@@ -239,7 +242,7 @@ class BucketStore:
         from botocore import UNSIGNED
         from botocore.config import Config
 
-        given = self.bucket.parameters
+        parameters = self.bucket.parameters
         style = "path" if self._is_path_style() else "auto"
         config = Config(
             s3={"addressing_style": style}, retries={"mode": "standard"}, connect_timeout=5, read_timeout=10
@@ -247,7 +250,7 @@ class BucketStore:
         keys = {}
         if self._aws is not None:
             keys = {"aws_access_key_id": self._aws.access_key, "aws_secret_access_key": self._aws.secret}
-        if given.get("anonymous") == "true":
+        if parameters.get("anonymous") == "true":
             config = config.merge(Config(signature_version=UNSIGNED))
         return self._session().client(
             "s3", region_name=self.bucket.region, endpoint_url=self._endpoint(), config=config, **keys

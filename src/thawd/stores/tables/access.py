@@ -142,7 +142,7 @@ def read_table(table: Table) -> Iterator[tuple[str, bytes]]:
     """Keys and items of a table, in the order of `TableStore.scan`. Works with and without a running server.
 
     For the command line: it blocks, and changes nothing. Items are read in pages, so that a slow reader does not block
-    writers. Items that are put behind the current page in the meantime are also read.
+    writers. An item that is put in the meantime is also read if it comes after the current page.
 
     Raises:
         NothingStored: no item was ever put, so the table does not exist yet.
@@ -154,7 +154,7 @@ def read_table(table: Table) -> Iterator[tuple[str, bytes]]:
 
 
 def read_item(table: Table, key: str) -> bytes | None:
-    """The item under `key`, read like `read_table` does; None: there is none."""
+    """The item under `key`; None: there is none. Blocks, like `read_table`, and raises the same exceptions."""
     if table.path is not None:
         return sqlite.read_item(table.path, key)
     store = _blocking(table, None, create=False)

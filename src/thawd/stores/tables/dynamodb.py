@@ -2,8 +2,9 @@
 
 The fields of an item are stored as attributes, so that people can read them in the console and other programs can query
 them. DynamoDB keeps neither the order of fields nor the notation of numbers, so the item's text is stored too, in the
-attribute ``_json``, and this text is returned. If both together exceed DynamoDB's size limit, only the text is stored,
-compressed. If another program wrote an item without ``_json``, the returned item is made from its attributes.
+attribute ``_json``, and this text is returned. If the attributes and the text together could exceed DynamoDB's size
+limit, only the text is stored, compressed. If another program wrote an item without ``_json``, the returned item is
+made from its attributes.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ class DynamodbTable:
         return from_attributes(self._key, answer["Item"])[1] if "Item" in answer else None
 
     def delete(self, key: str) -> bool:
-        """Remove the item; returns whether there was one. After a repeated request that answer may be wrong."""
+        """Remove the item; returns whether there was one.
+
+        The answer is wrong if the first request removed the item, its answer was lost, and boto3 repeated the request.
+        """
         answer = self._call(
             lambda client: client.delete_item(
                 TableName=self._table, Key={self._key: {"S": key}}, ReturnValues="ALL_OLD"
@@ -123,7 +127,7 @@ class DynamodbTable:
             after = page["LastEvaluatedKey"][self._key]["S"]
 
     def break_off(self) -> None:
-        """Do nothing, because boto3's waiting cannot be interrupted."""
+        """Do nothing: an operation that waits in boto3 cannot be interrupted."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -166,15 +170,15 @@ class DynamodbTable:
         import boto3
         from botocore.config import Config
 
-        given = self._parameters
-        session = boto3.Session(profile_name=given.get("profile"))
+        parameters = self._parameters
+        session = boto3.Session(profile_name=parameters.get("profile"))
         keys = {}
         if self._aws is not None:
             keys = {"aws_access_key_id": self._aws.access_key, "aws_secret_access_key": self._aws.secret}
         return session.client(
             "dynamodb",
-            region_name=given.get("region") or session.region_name or REGION,
-            endpoint_url=given.get("endpoint") or (self._aws.endpoint_url if self._aws is not None else None),
+            region_name=parameters.get("region") or session.region_name or REGION,
+            endpoint_url=parameters.get("endpoint") or (self._aws.endpoint_url if self._aws is not None else None),
             config=Config(
                 connect_timeout=_CONNECT_TIMEOUT_S,
                 read_timeout=_READ_TIMEOUT_S,
@@ -191,7 +195,8 @@ class DynamodbTable:
         if "RANGE" in keys or types[name] != "S" or name == EXACT:
             raise StoreError(
                 f"table {self._name}: {self._url} must have a partition key of type string, not called {EXACT}, and "
-                f"no sort key; it has {name} of type {types[name]}{' and a sort key' if 'RANGE' in keys else ''}. "
+                f"no sort key; its partition key is {name} of type {types[name]}"
+                f"{', and it has a sort key' if 'RANGE' in keys else ''}. "
                 "Create another table: aws dynamodb create-table --table-name NAME --billing-mode PAY_PER_REQUEST "
                 "--attribute-definitions AttributeName=key,AttributeType=S --key-schema AttributeName=key,KeyType=HASH"
             )
@@ -212,7 +217,7 @@ class DynamodbTable:
         return StoreError(f"table {self._name}: {self._url} failed: {said}")
 
     def _forget_client(self) -> None:
-        """Make the next call check the table again, because it may have been created again with another key."""
+        """Make the next call check the table again, because the table may have been created again with another key."""
         with self._lock:
             client, self._client = self._client, None
         with contextlib.suppress(Exception):

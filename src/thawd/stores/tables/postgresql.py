@@ -3,8 +3,8 @@
 The item is stored in a column of type ``json``, which keeps its text. ``jsonb`` would not: it sorts the keys, drops
 repeated ones, writes numbers differently and refuses ``\\u0000``.
 
-Doing an operation twice has the same effect as doing it once. So if a connection breaks and nobody knows whether the
-operation was committed, it is repeated on a new connection. Each thread has its own connection.
+Doing an operation twice has the same effect as doing it once. So if a connection breaks, and it is not known whether
+the operation was committed, the operation is repeated on a new connection. Each thread has its own connection.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ _DEFAULTS = {
     "application_name": "thawd",
 }
 _ATTEMPTS = 2
-# Time limits for answers: a server that can be reached may still not answer, for example because the table is locked.
+# How long to wait for an answer, seconds; _COUNT_S is for `count`. A server that can be reached may still not answer,
+# for example because the table is locked.
 _ANSWER_S = 20.0
 _COUNT_S = 600.0
-# Reads the comment of a table, in the given schema or else on the search path. thawd marks its tables by a comment.
+# Reads the comment of a table, in the given schema or else on the search path. thawd marks its tables by this comment.
 _FIND = """
 SELECT coalesce(obj_description(c.oid, 'pg_class'), '')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
@@ -48,7 +49,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
 WHERE c.relname = %s AND n.nspname = ANY (names) ORDER BY array_position(names, n.nspname) LIMIT 1
 """
 
-# PostgreSQL's text cannot contain NUL, but keys can. So NUL and the escape character are each written as two
+# PostgreSQL's text cannot contain NUL, but keys can. So NUL and the escape character U+0001 are each written as two
 # characters. Different keys remain different, and their order is kept.
 _ESCAPE, _ESCAPED = "\x01", (("\x01", "\x01\x02"), ("\x00", "\x01\x01"))
 
@@ -95,7 +96,10 @@ class PostgresqlTable:
         return rows[0][0].encode() if rows else None
 
     def delete(self, key: str) -> bool:
-        """Remove the item; returns whether there was one. After a broken connection that answer may be wrong."""
+        """Remove the item; returns whether there was one.
+
+        The answer is wrong if the item was removed, but the connection broke, so that the operation was repeated.
+        """
         return self._execute("DELETE FROM {table} WHERE key = %s", (_stored(key),))[1] > 0
 
     def scan(self, after: str, limit: int) -> list[tuple[str, bytes]]:
@@ -136,7 +140,7 @@ class PostgresqlTable:
                 cursor = connection.execute(sql.SQL(template).format(table=self._table), values)
                 return (cursor.fetchall() if cursor.description else []), cursor.rowcount
             except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
-                # If the connection broke, or the error may pass (`_may_pass`), try once more on a new connection.
+                # If the connection broke, or the error is perhaps temporary (`_may_pass`), try once more on a new one.
                 broken = connection is not None and (connection.closed or _may_pass(error))
                 if connection is not None:
                     self._drop(connection)
@@ -188,7 +192,8 @@ class PostgresqlTable:
 
     def _prepare(self, connection: PatientConnection) -> None:
         """Make commits wait for the disk. Check, once, that the PostgreSQL table exists and was made by thawd."""
-        # `put` guarantees durability, so change a setting that makes the server answer before the data is on the disk.
+        # With synchronous_commit = off, the server answers before the data is on the disk. `put` guarantees durability,
+        # so switch the setting on.
         row = connection.execute(
             "SELECT current_setting('server_encoding'), CASE current_setting('synchronous_commit') WHEN 'off' "
             "THEN set_config('synchronous_commit', 'on', false) END"
@@ -216,12 +221,12 @@ class PostgresqlTable:
         if not found.startswith(_COMMENT):
             raise StoreError(
                 f"table {self._name}: {'.'.join(self._path)} in {self._url} was not made by thawd and was not changed; "
-                "name another table with ?table=NAME"
+                "name another table with ?table=NAME in the URL"
             )
         if int(found.removeprefix(_COMMENT)) > SCHEMA_VERSION:
             raise StoreError(
                 f"table {self._name}: {'.'.join(self._path)} in {self._url} was made by a newer thawd ({found}); use "
-                "the newer thawd, or name another table with ?table=NAME"
+                "the newer thawd, or name another table with ?table=NAME in the URL"
             )
 
     def _comment(self, connection: PatientConnection) -> str | None:
@@ -236,7 +241,7 @@ class PostgresqlTable:
 
         with connection.transaction():
             # Two thawd servers may create the table at the same time, so this takes a lock. With CREATE ... IF NOT
-            # EXISTS alone, the second one would fail.
+            # EXISTS alone, the statement of the second server could fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"thawd {self._path}",))
             if self._comment(connection) is not None:
                 return
@@ -302,5 +307,9 @@ def _class_of(error: psycopg.Error) -> str:
 
 
 def _may_pass(error: psycopg.Error) -> bool:
-    """Whether a second attempt may succeed: server ended (57P), connection broke (08), transactions conflicted (40)."""
+    """Whether a second attempt may succeed.
+
+    It may after a broken connection (no SQLSTATE, or class 08), when the server was shut down (57P), and after a
+    conflict with another transaction (40).
+    """
     return error.sqlstate is None or _class_of(error) in ("08", "40") or error.sqlstate.startswith("57P")

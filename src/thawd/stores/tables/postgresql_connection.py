@@ -1,8 +1,9 @@
 """A connection to PostgreSQL that stops waiting at a deadline, or when its table is closed. Imports psycopg.
 
-psycopg waits for the server in steps of a tenth of a second, and resumes the operation's generator after each step. At
-that point this class ends the operation, in the operation's own thread. It needs no other thread, no timer and no
-second descriptor.
+psycopg runs each operation as a Python generator, which yields whenever it must wait for the server. psycopg then
+waits, and resumes the generator when the server has answered, or at the latest after a tenth of a second.
+`PatientConnection` wraps the operation's generator in one that looks at the clock each time it is resumed. After the
+deadline, it raises an exception, in the thread that runs the operation. So it needs neither a timer nor another thread.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that raises `psycopg.OperationalError` at its deadline, and cannot be used after that.
+    """A connection that raises `psycopg.OperationalError` at its deadline. Close the connection after that.
 
     Attributes:
         until: when to stop waiting for an answer, ``time.monotonic()`` seconds.

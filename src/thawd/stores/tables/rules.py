@@ -24,11 +24,11 @@ def check_key(key: str, *, table: str) -> None:
         size = len(key.encode())
     except UnicodeEncodeError as error:
         raise InvalidParameterValueException(
-            f"table {table}: the key {key!r} is not valid Unicode text ({error.reason}); remove the surrogates"
+            f"table {table}: the key {key!r} is not valid Unicode text ({error.reason}); remove surrogate characters"
         ) from None
     if not 1 <= size <= MAX_KEY_BYTES:
         raise InvalidParameterValueException(
-            f"table {table}: the key has {size} bytes in UTF-8; allowed are 1 to {MAX_KEY_BYTES}"
+            f"table {table}: the key has {size} bytes in UTF-8; 1 to {MAX_KEY_BYTES} are allowed"
         )
 
 
@@ -41,7 +41,8 @@ def item_text(item: bytes, *, table: str, key: str) -> str:
     where = f"table {table}, key {key!r}"
     if len(item) > MAX_ITEM_BYTES:
         raise InvalidParameterValueException(
-            f"{where}: the item has {len(item)} bytes; allowed are {MAX_ITEM_BYTES}. Store large data in a bucket"
+            f"{where}: the item has {len(item)} bytes; at most {MAX_ITEM_BYTES} are allowed. Store large data in a "
+            "bucket"
         )
     try:
         value = msgspec.json.decode(item)

@@ -14,7 +14,7 @@ APPLICATION_ID = 0x74687774
 """Marks the file of a table: "thwt" in ASCII."""
 
 _MIGRATIONS = (
-    # Not WITHOUT ROWID: SQLite advises that for small rows only, but items may be large.
+    # Not WITHOUT ROWID: SQLite's documentation advises that for small rows only, but items can be large.
     "CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, item TEXT NOT NULL) STRICT;",
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
@@ -78,7 +78,8 @@ def read_file(path: Path) -> Iterator[tuple[str, bytes]]:
     """Keys and items of the table in the file `path`, in the order of the keys' UTF-8 bytes.
 
     For the command line: it blocks, changes nothing, and works while a server runs. Items are read in pages, so that a
-    slow reader does not block writers. Items that are put behind the current page in the meantime are also read.
+    slow reader does not block writers. An item that is put in the meantime is also read if its key comes after the
+    current page.
 
     Raises:
         NothingStored: there is no such file, or it is just being created.
@@ -89,7 +90,10 @@ def read_file(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def read_item(path: Path, key: str) -> bytes | None:
-    """The item under `key` of the table in the file `path`, read like `read_file` does; None: there is none."""
+    """The item under `key` of the table in the file `path`; None: there is none.
+
+    Blocks, like `read_file`, and raises the same exceptions.
+    """
     connection = _open_foreign(path)
     try:
         row = connection.execute("SELECT item FROM items WHERE key = ?", (key,)).fetchone()

@@ -66,5 +66,5 @@ class ThreadedTable:
         if not ended:
             self._table.break_off()
             ended = self._threads.close(until=time.monotonic() + _BREAKING_OFF_S)
-        if ended:  # otherwise a connection may still be in use
+        if ended:  # otherwise a thread perhaps still uses a connection
             self._table.close()

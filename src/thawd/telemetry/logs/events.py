@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 from thawd.telemetry.logs.reader import LogFile, open_files
 
 _BLOCK_BYTES = 256 * 1024
-_KEY_BYTES = 256  # so much of a file's first line identifies the file
+_KEY_BYTES = 256  # at most this many bytes of a file's first line identify the file
 # Lines are ordered by time unless the clock was set back. A search by time allows for this much disorder.
 _DISORDER_MS = 60_000
 _TIME_DIGITS = len("2026-11-20T00:00:00.000Z")
@@ -109,7 +109,8 @@ class LogEvents:
     def forward(self, place: LogPosition | None = None, *, start_ms: int = 0) -> Iterator[LogEvent]:
         """Yield events from `place` on, or all events, oldest first.
 
-        Events before `start_ms` may be left out. If rotation has removed the file of `place`, all events are yielded.
+        Older events than `start_ms` are skipped where that saves reading them; some can still be yielded. If rotation
+        has removed the file of `place`, the events of all files are yielded.
         """
         index, offset = self._find(place) or (0, 0)
         for number, opened in enumerate(self._files[index:]):
@@ -124,7 +125,10 @@ class LogEvents:
                     yield event
 
     def backward(self, place: LogPosition | None = None) -> Iterator[LogEvent]:
-        """Yield events before `place`, or all events, newest first. If rotation has removed its file, yield nothing."""
+        """Yield events before `place`, or all events, newest first.
+
+        If rotation has removed the file of `place`, no event is yielded.
+        """
         if place is None:
             index = len(self._files) - 1
             offset = self._files[-1].size if self._files else 0
@@ -211,7 +215,7 @@ class LogEvents:
                 end -= len(line) + 1
 
     def _event(self, opened: _Opened, line: bytes, begin: int, end: int) -> LogEvent | None:
-        """Return the event in `line`; None: it is not one, for example the end of a line that a full disk cut off."""
+        """Return the event in `line`; None if it holds none, for example because a full disk cut the line off."""
         parts = line.split(b"\t", 2)
         if len(parts) != 3 or len(parts[0]) != _TIME_DIGITS:
             return None

@@ -1,7 +1,7 @@
 """Reads a function's log while it is written and rotated: first its last lines, then every new line.
 
-`LogReader` keeps unread files open, so that no lines are lost when they are rotated. It recognises newer files by their
-inodes. It works whether or not the server runs. `thawd.telemetry.logs.writer` rotates the files.
+`LogReader` keeps files open until it has read them, so that no lines are lost when `thawd.telemetry.logs.writer`
+rotates the files. It recognises newer files by their inodes. It works whether or not the server runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Self
 from thawd.telemetry.logs.writer import KEPT_FILES, rotated
 
 MAX_HELD = 2 * (KEPT_FILES + 1)
-"""Most files that a slow reader keeps open, and so on the disk. Above this, it skips files and reports that."""
+"""Most files that a slow reader keeps open. An open file occupies the disk even after rotation has removed its name, so
+a reader that would keep more skips files and reports that."""
 
 _BLOCK_BYTES = 256 * 1024
 
@@ -192,7 +193,7 @@ def _last_lines(fd: int, size: int, count: int) -> tuple[list[bytes], bytes]:
     blocks: deque[bytes] = deque()
     newlines = 0
     at = size
-    # Find one newline more than lines: it marks where the first of them starts.
+    # Find one newline more than `count`: the first of the lines to return begins after it.
     while at > 0 and newlines <= count:
         begin = max(0, at - _BLOCK_BYTES)
         block = os.pread(fd, at - begin, begin)

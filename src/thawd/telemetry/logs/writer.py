@@ -18,7 +18,7 @@ from thawd.telemetry.console import complain
 
 FLUSH_S = 0.05
 # If more than this is unwritten, the platform reads no further output of the log's environments until the next flush.
-# This limits a log to 20 MB a second.
+# This limits a log to about 20 MB a second.
 MAX_PENDING_BYTES = 1 << 20
 KEPT_FILES = 3  # rotated files of a log, besides the newest file
 MAX_LINE_BYTES = 256 * 1024  # CloudWatch's limit for one event
