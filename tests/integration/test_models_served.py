@@ -117,7 +117,7 @@ def test_the_example_serves_any_model_and_one_that_was_replaced(project: Project
 
     shutil.copytree(EXAMPLE / "function", project.root / "function")
     shutil.copytree(store, project.root / "store")
-    configured = (EXAMPLE / "thawd.toml").read_text().partition("# The same as it is mostly done")
+    configured = (EXAMPLE / "thawd.toml").read_text().partition("[functions.resident-read]")
     routes = "[routes]" + configured[2].partition("[routes]")[2]
     project.config(configured[0].replace("[server]\n", "") + routes)
     (tmp_path / "home").mkdir()

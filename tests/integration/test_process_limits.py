@@ -127,8 +127,9 @@ def test_without_a_cgroup_an_environment_with_more_is_killed(forking: Project) -
     with forking.up(environ={"PYTHONPATH": str(forking.root)}) as server:
         answer, error = server.invoke("f", ["fork", MAX_PROCESSES - 50])
         assert error is None, answer
-        server.invoke("f", ["fork", 100])
-        answer, error = server.invoke("f", ["wait", 50])
+        answer, error = server.invoke("f", ["fork", 100])
+        if error is None:  # it was not counted meanwhile
+            answer, error = server.invoke("f", ["wait", 50])
         assert error == "Unhandled"
         assert "signal: killed" in answer["errorMessage"]
         assert server.invoke("f", ["wait", 0])[0] == [0, False], "another one serves"

@@ -238,4 +238,4 @@ def test_the_status_tells_how_environments_start_and_why(running: Running, kind:
         assert status["start"] == "thaw"
     else:
         assert status["start"] == "cold"
-        assert "it runs its own program over the Runtime API" in status["start_reason"]
+        assert "the function runs a program over the Runtime API" in status["start_reason"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,20 +77,23 @@ def private_server(
 @contextlib.contextmanager
 def _own_folder(data: Path, purpose: str) -> Iterator[Path]:
     """Create a folder in `data` for the private server, and remove it after the ``with`` block, even after Ctrl-C."""
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        _clean(data, purpose)
-        (data / "environments").mkdir(exist_ok=True)
-        made = tempfile.TemporaryDirectory(prefix=f"{purpose}-{os.getpid()}-", dir=data, ignore_cleanup_errors=True)
-    except OSError as error:
-        raise StoreError(
-            f"a folder for the private server cannot be created in {data}: {error.strerror}; make {data} writable, or "
-            "name another folder in server.data"
-        ) from error
-    with made as name:
-        (Path(name) / "data").mkdir()
-        (Path(name) / "data" / "environments").symlink_to(data / "environments")
-        yield Path(name)
+    folder = data / f"{purpose}-{os.getpid()}-{secrets.token_hex(4)}"
+    try:  # Ctrl-C may come while the folder is created, too
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            _clean(data, purpose)
+            (data / "environments").mkdir(exist_ok=True)
+            folder.mkdir(mode=0o700)
+            (folder / "data").mkdir()
+            (folder / "data" / "environments").symlink_to(data / "environments")
+        except OSError as error:
+            raise StoreError(
+                f"a folder for the private server cannot be created in {data}: {error.strerror}; make {data} writable, "
+                "or name another folder in server.data"
+            ) from error
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _serving(
