@@ -39,7 +39,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 IMPORTED: Mapping[str, Sequence[str]] = {
     "thawd": ("thawd.cli.program", "thawd.server.serving", "thawd.bench.measuring", "thawd.snapshot.lint", "uvloop"),
-    "thawd.server.emulator.program": ("thawd.server.emulator.program",),
+    "thawd.server.emulator.program": (
+        "thawd.server.emulator.program",
+        "moto.moto_server.werkzeug_app",
+        "moto.sqs.models",
+        "werkzeug.serving",
+    ),
 }
 """For each module that is run: the modules to import ahead."""
 

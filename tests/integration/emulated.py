@@ -112,6 +112,11 @@ class EmulatedAws(AwsAt):
     ) -> None:
         self.stop()
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def stop(self) -> None:
         """Stop it. Its data is lost, unless it keeps it in a folder."""
         self._process.communicate()

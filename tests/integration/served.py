@@ -89,7 +89,7 @@ class Served:
                     await asyncio.sleep(0.01)
                 self._ready.set()
                 await self._stop.wait()
-                server.should_exit = True
+                server.stop()
                 await serving
                 for task in tasks:
                     task.cancel()

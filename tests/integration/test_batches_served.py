@@ -239,18 +239,21 @@ def test_a_caller_that_goes_away_does_not_take_its_batch_along(project: Project)
         assert kept[0].result()["answer"]["of"] == 2
 
 
-def test_when_all_callers_have_gone_away_the_environment_is_ended(project: Project) -> None:
+def test_a_batch_goes_on_when_all_its_clients_have_disconnected(project: Project) -> None:
+    """As on Lambda, where a client that disconnects does not stop the invocation."""
     with served(project) as running:
         pid = running.invoke("f", {})[0]["pid"]
         joined = Joined(running, project.root)
-        gate = str(project.root / "never")
-        with raw_invoke(running, {"gate": gate}), raw_invoke(running, {}):
+        gate = project.root / "gate of the batch"
+        with raw_invoke(running, {"gate": str(gate)}), raw_invoke(running, {}):
             eventually(lambda: joined.waiting() == 2, what="two requests in line")
             joined.gate.touch()
             joined.first.result()
             eventually(lambda: joined.waiting() == 0, what="the batch")
-        eventually(lambda: not Path(f"/proc/{pid}").exists(), what="the end of the environment")
-        assert running.invoke("f", {"n": 9})[0]["n"] == 9
+        gate.touch()
+        logged(project, "batch of 2")
+        answer = running.invoke("f", {"n": 9})[0]
+        assert (answer["n"], answer["pid"]) == (9, pid)
 
 
 @contextlib.contextmanager

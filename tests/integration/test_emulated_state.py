@@ -162,6 +162,25 @@ with mock_aws():
 """
 
 
+def test_a_long_poll_that_may_deliver_nothing_rests_between_its_looks() -> None:
+    with EmulatedAws() as aws:
+        sqs = aws.client("sqs")
+        fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+        url = sqs.create_queue(QueueName="q.fifo", Attributes=fifo)["QueueUrl"]
+        for body in ("first", "second"):
+            sqs.send_message(QueueUrl=url, MessageBody=body, MessageGroupId="group")
+        assert sqs.receive_message(QueueUrl=url)["Messages"][0]["Body"] == "first"
+        before_s = processor_time_s(aws.pid)
+        assert "Messages" not in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=2)
+        assert processor_time_s(aws.pid) - before_s < 0.5 * 2
+        sqs.close()
+
+
+def processor_time_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_a_trial_of_what_is_saved_leaves_nothing_behind(tmp_path: Path) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     command = [sys.executable, "-c", TRIALS, str(tmp_path / "aws")]

@@ -113,7 +113,8 @@ class Port:
             serving = asyncio.create_task(server.serve(sockets=[listening]))
             self._ready.set()
             await self._stop.wait()
-            server.should_exit = server.force_exit = True
+            server.stop()
+            server.stop_waiting()
             await serving
 
     def let_answer(self) -> None:

@@ -2,7 +2,7 @@
 
 A batch runs in an asyncio task of its own and not in the task of one of its callers. So if a caller goes away, the
 other items continue. Once all callers have gone away, the environment is killed, as for a single request whose caller
-has gone away.
+has gone away. An HTTP client that disconnects is not such a caller: its request waits for the answer, as on Lambda.
 """
 
 from __future__ import annotations

@@ -19,8 +19,6 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from thawd.config import Settings
 from thawd.destinations.delivery import missing_extras
 from thawd.environments.children import kill_left_over
@@ -33,7 +31,7 @@ from thawd.server.exclusive_resources import Lock, StartError, announced, bind, 
 from thawd.server.ready_file import ReadyFile
 from thawd.server.reload import Reloader
 from thawd.server.users import become
-from thawd.server.web import configured, quieten_uvicorn
+from thawd.server.web import Uvicorn, configured, quieten_uvicorn
 from thawd.sources.buckets.files import install_lease_signal_handler
 from thawd.stores.backup import RESCUED, rescue, rescued
 from thawd.system import threads
@@ -136,7 +134,7 @@ class Server:
         say("stopping")
         platform.events.stop()
         platform.sources.stop()
-        web.should_exit = True
+        web.stop()
         beginning.cancel()
         platform.control.stop_publishing()
         await self._drain()
@@ -211,13 +209,13 @@ class Server:
             complain(f"thawd: {left} invocations did not end within {grace_s} s; thawd ends them now")
         await asyncio.gather(platform.events.settled(_SETTLE_S), platform.sources.settled(_SETTLE_S))
 
-    async def _close(self, web: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+    async def _close(self, web: Uvicorn, serving: asyncio.Task[None]) -> None:
         """Close the connections that are still open, and wait until the HTTP server has ended.
 
         Raises:
             StartError: the server stopped because its data folder or state file was removed.
         """
-        web.force_exit = True
+        web.stop_waiting()
         await serving
         if self._platform.emulated is not None:
             await self._platform.emulated.close()

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from thawd.server.emulator.state import EmulatedState, StateError
 
 # HTTP methods, and first words of operations, that do not change the state of a service.
 _SAFE = ("GET", "HEAD", "OPTIONS")
+_LOOK_S = 0.02
 _READING = ("Get", "List", "Describe", "Scan", "Query", "BatchGet", "Head", "Lookup")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -38,6 +40,7 @@ def main(folder: str | None = None) -> None:
     # standard input.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+    _rest_between_looks()
     application: Application = DomainDispatcherApplication(create_backend_app)
     keeper: Keeper | None = None
     if folder is not None:
@@ -56,6 +59,24 @@ def main(folder: str | None = None) -> None:
     if keeper is not None:
         keeper.end()
     os._exit(0)
+
+
+def _rest_between_looks() -> None:
+    """Make moto's long polls of SQS queues wait between two looks at the queue.
+
+    If a queue has only messages that must not be delivered yet, moto looks at it again and again without a pause. For
+    example, a FIFO queue delivers no message of a group while another one of the group is being processed.
+    """
+    from moto.sqs.models import Queue
+
+    wait_for_message = Queue.wait_for_messages
+
+    def wait(queue: Any, timeout: int) -> None:
+        if queue.messages:
+            time.sleep(_LOOK_S)
+        wait_for_message(queue, timeout)
+
+    setattr(Queue, "wait_for_messages", wait)  # noqa: B010 - mypy forbids to assign to a method
 
 
 def _complain(text: str) -> None:
