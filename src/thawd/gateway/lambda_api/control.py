@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -144,7 +145,7 @@ class ControlApi:
     async def code(self, scope: Scope, send: Send) -> None:
         """Answer a request to a link that `CodeLinks` made: send the zip file."""
         try:
-            content = self._links.open(scope)
+            content = await asyncio.to_thread(self._links.open, scope)
         except ThawdError as error:
             await respond_error(send, error, request_id=new_request_id())
         else:
