@@ -154,7 +154,7 @@ int rights_describe(struct freezing *f);
 // plan.c: makes SECTION_OPERATIONS from mappings and pages, and assigns offsets to all data.
 int plan(struct freezing *f);
 
-// output.c: writes the header, the sections and the data.
+// freeze_output.c: writes the header, the sections and the data.
 int output(struct freezing *f);
 
 // clocks.c: lets processor time continue in a copy. clocks_find finds the vDSO's clock with the help of the C library.

@@ -38,7 +38,7 @@ SOURCE = ROOT / "src" / "thawd"
 
 # The unit tests of each module: names of tests/unit/test_*.py. When a module is renamed, change its line here.
 PAIRS: dict[str, str] = {
-    "thawd.scheduling.line": "request_batches",
+    "thawd.scheduling.waiting_requests": "request_batches",
     "thawd.scheduling.batch_runs": "request_batches",
     "thawd.scheduling.pool": "pool pool_failed_starts pool_ends pool_counts pool_keep_alive",
     "thawd.scheduling.room": "room room_any_order room_turns room_reports dispatcher_requests",

@@ -35,7 +35,7 @@ def log(project: Project) -> list[list[str]]:
 
 
 def inits(project: Project) -> int:
-    """Return how often init has run so far."""
+    """Return how often init has run. Call this when the server has stopped: it writes its log a moment later."""
     return [message for _, message in log(project)].count("init runs")
 
 

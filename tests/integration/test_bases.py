@@ -98,7 +98,7 @@ def test_init_sees_the_same_with_a_base_as_without(project: Project) -> None:
     with project.up() as running:
         without = ask(running, "second")
         assert (snapshot(running, "second")["base"], snapshot(running, "second")["base_refused"]) == (None, None)
-    own = "thawd.runtime.basing"  # of thawd alone, and loaded in a copy of a base alone
+    own = "thawd.runtime.base_process"  # of thawd alone, and loaded in a copy of a base alone
     assert over["modules"].pop(own) is not None
     assert over["modules"] == without["modules"]
     assert over["path"] == without["path"]

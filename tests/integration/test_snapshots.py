@@ -41,7 +41,6 @@ def test_every_environment_is_a_copy_of_one_init(app: Project) -> None:
         function = running.function("app")
         assert len({answer["pid"] for answer in answers}) == 5
         assert {answer["counter"] for answer in answers} == {1}
-        assert inits(app) == 1
         assert function["start"] == "thaw"
         assert function["start_reason"] is None
         assert function["starts"].keys() == {"thaw"}
@@ -56,6 +55,7 @@ def test_every_environment_is_a_copy_of_one_init(app: Project) -> None:
         assert snapshot["stored_bytes"] > 1 << 20
         assert snapshot["restore_p50_ms"] == function["starts"]["thaw"]["p50_ms"]
         eventually(lambda: not processes_of(app.data), what="the end of all processes: sleeping costs none")
+    assert inits(app) == 1
 
 
 def test_a_copy_has_its_own_log_stream_variables_and_report(app: Project) -> None:
@@ -105,7 +105,7 @@ def test_a_restarted_server_thaws_at_once_without_another_init(app: Project) -> 
     with app.up() as running:
         assert running.function("app")["snapshot"]["id"] == first
         assert running.invoke("app", {})[0]["counter"] == 1
-        assert inits(app) == 1
+    assert inits(app) == 1
 
 
 def change_the_code(app: Project) -> None:
@@ -156,6 +156,8 @@ def test_after_a_change_of_what_went_into_it_a_function_is_frozen_anew(app: Proj
     (outside / "elsewhere" / "shared.py").write_text("VALUE = 1")
     (outside / "models" / "deep").mkdir(parents=True)
     (outside / "models" / "deep" / "model").write_text("one")
+    for path in (outside / "weights", outside / "elsewhere" / "shared.py"):
+        os.utime(path, (0, 0))  # a file that was written just before init counts as changed during init
     app.code(
         f"""
         import sys
@@ -175,12 +177,12 @@ def test_after_a_change_of_what_went_into_it_a_function_is_frozen_anew(app: Proj
         running.invoke("app", {})
     with app.up() as running:
         assert running.invoke("app", {}) == (["one", 1], None)
-        assert inits(app) == 1, "nothing has changed yet"
+    assert inits(app) == 1, "nothing has changed yet"
     for number, change in enumerate(CHANGES):
         change(app)
         with app.up() as running:
             answer, _ = running.invoke("app", {})
-            assert inits(app) == 2 + number, change.__name__
+        assert inits(app) == 2 + number, change.__name__
     assert answer == ["two", 22]
 
 
@@ -269,7 +271,6 @@ def test_a_burst_comes_from_one_image_and_leaves_nothing_behind(app: Project, ma
         assert {answer["counter"] for answer in answers} == {1}
         assert {answer["variables"]["AWS_LAMBDA_INITIALIZATION_TYPE"] for answer in answers} == {"snap-start"}
         assert len({answer["stream"] for answer in answers}) == 12
-        assert inits(app) == 1
         # On a busy machine any restore may take long.
         kinds = running.function("app")["starts"].keys()
         assert kinds == {"thaw", "fork"} or (kinds == {"thaw"} and not mappings)
@@ -280,6 +281,7 @@ def test_a_burst_comes_from_one_image_and_leaves_nothing_behind(app: Project, ma
         assert all("\tRestore Duration: " in report for report in reports), "a fork of a restored one is restored too"
         none_alive(running)
         eventually(lambda: not processes_of(app.data), what="the end of all processes, the template's too")
+    assert inits(app) == 1
 
 
 def test_requests_that_come_while_a_function_is_frozen_wait_for_it(project: Project) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from thawd.environments.version import Version
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
-from thawd.scheduling.cores import Cores
+from thawd.scheduling.admission import Cores
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.leases import Lease
 from thawd.scheduling.pool import Pool

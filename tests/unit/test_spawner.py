@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,31 @@ def test_a_template_that_is_killed_while_forks_are_asked_for_harms_none_of_them(
             for environment in environments:
                 result = await environment.invoke(invocation(), init_ms=None)
                 assert result.payload in (b"1",) or b"Runtime.ExitError" in result.payload
+
+    claim(work)
+
+
+def test_a_fork_that_dies_with_its_template_before_it_is_ready_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with platform(tmp_path, "def handler(e, c): return 1") as made:
+            await made.spawner.prepare(made.version)
+            template = made.spawner.origin(made.version).template
+            assert template is not None
+            fork = template.fork
+
+            async def fork_and_die(*arguments: Any, **options: Any) -> int:
+                pid = await fork(*arguments, **options)
+                os.kill(pid, signal.SIGSTOP)
+                template.kill()
+                await template.ended.wait()
+                os.kill(pid, signal.SIGKILL)
+                return pid
+
+            monkeypatch.setattr(template, "fork", fork_and_die)
+            environment = await within(made.spawner.start(made.version))
+            assert (await environment.invoke(invocation(), init_ms=None)).payload == b"1"
 
     claim(work)
 

@@ -86,9 +86,9 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     "--from",
     "begun_from",
     type=click.Choice(["zero", "one", "warm"]),
-    help="Measure on a private server, which has these environments when the load begins. zero: none; one: one; warm: "
-    "those that some requests before the measurement, not counted, have started. Default: zero. No effect with "
-    "--engine provisioned.",
+    help="Measure on a private server, which has these environments when the load begins. zero: none. one: one. warm: "
+    "as many as some uncounted requests have started before the measurement. Default with --engine: zero. No effect "
+    "with --engine provisioned.",
 )
 @click.option(
     "--environments",

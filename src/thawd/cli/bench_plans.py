@@ -112,7 +112,10 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
     is_private = engine is not None or begun_from is not None
     if target.startswith(("http://", "https://")):
         if is_private or options["environments"]:
-            raise click.UsageError("--engine, --from and --environments work only for functions and routes of thawd")
+            raise click.UsageError(
+                "--engine, --from and --environments work only for functions and routes of thawd, not for an http(s) "
+                "address; give the function's name, or the route's path, such as /classify"
+            )
         check_url(target)
         url, authorization = without_credentials(target)
         yield _make_plan(options, shape, url, None, None, None if not authorization else lambda *_: authorization)

@@ -50,7 +50,13 @@ from thawd.system import threads
     "not published yet waits for that function. published: when all functions have been published, or have failed, and "
     "event sources run.",
 )
-@click.option("--aws", "local_aws", is_flag=True, help="Also serve S3, DynamoDB, SQS and others, emulated by moto.")
+@click.option(
+    "--aws",
+    "local_aws",
+    is_flag=True,
+    help="Also serve other AWS services (DynamoDB, SQS and more, and S3 buckets that are not in the configuration), "
+    "emulated by moto.",
+)
 @click.option("--aws-real", "real_aws", is_flag=True, help="Let functions use AWS itself, with your credentials.")
 def up(  # noqa: PLR0913, PLR0917 - an option each
     config_path: Path,
@@ -104,7 +110,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
             # The server has stopped. Only Python's own exit is left, and Ctrl-C must not interrupt it.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             discard_unwritable_output()
-        if store_threads.are_left():
+        if store_threads.operations_are_left():
             # Python's own exit would wait for these threads. They wait for a database or object store that does not
             # answer, so that could take minutes.
             os._exit(status)

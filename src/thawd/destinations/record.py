@@ -91,7 +91,7 @@ def check_json(payload: bytes) -> None:
         _checked(payload)
     except _NO_JSON as error:
         raise InvalidParameterValueException(
-            f"the handler's answer is not JSON: {error}; NaN is not allowed either"
+            f"the handler's answer is not JSON: {error} (NaN and Infinity are not JSON)"
         ) from None
 
 

@@ -44,9 +44,9 @@ def load_torch(model: Model, make: Optional[Callable[[], Any]] = None) -> Loaded
         bare = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
         if bare:
             raise ModelError(
-                f"{model.address} has no {', '.join(bare[:3])}, because the module creates this buffer itself (it is "
-                "not persistent). Call load_torch without `make`, create the module yourself, and pass the weights to "
-                "its load_state_dict"
+                f"{model.address} does not contain {', '.join(bare[:3])}: PyTorch does not save non-persistent buffers "
+                "with the weights. load_torch creates the module without values, so they would stay empty. Call "
+                "load_torch without `make`, create the module yourself, and pass the weights to its load_state_dict"
             )
         module.eval()
         step.note = "created without weights; the loaded weights were assigned"

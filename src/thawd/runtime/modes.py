@@ -40,16 +40,16 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     base: Sequence[Any] = ()
     begins_as_base = mode == "base"
     if mode in ("base", "bare"):
-        from thawd.runtime import basing
+        from thawd.runtime import base_process
     if begins_as_base:
-        base = basing.run(channel, started_s=started_s)
+        base = base_process.run(channel, started_s=started_s)
         # From here on this process is a thawed copy of the base, and will load a function.
         mode, started_s = "snapshot", time.monotonic()
     logs.install()
     aws_guard.install()
     services.connect(service)
     if mode == "bare":
-        basing.report(channel)
+        base_process.report(channel)
     if mode == "lint":
         from thawd.runtime import linting
 
@@ -57,7 +57,7 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     if mode == "snapshot":
         from thawd.runtime import freezing
 
-        before_init = basing.state() if begins_as_base else None
+        before_init = base_process.state() if begins_as_base else None
         channel, handler, head = freezing.run(channel, started_s=started_s, before_init=before_init, base=base)
         # From here on this process is an environment: thawed, or forked from a process that was thawed or frozen.
     else:

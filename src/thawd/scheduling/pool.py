@@ -7,9 +7,9 @@ Guarantees:
   and are ended;
 - while the machine has room, as many environments start in parallel as requests wait;
 - a waiting request gets the first environment that has started or has become idle;
-- while the processor cores are occupied, requests wait (`thawd.scheduling.cores`), and no environment is started;
+- while the processor cores are occupied, requests wait (`thawd.scheduling.admission`), and no environment is started;
 - synchronous requests are served before asynchronous ones;
-- if the handler takes lists, the requests that wait are joined (`thawd.scheduling.line`);
+- if the handler takes lists, the requests that wait are joined (`thawd.scheduling.waiting_requests`);
 - the keep-alive policy decides how long idle environments are kept, and when one is prewarmed;
 - when a start fails and no environment is busy or starts, the waiting requests fail with its error. The next start is
   tried after a back-off (`StartFailure.until_s`), or immediately if something outside thawd had killed the process;
@@ -27,13 +27,13 @@ from thawd.environments.init_phase import InitError
 from thawd.environments.version import Version
 from thawd.errors import ServiceException
 from thawd.invocation import Invocation
+from thawd.scheduling.admission import Share
 from thawd.scheduling.batch_runs import BatchRun
-from thawd.scheduling.cores import Share
 from thawd.scheduling.idle_timer import IdleTimer
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
 from thawd.scheduling.leases import Lease, PoolRetiredError, StartFailure, copy_of, kill_after, throttled
-from thawd.scheduling.line import Line, Waiter
 from thawd.scheduling.room import Room
+from thawd.scheduling.waiting_requests import Line, Waiter
 from thawd.system.flag import Flag
 from thawd.system.retry import backoff_s
 

@@ -19,7 +19,7 @@ from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version
 from thawd.errors import NoRoomError
 from thawd.resources import Function
-from thawd.scheduling.cores import Cores
+from thawd.scheduling.admission import Cores
 from thawd.scheduling.spares import Spares
 
 ENVIRONMENTS_PER_CPU = 16

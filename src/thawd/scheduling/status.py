@@ -9,7 +9,7 @@ from typing import Any
 from thawd.environments.starts.origin import Origin
 from thawd.environments.starts.spawner import Spawner
 from thawd.invocation import StartKind
-from thawd.scheduling.cores import CORE
+from thawd.scheduling.admission import CORE
 from thawd.scheduling.entries import FunctionEntry, VersionEntry
 from thawd.telemetry.metrics import FunctionMetrics
 

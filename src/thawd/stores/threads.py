@@ -1,9 +1,9 @@
 """Threads for stores with blocking clients: a limited number for each store, so that the event loop never waits.
 
 An operation continues when its caller is cancelled. This module cannot interrupt a client that waits for an answer.
-When the server stops, it waits a short time for running operations and then abandons the rest. Python would wait for
-the threads of abandoned operations before it exits, so if `are_left` is True, ``thawd up`` ends the process with
-``os._exit``.
+When the server stops, it waits a short time for running operations and then abandons the rest. Before it exits, Python
+would wait for the threads of abandoned operations. So if `operations_are_left` returns True, ``thawd up`` ends the
+process with ``os._exit``.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class StoreThreads:
             until: when to stop waiting, ``time.monotonic()`` seconds.
 
         Returns:
-            Whether all operations have ended. `are_left` reports the others; a further call of `close` waits for them
-            again.
+            Whether all operations have ended. `operations_are_left` reports the others; a further call of `close` waits
+            for them again.
         """
         self._threads.shutdown(wait=False, cancel_futures=True)
         unfinished = wait(set(self._under_way), max(0.0, until - time.monotonic())).not_done
@@ -70,7 +70,7 @@ class StoreThreads:
         return not unfinished
 
 
-def are_left() -> bool:
+def operations_are_left() -> bool:
     """Whether threads of closed stores still run an operation."""
     return not all(future.done() for future in _abandoned)
 

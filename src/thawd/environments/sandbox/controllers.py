@@ -1,4 +1,4 @@
-"""Limits a second resource (CPU time, processes) with a controller of cgroup version 1, in addition to memory.
+"""Adds a limit on CPU time, or on the number of processes, to a memory limiter, by a controller of cgroup version 1.
 
 In version 1 each controller has its own hierarchy of groups, so an environment gets one more group for each controller.
 

@@ -190,7 +190,13 @@ class Starter:
             raise
         child = self._launcher.watch(pid, start.identifier)
         environment = _environment(version, start, StartKind.FORK, disk=template.disk)
-        return await self._ready(environment, child, started_s=started_s)
+        try:
+            return await self._ready(environment, child, started_s=started_s)
+        except InitError as error:
+            # A fork that dies with its template may leave no wait status. Its death is not the function's failure.
+            if template.ended.is_set() and child.ended.done() and child.ended.result() is None:
+                raise TemplateLostError(f"the template died, and with it a fork that was not ready: {error}") from error
+            raise
 
     async def thaw(
         self, version: Version, thawable: Thawable, *, provisioned: bool = False, started_s: float

@@ -22,7 +22,7 @@ from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.spawner import Spawner
 from thawd.errors import unexpected
 from thawd.publishing.build import Builder
-from thawd.scheduling.cores import Cores, processor_cores
+from thawd.scheduling.admission import Cores, processor_cores
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.room import Room, default_max_environments, default_memory_mb
 from thawd.server.exclusive_resources import StartError

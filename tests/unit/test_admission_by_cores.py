@@ -1,4 +1,4 @@
-"""`thawd.scheduling.cores`: which requests may run while the processor cores are occupied."""
+"""`thawd.scheduling.admission`: which requests may run while the processor cores are occupied."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, environment_of, turns, within
 from thawd.environments.processor_time import Usage
 from thawd.errors import TooManyRequestsException
-from thawd.scheduling import cores as module
-from thawd.scheduling.cores import CORE, Cores, processor_cores
+from thawd.scheduling import admission as module
+from thawd.scheduling.admission import CORE, Cores, processor_cores
 from thawd.scheduling.leases import Lease
 from thawd.scheduling.pool import Pool
 
