@@ -14,7 +14,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -26,6 +26,7 @@ from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, e
 from thawd.environments.log_tails import LogTails
 from thawd.environments.output import OutputPipe
 from thawd.environments.platform_log import InvocationOutcome, StartTimes, platform_log
+from thawd.environments.result_frames import checked_head
 from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.sandbox.memory import MemoryLimit
 from thawd.environments.suspension import Suspender
@@ -33,7 +34,7 @@ from thawd.environments.version import Version
 from thawd.invocation import Invocation, Result, StartKind, new_trace_header
 from thawd.telemetry.logs.writer import LogStream
 from thawd.wire import frames
-from thawd.wire.response_stream import CONTENT_TYPE, ResponseStream
+from thawd.wire.response_stream import ResponseStream
 
 _LAST_WORDS_S = 0.5
 _encode = msgspec.json.Encoder().encode
@@ -209,8 +210,9 @@ class Environment:
             invocation: what to run; the time limit starts now.
             init_ms: how long the environment took to start, milliseconds, if the invocation waited for that; else None.
         """
-        (result,) = await self.invoke_batch((invocation,), init_ms=init_ms)
-        return result
+        tails = LogTails(self.stream, (invocation,)) if invocation.want_log_tail else None
+        ((head, body),) = await self._answers_to((invocation,), tails)
+        return self._result(invocation, head, body, tails, init_ms=init_ms)
 
     async def invoke_batch(self, invocations: Sequence[Invocation], *, init_ms: float | None) -> list[Result]:
         """Run `invocations` together, and return the result of each. Only a handler that takes lists can run several.
@@ -219,6 +221,16 @@ class Environment:
             invocations: what to run; the time limit of all of them starts now.
             init_ms: as for `invoke`.
         """
+        is_tail_wanted = any(invocation.want_log_tail for invocation in invocations)
+        tails = LogTails(self.stream, invocations) if is_tail_wanted else None
+        answers = await self._answers_to(invocations, tails)
+        items = zip(invocations, answers, strict=True)
+        return [self._result(invocation, *answer, tails, init_ms=init_ms) for invocation, answer in items]
+
+    async def _answers_to(
+        self, invocations: Sequence[Invocation], tails: LogTails | None
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        """Run `invocations` together, and return the head and the body of each answer. `tails` keeps the log's tail."""
         self.served += len(invocations)
         loop = asyncio.get_running_loop()
         self._answers, self._expected = [], len(invocations)
@@ -228,8 +240,11 @@ class Environment:
         self.busy_since = time.monotonic()
         if self.suspender is not None:
             self.suspender.busy(self)
-        tails = LogTails(self.stream, invocations)
-        tails.start(lambda invocation: self.log.start(invocation.request_id))
+        if tails is None:
+            for invocation in invocations:
+                self.log.start(invocation.request_id)
+        else:
+            tails.start(lambda invocation: self.log.start(invocation.request_id))
         timer = loop.call_later(self.version.function.timeout_s, self._on_timeout)
         self._send(invocations)
         try:
@@ -243,9 +258,9 @@ class Environment:
             self._end_stream()
         self._output.drain()
         self._mark_idle()
-        tails.end_output()
-        items = zip(invocations, answers, strict=True)
-        return [self._result(invocation, *answer, tails, init_ms=init_ms) for invocation, answer in items]
+        if tails is not None:
+            tails.end_output()
+        return answers
 
     def _mark_idle(self) -> None:
         """Let the suspender stop the environment until the next invocation, once its extensions are idle too."""
@@ -293,7 +308,13 @@ class Environment:
         return head, error_document(head["error_type"], prefix + message)
 
     def _result(
-        self, invocation: Invocation, head: dict[str, Any], body: bytes, tails: LogTails, *, init_ms: float | None
+        self,
+        invocation: Invocation,
+        head: dict[str, Any],
+        body: bytes,
+        tails: LogTails | None,
+        *,
+        init_ms: float | None,
     ) -> Result:
         self.duration_ms = head["duration_ms"]
         start = None if init_ms is None else StartTimes(init_ms, self.restored, self.billed_restore_ms)
@@ -307,7 +328,11 @@ class Environment:
             start=start,
             batch_size=None if self.version.function.batch is None else self._expected,
         )
-        log_tail = tails.finish(invocation, lambda: self.log.done(outcome))
+        log_tail = b""
+        if tails is None:
+            self.log.done(outcome)
+        else:
+            log_tail = tails.finish(invocation, lambda: self.log.done(outcome))
         content_type = head.get("type")
         if content_type is not None and invocation.asynchronous:
             # Records for destinations are JSON, so the text becomes a JSON string.
@@ -327,7 +352,7 @@ class Environment:
 
     def _on_frame(self, kind: int, head: Any, body: bytes) -> None:
         if kind == frames.RESULT and self._answer is not None:
-            self._on_answer(_checked(head, body), body)
+            self._on_answer(checked_head(head, body), body)
         elif kind == frames.PART and self._stream is not None:
             if not self._stream.put(head["type"], body):
                 # Too large: the runtime keeps to the size limit, so user code has written to the runtime's descriptor.
@@ -461,24 +486,3 @@ class _Ended(Exception):
     def __init__(self, status: int | None) -> None:
         super().__init__(status)
         self.status = status
-
-
-class _ResultHead(msgspec.Struct):
-    duration_ms: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-    peak_kib: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
-    failed: bool
-    item: int = 0
-    type: Annotated[str, msgspec.Meta(pattern=CONTENT_TYPE)] | None = None
-
-
-def _checked(head: Any, body: bytes) -> dict[str, Any]:
-    """Check the head of a RESULT frame, because user code can write to the process's end of the channel.
-
-    Raises:
-        msgspec.ValidationError: a field of the head has the wrong type or is out of range.
-        ValueError: the body is not text.
-    """
-    checked = msgspec.convert(head, _ResultHead)
-    if checked.type is None:
-        body.decode()
-    return msgspec.structs.asdict(checked)

@@ -16,7 +16,7 @@ class LogTails:
     """Collects the tail of each invocation: the platform's lines about it, and all that the function writes meanwhile.
 
     The output of a handler that takes lists cannot be divided among the items, so each item's tail contains all of it.
-    If none of the callers wants a tail, nothing is kept.
+    Make this object only if at least one of the callers wants a tail.
 
     Args:
         stream: the environment's log.
@@ -26,7 +26,6 @@ class LogTails:
     def __init__(self, stream: LogStream, invocations: Sequence[Invocation]) -> None:
         self._stream = stream
         self._invocations = invocations
-        self._are_wanted = any(invocation.want_log_tail for invocation in invocations)
         self._starts: dict[int, bytes] = {}  # by the id() of the invocation
         self._output = b""
 
@@ -36,14 +35,12 @@ class LogTails:
             start = self._kept(functools.partial(write, invocation))
             if invocation.want_log_tail:
                 self._starts[id(invocation)] = start
-        if self._are_wanted:
-            self._stream.begin_tail(LOG_TAIL_BYTES)
+        self._stream.begin_tail(LOG_TAIL_BYTES)
 
     def end_output(self) -> None:
         """Stop keeping the function's output: its handler has returned, and the output is complete."""
-        if self._are_wanted:
-            self._stream.end()
-            self._output = self._stream.end_tail()
+        self._stream.end()
+        self._output = self._stream.end_tail()
 
     def finish(self, invocation: Invocation, write: Callable[[], None]) -> bytes:
         """Have `write` write the last lines of `invocation`. Returns the log tail, empty if its caller wants none."""
@@ -53,10 +50,7 @@ class LogTails:
         return (self._starts[id(invocation)] + self._output + last)[-LOG_TAIL_BYTES:]
 
     def _kept(self, write: Callable[[], None]) -> bytes:
-        """Call `write` and return what it writes to the log; empty if none of the callers wants a tail."""
-        if not self._are_wanted:
-            write()
-            return b""
+        """Call `write` and return what it writes to the log."""
         self._stream.begin_tail(LOG_TAIL_BYTES)
         write()
         return self._stream.end_tail()

@@ -43,9 +43,10 @@ CORE = 1000
 PATIENCE_S = 0.05
 _LOOK_S = 0.005
 _LOOK_SHARE = 0.05
-# The first `_MEASURED_FIRST` invocations of a version are all measured, the later ones only one in `_MEASURED_ONE_IN`.
+# The first `_MEASURED_FIRST` invocations of a version are all measured; later ones if none began to be measured in the
+# last `_MEASURED_EVERY_S` seconds.
 _MEASURED_FIRST = 8
-_MEASURED_ONE_IN = 8
+_MEASURED_EVERY_S = 0.02
 # Weight of a new measurement in the averages.
 _WEIGHT = 0.2
 # Processor time that is expected of an invocation whose version is not measured yet.
@@ -89,7 +90,7 @@ class Share:
             grows by the expected processor time of each invocation that begins, nanoseconds.
     """
 
-    __slots__ = ("_open_ns", "_ran_ns", "_seen", "guess", "load", "running", "turn")
+    __slots__ = ("_measured_s", "_open_ns", "_ran_ns", "_seen", "guess", "load", "running", "turn")
 
     def __init__(self) -> None:
         self.load: int | None = None
@@ -97,6 +98,7 @@ class Share:
         self.running = 0
         self.turn = 0.0
         self._seen = 0
+        self._measured_s = 0.0
         self._ran_ns = 0.0
         self._open_ns = 0.0
 
@@ -114,8 +116,12 @@ class Share:
 
     def is_measured_next(self) -> bool:
         """Whether to measure the invocation that begins."""
+        now_s = time.monotonic()
+        if self._seen >= _MEASURED_FIRST and now_s - self._measured_s < _MEASURED_EVERY_S:
+            return False
         self._seen += 1
-        return self._seen <= _MEASURED_FIRST or self._seen % _MEASURED_ONE_IN == 0
+        self._measured_s = now_s
+        return True
 
     def measured(self, ran_ns: int, took_ns: int, *, most: int) -> None:
         """Update the averages with a measurement.
@@ -328,7 +334,11 @@ class Cores:
     def _offer_soon(self) -> None:
         if self._places and not self._offering:
             self._offering = True
-            asyncio.get_running_loop().call_soon(self._offer)
+            asyncio.get_running_loop().call_soon(self._offer_unless_done)
+
+    def _offer_unless_done(self) -> None:
+        if self._offering:  # nothing else has called `_offer` meanwhile
+            self._offer()
 
     def _offer(self) -> None:
         """Let requests begin in turn, while the cores carry them. If some still wait, schedule the next `_look`."""

@@ -47,6 +47,7 @@ PER_ENVIRONMENT = ("AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_INITIALIZATION_TYPE
 """The environment variables that have a different value in each process of a version."""
 
 HEADER = struct.Struct("<IIB")
+_parse = json.JSONDecoder().raw_decode
 MAX_HEAD_BYTES = 1 << 20
 MAX_BODY_BYTES = 64 << 20
 
@@ -84,7 +85,7 @@ def encode(kind: int, head: Any, body: bytes = b"") -> bytes:
     return HEADER.pack(len(text), len(body), kind) + text + body
 
 
-def sizes(header: bytes) -> "tuple[int, int, int]":
+def sizes(header: "bytes | bytearray") -> "tuple[int, int, int]":
     """Return the head length, the body length and the kind from a frame's first `HEADER.size` bytes.
 
     Raises:
@@ -96,16 +97,22 @@ def sizes(header: bytes) -> "tuple[int, int, int]":
     return head_bytes, body_bytes, kind
 
 
-def decode_head(text: bytes) -> Any:
+def decode_head(text: "bytes | bytearray") -> Any:
     """Return the head from its JSON text.
 
     Raises:
         WireError: the text is not JSON.
     """
+    if not text:
+        return None
     try:
-        return json.loads(text) if text else None
+        characters = text.decode()
+        head, end = _parse(characters)  # json.loads would first look which encoding the bytes have
     except (ValueError, RecursionError) as error:
         raise WireError("the head of a frame is not JSON: %s" % error) from None
+    if end != len(characters):
+        raise WireError("the head of a frame is followed by other text")
+    return head
 
 
 class Decoder:
@@ -129,12 +136,12 @@ class Decoder:
         buffer = self._buffer
         if len(buffer) < HEADER.size:
             return None
-        head_bytes, body_bytes, kind = sizes(bytes(buffer[: HEADER.size]))
+        head_bytes, body_bytes, kind = sizes(buffer)
         body_at = HEADER.size + head_bytes
         end = body_at + body_bytes
         if len(buffer) < end:
             return None
-        head = decode_head(bytes(buffer[HEADER.size : body_at]))
+        head = decode_head(buffer[HEADER.size : body_at])
         body = bytes(buffer[body_at:end])
         del buffer[:end]
         return Frame(kind, head, body)
