@@ -100,3 +100,29 @@ async def test_a_stop_begins_no_more_publications_and_waits_for_none() -> None:
     await asyncio.wait_for(made.line.drained(), 5)
 
     assert made.begun == ["a"]
+
+
+def test_after_a_stop_the_end_of_publications_that_clean_up_is_waited_for() -> None:
+    async def work() -> None:
+        begun, may_end, ended = asyncio.Event(), asyncio.Event(), []
+
+        async def publish(name: str) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await may_end.wait()
+                ended.append(name)
+
+        line = PublicationLine(publish, at_a_time=1)
+        line.put(["f"])
+        await begun.wait()
+        line.stop()
+        waiting = asyncio.create_task(line.ended(60))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        may_end.set()
+        await waiting
+        assert ended == ["f"]
+
+    asyncio.run(work())

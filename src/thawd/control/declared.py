@@ -135,6 +135,10 @@ class DeclaredFunctions:
         """Publish no more functions."""
         self._line.stop()
 
+    async def ended(self, patience_s: float) -> None:
+        """After `stop`: wait until all publications have ended, at most `patience_s` seconds."""
+        await self._line.ended(patience_s)
+
     def request(self, name: str) -> None:
         """Publish the function `name` without waiting for its turn, because a request needs it."""
         self._line.request(name)

@@ -68,6 +68,11 @@ class PublicationLine:
         for task in self._tasks:
             task.cancel()
 
+    async def ended(self, patience_s: float) -> None:
+        """After `stop`: wait until all publications have ended, at most `patience_s` seconds."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=patience_s)
+
     async def _work(self) -> None:
         try:
             while self._waiting:

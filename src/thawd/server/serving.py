@@ -143,6 +143,8 @@ class Server:
         platform.events.break_off()
         # This also ends the invocations that did not end within the grace period.
         await platform.execution.end(_KILL_WAIT_S)
+        await platform.control.publications_ended(_KILL_WAIT_S)
+        await platform.execution.spawner.at_rest(_KILL_WAIT_S)
         await platform.stop_aws()  # only now, because running functions could call the emulator
         await platform.events.settled(_KEEP_S)
         await platform.events.close()

@@ -341,6 +341,7 @@ class Spawner:
                 origin.freezing = asyncio.get_running_loop().create_task(self._find_or_make(origin))
                 # Retrieve the task's exception in any case: asyncio logs an exception that nobody retrieves.
                 origin.freezing.add_done_callback(lambda task: task.cancelled() or task.exception())
+                self._follow(origin.freezing)
             task = origin.freezing
             try:
                 await asyncio.shield(task)
@@ -477,9 +478,16 @@ class Spawner:
         self._launcher.log(origin.version.function).write(_PLATFORM_STREAM, text.encode())
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        self._follow(asyncio.get_running_loop().create_task(work))
+
+    def _follow(self, task: asyncio.Task[None]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def at_rest(self, patience_s: float) -> None:
+        """Wait until no image is made or removed any more, at most `patience_s` seconds."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=patience_s)
 
     async def evict(self) -> None:
         """Remove images that are too old or exceed the size limit.

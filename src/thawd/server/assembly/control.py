@@ -148,6 +148,10 @@ class ControlSubsystem:
         """Begin no more publications, because the server stops."""
         self.configured.stop()
 
+    async def publications_ended(self, patience_s: float) -> None:
+        """After `stop_publishing`: wait until all publications have ended, at most `patience_s` seconds."""
+        await self.configured.ended(patience_s)
+
     async def _clean(self) -> None:
         """Remove files that no version needs any more. Must not be called while declared functions are published."""
         try:
