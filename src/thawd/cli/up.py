@@ -81,7 +81,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
             from thawd.server import serving
             from thawd.server.ready_file import ReadyFile
             from thawd.stores import threads as store_threads
-        except (ImportError, MemoryError) as error:
+        except (ImportError, MemoryError, OSError) as error:
             if (scarcity := threads.scarcity(error)) is None:
                 raise
             fail_scarce(scarcity)
@@ -104,8 +104,9 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
             ready = None if ready_file is None else ReadyFile(ready_file, after_publication=ready_when == "published")
             serving.run(settings, environ=environ, watch=watch, ready=ready, aws=mode)
         except (ThawdError, OSError) as error:
-            warn(str(error))
-            status = EXIT_SCARCE if isinstance(error, ScarcityError) else EXIT_FAILED
+            reported = threads.scarcity(error) or error
+            warn(str(reported))
+            status = EXIT_SCARCE if isinstance(reported, ScarcityError) else EXIT_FAILED
         finally:
             # The server has stopped. Only Python's own exit is left, and Ctrl-C must not interrupt it.
             signal.signal(signal.SIGINT, signal.SIG_IGN)

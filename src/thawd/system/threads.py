@@ -8,6 +8,7 @@ already queued the work, and another thread may do it later although the caller 
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -62,7 +63,8 @@ def scarcity(error: BaseException) -> ScarcityError | None:
     """Return the error to report if `error` means too few threads or too little memory; None for other errors."""
     if isinstance(error, RuntimeError) and _REFUSED in str(error):
         return NoThreadError(f"thawd cannot run: {error}")
-    if isinstance(error, MemoryError) or (isinstance(error, ImportError) and _UNLOADABLE in str(error)):
+    unloadable = isinstance(error, ImportError) and _UNLOADABLE in str(error)
+    if isinstance(error, MemoryError) or unloadable or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return ScarcityError("thawd cannot run: there is not enough memory")
     return None
 
