@@ -18,12 +18,13 @@ from thawd.environments.calls import ServiceHandler
 from thawd.environments.children import Child
 from thawd.environments.environment import Environment
 from thawd.environments.extensions import Extensions
-from thawd.environments.init_phase import InitError, error_document, init_ends
+from thawd.environments.init_phase import InitError, init_ends
 from thawd.environments.platform_log import platform_log
 from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.runtime_api.extensions import ExtensionsApi
 from thawd.environments.sandbox.memory import MemoryLimit, MemoryLimiter
 from thawd.environments.starts.launcher import Launcher, Start
+from thawd.environments.starts.ready_deadline import ReadyDeadline
 from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
 from thawd.environments.suspension import Suspender
 from thawd.environments.version import Version
@@ -37,9 +38,6 @@ SNAP_START = "snap-start"
 
 # A restore takes milliseconds, or seconds with the image on a slow disk. After this time it counts as failed.
 _THAW_S = 10.0
-# The copy itself interrupts its after-restore hooks after 10 s. It cannot if they hang in native code, so the platform
-# ends the copy a second later.
-_AFTER_HOOKS_S = 11.0
 # Exit status of thawd-thaw when the image cannot be thawed on this machine, or a library in it has changed.
 _CANNOT_THAW = 120
 # Exit status of thawd-thaw when a stage of the thaw failed.
@@ -150,7 +148,7 @@ class Starter:
         extensions = Extensions(api, self._launcher)
         environment = _environment(version, start, StartKind.COLD)
         environment.connect_api(api, extensions)
-        deadline = _ReadyDeadline(environment)
+        deadline = _deadline(environment)
         with _reporting_init(version, start, drain=environment.drain):
             try:
                 await api.open()
@@ -265,7 +263,7 @@ class Starter:
         assert spare.child is not None
         spare.log.restore_start()
         spare.resume()
-        return await self._init(spare, spare.child, started_s=started_s, deadline=_ReadyDeadline(spare))
+        return await self._init(spare, spare.child, started_s=started_s, deadline=_deadline(spare))
 
     async def template(self, version: Version, *, to_freeze: bool = False) -> Template:
         """Start a process that runs init and then forks environments. With `to_freeze`, the caller freezes it first.
@@ -413,10 +411,10 @@ class Starter:
             environment.dying = True
             child.kill()
             raise
-        return await self._init(environment, child, started_s=started_s, deadline=_ReadyDeadline(environment))
+        return await self._init(environment, child, started_s=started_s, deadline=_deadline(environment))
 
     async def _init(
-        self, environment: Environment, child: Child, *, started_s: float, deadline: _ReadyDeadline
+        self, environment: Environment, child: Child, *, started_s: float, deadline: ReadyDeadline
     ) -> Environment:
         """Adopt the process and wait until it is ready."""
         function = environment.version.function
@@ -452,24 +450,9 @@ class Starter:
         return limit
 
 
-class _ReadyDeadline:
-    """The deadline for an environment to be ready. When the after-restore hooks begin, they get a new deadline."""
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        function = environment.version.function
-        self._limit_s = _THAW_S if environment.kind == StartKind.THAW else float(function.init_timeout_s)
-        self._until_s = time.monotonic() + self._limit_s
-
-    def until_s(self) -> float:
-        hooks_since_s = self._environment.hooks_since_s
-        return self._until_s if hooks_since_s is None else hooks_since_s + _AFTER_HOOKS_S
-
-    def timed_out(self) -> InitError:
-        if self._environment.hooks_since_s is None:
-            return InitError.of_time_out(self._limit_s)
-        message = f"The after-restore hooks took longer than {_AFTER_HOOKS_S:.0f} seconds"
-        return InitError(message, error_document("Runtime.AfterRestoreError", message), by_function=True)
+def _deadline(environment: Environment) -> ReadyDeadline:
+    is_thawed = environment.kind == StartKind.THAW
+    return ReadyDeadline(environment, _THAW_S if is_thawed else float(environment.version.function.init_timeout_s))
 
 
 @contextlib.contextmanager
