@@ -23,8 +23,8 @@ WRITER = """
     path, *words = sys.argv[1:]
     try:
         db = Database(Path(path), migrations=["CREATE TABLE words (word TEXT)"])
-    except StoreError:
-        print("refused", flush=True)
+    except StoreError as error:
+        print("refused", error.message, flush=True)
         raise SystemExit
     for word in words:
         if word == "!":  # every sync fails from now on
@@ -108,3 +108,15 @@ def test_a_log_that_is_cut_off_anywhere_is_used_up_to_there(tmp_path: Path, cut_
     os.truncate(log, log.stat().st_size - cut_bytes)
     assert write(on, path, "c") == {"c"}
     assert after_power_cut(on, path) == {"a", "c"}
+
+
+def test_a_log_that_cannot_be_written_again_refuses_the_file_and_says_that_the_disk_failed(tmp_path: Path) -> None:
+    on = FaultyDisk(tmp_path / "disk", tmp_path / "aside", seed=1)
+    path = tmp_path / "disk" / "words.db"
+    write(on, path, "a")
+    on.fail_sync = 1
+    (line,) = run(on, WRITER, str(path), "b")
+    assert line.startswith(f"refused {path}: the disk failed (")
+    on.heal()
+    assert write(on, path, "b") == {"b"}
+    assert after_power_cut(on, path) == {"a", "b"}

@@ -107,7 +107,7 @@ class Spares:
             await asyncio.sleep(0)
             spare = await self._park(owner.version)
         except Exception:
-            pass
+            pass  # no request needs a spare, and another one is tried after the next invocation
         finally:
             self._parking.discard(owner)
             if spare is None or spare.ended.is_set():

@@ -163,6 +163,8 @@ def unusable(path: Path, error: OSError) -> StoreError:
     """The error to show when the operating system refuses `path` or its folder."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFullError(f"{path}: the disk is full ({error}); free some space and try again")
+    if error.errno == errno.EIO:
+        return StoreError(f"{path}: the disk failed ({error}); the kernel's log (`dmesg`) may say why")
     return StoreError(f"{path} cannot be used ({error}); give a path in a folder that this user may read and write")
 
 
