@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +17,7 @@ from tests.integration.postgresql import Postgresql
 from thawd.errors import InvalidParameterValueException
 from thawd.resources import StoreUrl, Table
 from thawd.stores.tables.access import MAX_ITEM_BYTES, AwsAccess, Tables, TableStore
+from thawd.stores.tables.threads import THREADS, ThreadedTable
 
 STORES = ("sqlite", "postgresql", "dynamodb")
 
@@ -155,18 +158,38 @@ def test_what_is_no_key_is_refused(store: TableStore, key: str, said: str) -> No
             asyncio.run(operation)
 
 
-def test_a_slow_operation_does_not_hold_up_the_event_loop(store: TableStore) -> None:
-    # Given more operations than a store has threads, the event loop keeps running during the operations
-    async def scenario() -> int:
-        rounds = 0
-        puts = [asyncio.ensure_future(store.put(f"{i}", b'{"a":"' + b"x" * 10_000 + b'"}')) for i in range(100)]
-        while not all(put.done() for put in puts):
-            rounds += 1
-            await asyncio.sleep(0)
-        await asyncio.gather(*puts)
-        return rounds
+def test_slow_operations_do_not_hold_up_the_event_loop(
+    store: TableStore, opened: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No operation ends before the event loop has run during it, although there are more than the store has threads."""
+    loop_ran = threading.Event()
+    lock = None
+    if isinstance(store, ThreadedTable):
+        put = store._table.put
 
-    assert asyncio.run(scenario()) > 100
+        def slow_put(key: str, text: str) -> None:
+            assert loop_ran.wait(30), "the event loop did not run during the operations"
+            put(key, text)
+
+        monkeypatch.setattr(store._table, "put", slow_put)
+    else:
+        path = opened._tables["labels"].path
+        assert path is not None
+        lock = sqlite3.connect(path, isolation_level=None)
+        lock.execute("BEGIN IMMEDIATE")
+
+    async def scenario() -> None:
+        puts = [asyncio.ensure_future(store.put(f"{i}", b'{"a":1}')) for i in range(2 * THREADS)]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not any(put.done() for put in puts)
+        loop_ran.set()
+        if lock is not None:
+            lock.close()
+        await asyncio.gather(*puts)
+        assert await store.count() == 2 * THREADS
+
+    asyncio.run(scenario())
 
 
 KEYS = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=40)

@@ -73,24 +73,33 @@ def test_a_template_that_is_killed_while_forks_are_asked_for_harms_none_of_them(
 def test_a_fork_that_dies_with_its_template_before_it_is_ready_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hold = tmp_path / "hold"
+    code = f"""
+import os, signal
+os.register_at_fork(after_in_child=lambda: os.path.exists({str(hold)!r}) and signal.pause())
+def handler(e, c): return 1
+"""
+
     async def work() -> None:
-        async with platform(tmp_path, "def handler(e, c): return 1") as made:
+        async with platform(tmp_path, code) as made:
             await made.spawner.prepare(made.version)
             template = made.spawner.origin(made.version).template
             assert template is not None
             fork = template.fork
+            hold.touch()
 
             async def fork_and_die(*arguments: Any, **options: Any) -> int:
                 pid = await fork(*arguments, **options)
-                os.kill(pid, signal.SIGSTOP)
                 template.kill()
                 await template.ended.wait()
+                hold.unlink()
                 os.kill(pid, signal.SIGKILL)
                 return pid
 
             monkeypatch.setattr(template, "fork", fork_and_die)
             environment = await within(made.spawner.start(made.version))
             assert (await environment.invoke(invocation(), init_ms=None)).payload == b"1"
+            assert not hold.exists()
 
     claim(work)
 
