@@ -339,7 +339,7 @@ async def test_provisioned_environments_start_although_the_cores_are_occupied() 
 
 
 async def test_who_waits_for_a_core_may_wait_as_long_as_its_function_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thawd.scheduling.pool._EXPIRY_RECHECK_S", 0.001)
+    monkeypatch.setattr("thawd.scheduling.waiting_requests._OVERDUE_AGAIN_S", 0.001)
     machine = Machine(cores=1)
     pool = machine.pool(timeout_s=3600)
     running = await within(ask(pool))

@@ -174,7 +174,7 @@ class Children:
 
     def orphans(self) -> list[int]:
         """Children of the server that are not followed: processes that functions detached, and the platform's own."""
-        return [pid for pid in _own_children() if pid not in self._alive]
+        return [pid for pid in _adopted_children() if pid not in self._alive]
 
     def kill_strays(
         self, is_alive: Callable[[str], bool], *, spare_unknown: bool, patience_s: float = _EXECUTING_S
@@ -242,13 +242,35 @@ class Children:
             del self._zombies[pid]
 
 
-def _own_children() -> list[int]:
+def children_of(pid: int) -> list[int]:
+    """The processes that `pid` has started and that are still its children; [] if the system does not list them.
+
+    Source: proc_pid_task(5): the kernel lists the children of each thread, if it was built with CONFIG_PROC_CHILDREN.
+    """
     try:
-        return [
-            int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
-        ]
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - a fifth of the time of Path.iterdir
+        return [child for thread in threads for child in _children_of_thread(pid, thread)]
     except OSError:
-        return []  # this is not Linux, or the kernel was built without CONFIG_PROC_CHILDREN
+        return []
+
+
+def _adopted_children() -> list[int]:
+    """The children of the server's first thread. The kernel makes orphans children of this thread."""
+    try:
+        return _children_of_thread(os.getpid(), os.getpid())
+    except OSError:
+        return []
+
+
+def _children_of_thread(pid: int, thread: int | str) -> list[int]:
+    fd = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        text = b""
+        while part := os.read(fd, 1 << 16):  # the kernel may return less than there is
+            text += part
+    finally:
+        os.close(fd)
+    return [int(child) for child in text.split()]
 
 
 def owner_of(pid: int) -> str | None:

@@ -23,6 +23,7 @@ from thawd.environments.channels import Channels, FrameProtocol
 from thawd.environments.children import Child
 from thawd.environments.extensions import Extensions
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, error_document
+from thawd.environments.invocation_deadline import InvocationDeadline
 from thawd.environments.log_tails import LogTails
 from thawd.environments.output import OutputPipe
 from thawd.environments.platform_log import InvocationOutcome, StartTimes, platform_log
@@ -107,6 +108,7 @@ class Environment:
         self._answers: list[tuple[dict[str, Any], bytes]] = []
         self._expected = 0
         self._answer: asyncio.Future[list[tuple[dict[str, Any], bytes]]] | None = None
+        self._deadline = InvocationDeadline(self._on_timeout)
         self._timed_out = False
         self._stream: ResponseStream | None = None
         self._channels = channels
@@ -245,14 +247,14 @@ class Environment:
                 self.log.start(invocation.request_id)
         else:
             tails.start(lambda invocation: self.log.start(invocation.request_id))
-        timer = loop.call_later(self.version.function.timeout_s, self._on_timeout)
+        self._deadline.begin(self.version.function.timeout_s)
         self._send(invocations)
         try:
             answers = await self._answer
         except _Ended as ended:
             answers = [self._failure(invocation, ended.status) for invocation in invocations]
         finally:
-            timer.cancel()
+            self._deadline.end()
             self._answer, self._answers = None, []  # an idle environment keeps no answer in memory
             self.busy_since = None
             self._end_stream()
@@ -456,6 +458,7 @@ class Environment:
         self.on_end(self)
 
     def _close(self) -> None:
+        self._deadline.close()
         os.close(self._channels.lifeline)
         if self._extensions is not None:
             # Extensions run up to two seconds longer. Until they end, they need the endpoint, the log and the cgroup.

@@ -110,12 +110,12 @@ class PlatformLog:
             self._stream.line(f"{_now_text()} {request_id} {outcome.message}")
         elif outcome.message:
             self._stream.line(f"RequestId: {request_id} Error: {outcome.message}")
-        self._stream.line(f"END RequestId: {request_id}")
         self._stream.line(
+            f"END RequestId: {request_id}",
             f"REPORT RequestId: {request_id}\tDuration: {outcome.duration_ms:.2f} ms\t"
             f"Billed Duration: {outcome.billed_ms} ms\tMemory Size: {self._version.function.memory_mb} MB\t"
             f"Max Memory Used: {outcome.memory_mib} MB\t"
-            f"{_start_text(outcome.start)}{_batch_text(outcome.batch_size)}{_status_text(outcome)}"
+            f"{_start_text(outcome.start)}{_batch_text(outcome.batch_size)}{_status_text(outcome)}",
         )
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from thawd.environments.environment import Environment
@@ -67,12 +65,25 @@ def runs_or_waits(environment: Environment) -> bool:
     child = environment.child
     if child is None:
         return False
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{child.pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                if (thread / "stat").read_bytes().rpartition(b") ")[2][:1] == b"R":
-                    return True
-    return False
+    try:
+        threads = os.listdir(f"/proc/{child.pid}/task")  # noqa: PTH208 - a fifth of the time of Path.iterdir
+    except OSError:
+        return False
+    return any(_state_of(child.pid, thread) == b"R" for thread in threads)
+
+
+def _state_of(pid: int, thread: str) -> bytes:
+    """The state of a thread, a letter; empty if the thread has ended."""
+    try:
+        fd = os.open(f"/proc/{pid}/task/{thread}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 500).rpartition(b") ")[2][:1]
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def can_measure() -> bool:

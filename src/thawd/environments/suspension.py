@@ -17,9 +17,10 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Iterable
 from typing import Protocol
 
-from thawd.environments.children import Child, Children, owner_of
+from thawd.environments.children import Child, Children, children_of, owner_of
 
 IDLE_S = 0.02
 """Time between two looks at the idle environments, seconds. An environment is stopped half to one and a half times this
@@ -90,51 +91,51 @@ class Suspender:
         """Stop environments that have been idle long enough; schedule another look if other idle ones remain."""
         self._timer = None
         before_s = time.monotonic() - IDLE_S / 2
+        due = []
         for environment in [environment for environment, since_s in self._idle.items() if since_s <= before_s]:
             if environment.is_quiet:
                 del self._idle[environment]
-                self._stop(environment)
+                due.append(environment)
+        self._stop(due)
         if self._idle:
             self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._look)
 
-    def _stop(self, environment: Suspendable) -> None:
-        child = environment.child
-        if child is None or child.ended.done() or environment.dying:
-            return
-        outside: list[int] = []
-        self._stopped[environment] = outside
-        # SIGSTOP never stops a fork half-way: the kernel restarts a fork when a signal arrives during it.
-        for group in (child.pid, *environment.extension_groups):
-            _signal_group(group, signal.SIGSTOP)
+    def _stop(self, environments: Iterable[Suspendable]) -> None:
+        stopping: dict[str, tuple[Child, list[int]]] = {}
+        for environment in environments:
+            child = environment.child
+            if child is None or child.ended.done() or environment.dying:
+                continue
+            outside = self._stopped[environment] = []
+            stopping[environment.identifier] = child, outside
+            # SIGSTOP never stops a fork half-way: the kernel restarts a fork when a signal arrives during it.
+            for group in (child.pid, *environment.extension_groups):
+                _signal_group(group, signal.SIGSTOP)
         for _ in range(_LOOKS):
-            found = [pid for pid in self._outside(child.pid, environment.identifier) if pid not in outside]
-            for pid in found:
-                _signal(pid, signal.SIGSTOP)
-            outside += found
-            if not found:
-                break
-
-    def _outside(self, pid: int, identifier: str) -> list[int]:
-        """Processes of the environment that are not in its process group."""
-        family = [pid, *(orphan for orphan in self._children.orphans() if owner_of(orphan) == identifier)]
-        for parent in family:
-            family += [process for process in children_of(parent) if process not in family]
-        return [process for process in family if process != pid and _group_of(process) not in (pid, None)]
+            orphans = _by_owner(self._children.orphans()) if stopping else {}
+            for identifier, (child, outside) in list(stopping.items()):
+                found = [pid for pid in _outside(child.pid, orphans.get(identifier, [])) if pid not in outside]
+                for pid in found:
+                    _signal(pid, signal.SIGSTOP)
+                outside.extend(found)
+                if not found:
+                    del stopping[identifier]
 
 
-def children_of(pid: int) -> list[int]:
-    """The processes that `pid` has started and that are still its children. The kernel lists them for each thread."""
-    found: list[int] = []
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - a fifth of the time of Path.iterdir
-            fd = os.open(f"/proc/{pid}/task/{task}/children", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                found += map(int, os.read(fd, 1 << 16).split())
-            finally:
-                os.close(fd)
-    except (OSError, ValueError):
-        pass  # the process has ended, or this system does not list children
-    return found
+def _by_owner(orphans: list[int]) -> dict[str | None, list[int]]:
+    """The orphans of each environment; the key is the environment's identifier."""
+    owned: dict[str | None, list[int]] = {}
+    for orphan in orphans:
+        owned.setdefault(owner_of(orphan), []).append(orphan)
+    return owned
+
+
+def _outside(pid: int, orphans: list[int]) -> list[int]:
+    """Processes of the environment with the main process `pid` that are not in its process group."""
+    family = [pid, *orphans]
+    for parent in family:
+        family += [process for process in children_of(parent) if process not in family]
+    return [process for process in family if process != pid and _group_of(process) not in (pid, None)]
 
 
 def _group_of(pid: int) -> int | None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -140,16 +140,20 @@ def _incomplete_bodies() -> _Incomplete:
 
 
 class Budget:
-    """Limits the memory for the bodies of all requests that have not been answered yet."""
+    """Limits the memory for the bodies of all requests that have not been answered yet.
+
+    Attributes:
+        used_bytes: memory for large bodies.
+        small_bytes: memory for bodies of up to 64 KiB; it has a limit of its own.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._used_bytes = 0
-        self._small_bytes = 0
+        self.used_bytes = 0
+        self.small_bytes = 0
 
-    @contextlib.contextmanager
-    def hold(self, scope: Scope, *, most_bytes: int) -> Iterator[None]:
-        """Reserve memory for the request's body until the request is answered.
+    def hold(self, scope: Scope, *, most_bytes: int) -> Held:
+        """Reserve memory for the request's body until the request is answered: until the returned context ends.
 
         Args:
             scope: the request.
@@ -162,21 +166,33 @@ class Budget:
         size = int(announced) if announced is not None and announced.isdigit() else most_bytes
         size = min(size, most_bytes)
         if size <= _SMALL_BYTES:
-            if self._small_bytes + size > _SMALL_BUDGET_BYTES:
-                raise _too_many(self._small_bytes)
-            self._small_bytes += size
-            try:
-                yield
-            finally:
-                self._small_bytes -= size
-            return
-        if self._used_bytes + size > self._limit_bytes:
-            raise _too_many(self._used_bytes)
-        self._used_bytes += size
-        try:
-            yield
-        finally:
-            self._used_bytes -= size
+            if self.small_bytes + size > _SMALL_BUDGET_BYTES:
+                raise _too_many(self.small_bytes)
+            self.small_bytes += size
+            return Held(self, 0, size)
+        if self.used_bytes + size > self._limit_bytes:
+            raise _too_many(self.used_bytes)
+        self.used_bytes += size
+        return Held(self, size, 0)
+
+
+class Held:
+    """Memory that a `Budget` has reserved for one request. The end of the context releases it."""
+
+    __slots__ = ("_budget", "_small_bytes", "_used_bytes")
+
+    def __init__(self, budget: Budget, used_bytes: int, small_bytes: int) -> None:
+        self._budget = budget
+        self._used_bytes = used_bytes
+        self._small_bytes = small_bytes
+
+    def __enter__(self) -> None:
+        """The memory is reserved already."""
+
+    def __exit__(self, *error: object) -> None:
+        """Release the memory."""
+        self._budget.used_bytes -= self._used_bytes
+        self._budget.small_bytes -= self._small_bytes
 
 
 def _too_many(used_bytes: int) -> TooManyRequestsException:
@@ -247,7 +263,11 @@ def _too_large(limit_bytes: int, operation: str) -> RequestTooLargeException:
 
 async def respond(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> None:
     """Send a complete answer."""
-    headers = [*headers, (b"content-length", str(len(body)).encode())]
+    headers = [*headers, (b"content-length", b"%d" % len(body))]
+    send_whole = getattr(getattr(send, "__self__", None), "send_whole", None)
+    if send_whole is not None:  # thawd's own server; see `thawd.gateway.http_server.answers`
+        await send_whole(status, headers, body)
+        return
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

@@ -4,9 +4,15 @@ It calls `os.read` and `os.write` on the descriptor, because importing the modul
 """
 
 import os
+import sys
 from typing import Any, Optional
 
 from thawd.wire import frames
+
+# Bytes to read at a time, as long as it is not known how large a frame is. Buffers of 128 KiB and more would have to be
+# mapped and unmapped for each read, which takes longer than the read itself.
+_READ_BYTES = 1 << 14
+_MOST_READ_BYTES = 1 << 18
 
 
 class Channel:
@@ -19,7 +25,23 @@ class Channel:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._decoder = frames.Decoder()
+        self._poll: Any = None
         os.set_inheritable(fd, False)
+        if "select" in sys.modules:
+            self.wait_by_poll()
+
+    def wait_by_poll(self) -> None:
+        """From now on, wait for frames with poll(2).
+
+        While a process waits in read(2), the kernel wakes it for nothing when the platform reads the answer, because
+        then the process could write again. That costs both sides up to 10 us. A cold start does this only after its
+        first answer, because importing the module `select` takes 0.2 to 0.6 ms.
+        """
+        if self._poll is None:
+            import select
+
+            self._poll = select.poll()
+            self._poll.register(self.fd, select.POLLIN)
 
     def receive(self) -> Optional[frames.Frame]:
         """Wait for the next frame; None when the platform has closed its end."""
@@ -27,8 +49,10 @@ class Channel:
             frame = self._decoder.take()
             if frame is not None:
                 return frame
+            if self._poll is not None:
+                self._poll.poll()
             try:
-                data = os.read(self.fd, 1 << 18)
+                data = os.read(self.fd, max(_READ_BYTES, min(_MOST_READ_BYTES, self._decoder.missing_bytes())))
             except ConnectionResetError:
                 return None
             if not data:

@@ -72,6 +72,7 @@ def run(
     request = channel.receive()
     if request is None or request.kind != frames.FREEZE:
         os._exit(0)
+    channel.wait_by_poll()
     channel.send(frames.STAGE, {"stage": "hooks"})
     _run_hooks(channel, hooks.run_before)
     primed = priming.PrimingResult()

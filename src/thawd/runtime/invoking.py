@@ -102,10 +102,10 @@ def _encode(response: Any) -> bytes:
     # Observed on AWS Lambda: runtimes up to Python 3.11 escape characters beyond ASCII; those from 3.12 on do not.
     if sys.version_info >= (3, 12):
         try:
-            return json.dumps(response, default=_plain, ensure_ascii=False).encode()
+            return _as_is(response).encode()
         except UnicodeEncodeError:
             pass  # a lone surrogate has no UTF-8 encoding and must be escaped
-    return json.dumps(response, default=_plain).encode()
+    return _escaped(response).encode()
 
 
 def _plain(value: Any) -> Any:
@@ -114,3 +114,8 @@ def _plain(value: Any) -> Any:
     if decimal is not None and isinstance(value, decimal.Decimal):
         return float(value)
     raise TypeError("Object of type %s is not JSON serializable" % type(value).__name__)
+
+
+# json.dumps would make an encoder for each call.
+_as_is = json.JSONEncoder(default=_plain, ensure_ascii=False).encode
+_escaped = json.JSONEncoder(default=_plain).encode

@@ -83,6 +83,7 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
                 channel.send(frames.RESULT, head, body)
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
+        channel.wait_by_poll()
 
 
 def run(requests: List[frames.Frame], handler: Any, streams: Any, *, now_s: float) -> List[Tuple[bytes, bool]]:

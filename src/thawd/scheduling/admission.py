@@ -243,6 +243,8 @@ class Cores:
             self._push(candidate, place)
         elif place.entry is not None and place.entry[0] and candidate.is_urgent():
             self._push(candidate, place)
+        elif not self._offering:
+            return  # nothing has ended since the cores did not carry the first version in line
         self._offer()
 
     def holds(self, candidate: Candidate) -> bool:
@@ -397,6 +399,8 @@ class Cores:
     def _measure(self, charge: _Charge) -> None:
         """Replace the load counted for `charge` by the load of its process since the last measurement."""
         if charge.environment is None:
+            return
+        if charge.seen is not None and time.monotonic_ns() - charge.seen.at_ns < _SHORTEST_NS:
             return
         now = self._usage(charge.environment)
         if now is None:

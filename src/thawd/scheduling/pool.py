@@ -39,7 +39,6 @@ from thawd.system.retry import backoff_s
 
 _BACKOFF_FIRST_S = 1.0
 _BACKOFF_LAST_S = 60.0
-_EXPIRY_RECHECK_S = 0.5
 _UNUSED_DEATHS = 3
 # Turns of the event loop between reserving room for an environment and spawning its process.
 _TURNS_TO_SPAWN = 2
@@ -90,7 +89,7 @@ class Pool:
         self._unused_deaths = 0
         self._starting = 0
         self._starting_provisioned = 0
-        self._line = Line(version.function.batch, on_more_wanted=self.grow)
+        self._line = Line(version.function.batch, on_more_wanted=self.grow, on_overdue=self._expire)
         self._failure: StartFailure | None = None
         self.provisioned = version.function.provisioned_concurrency
         self._first_try_left = False  # init failed at publication, and no request has repeated it yet
@@ -147,15 +146,12 @@ class Pool:
             raise throttled("the queue of waiting requests is full")
         waiter = self._line.add(invocation)
         self._cores.queue(self, self.share)
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(invocation.queue_deadline - time.monotonic(), self._expire, waiter)
         try:
             return await waiter.lease
         except BaseException:
             waiter.give_back(self.release)
             raise
         finally:
-            timer.cancel()
             if self._line.remove(waiter):
                 self._check_at_rest()
 
@@ -165,12 +161,8 @@ class Pool:
         A request that waits for a core is given the function's timeout as additional time. If it had begun at once on
         the occupied cores, it would have become slower, and the timeout would have allowed it that time.
         """
-        if waiter.lease.done():
-            return
         last_s = waiter.invocation.queue_deadline + self.version.function.timeout_s
-        if self._starting or (self._cores.holds(self) and time.monotonic() < last_s):
-            asyncio.get_running_loop().call_later(_EXPIRY_RECHECK_S, self._expire, waiter)
-        else:
+        if not self._starting and not (self._cores.holds(self) and time.monotonic() < last_s):
             waiter.fail(throttled("no execution environment became free in time"))
 
     def release(self, lease: Lease) -> None:

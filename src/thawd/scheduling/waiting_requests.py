@@ -18,6 +18,9 @@ from thawd.scheduling.leases import Lease
 
 # The event loop's timers count whole milliseconds, and can fire too early by up to this time.
 _TIMER_EARLY_S = 0.001
+# Shortest time between two looks for requests whose deadline has passed, and the longest while such a request waits.
+_OVERDUE_EVERY_S = 0.02
+_OVERDUE_AGAIN_S = 0.5
 
 
 class Waiter:
@@ -58,10 +61,17 @@ class Line:
         on_more_wanted: called when the requests in line may need one more environment. Either the window of a batch
             that is not full has ended, or a batch began without requests that still wait: their payloads would have
             been too large together, or one of them must run alone.
+        on_overdue: called with each request that still waits at its deadline, and then again at least every
+            `_OVERDUE_AGAIN_S` seconds, as long as it waits.
     """
 
-    def __init__(self, batch: Batch | None, *, on_more_wanted: Callable[[], None]) -> None:
+    def __init__(
+        self, batch: Batch | None, *, on_more_wanted: Callable[[], None], on_overdue: Callable[[Waiter], None]
+    ) -> None:
         self._on_more_wanted = on_more_wanted
+        self._on_overdue = on_overdue
+        self._overdue_s = 0.0
+        self._overdue_timer: asyncio.TimerHandle | None = None
         self._window_ends_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._size = 1 if batch is None else batch.size
@@ -78,6 +88,8 @@ class Line:
         if self._window_s:
             self._set_window(invocation)
         (self._asynchronous if invocation.asynchronous else self._synchronous).append(waiter)
+        if self._overdue_timer is None or invocation.queue_deadline < self._overdue_s:
+            self._look_for_overdue_at(invocation.queue_deadline)
         return waiter
 
     def remove(self, waiter: Waiter) -> bool:
@@ -146,6 +158,25 @@ class Line:
         if len(self):
             self._on_more_wanted()
             self._set_timer()
+
+    def _look_for_overdue_at(self, deadline_s: float) -> None:
+        """Set the timer. There is one for all requests, because a timer for each takes longer than all else in here."""
+        if self._overdue_timer is not None:
+            self._overdue_timer.cancel()
+        self._overdue_s = deadline_s
+        wait_s = max(0.0, deadline_s - time.monotonic()) + _TIMER_EARLY_S
+        self._overdue_timer = asyncio.get_running_loop().call_later(wait_s, self._look_for_overdue)
+
+    def _look_for_overdue(self) -> None:
+        self._overdue_timer = None
+        now_s = time.monotonic()
+        for waiter in [*self._synchronous, *self._asynchronous]:
+            if not waiter.lease.done() and waiter.invocation.queue_deadline <= now_s:
+                self._on_overdue(waiter)
+        deadlines = [each.invocation.queue_deadline for each in (*self._synchronous, *self._asynchronous)]
+        if deadlines:
+            next_s = min((each if each > now_s else now_s + _OVERDUE_AGAIN_S) for each in deadlines)
+            self._look_for_overdue_at(max(next_s, now_s + _OVERDUE_EVERY_S))
 
     def fail(self, make_error: Callable[[], Exception]) -> None:
         """End the wait of all requests, each with an error of its own."""

@@ -27,7 +27,7 @@ REPLY.
 
 import json
 import struct
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Union
 
 DESCRIPTORS = (3, 4, 5)
 """The file descriptors by which a frozen process, and so each of its copies, communicates with the platform.
@@ -48,6 +48,7 @@ PER_ENVIRONMENT = ("AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_INITIALIZATION_TYPE
 
 HEADER = struct.Struct("<IIB")
 _parse = json.JSONDecoder().raw_decode
+_format = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make such an encoder for each call
 MAX_HEAD_BYTES = 1 << 20
 MAX_BODY_BYTES = 64 << 20
 
@@ -81,7 +82,7 @@ class WireError(Exception):
 
 def encode(kind: int, head: Any, body: bytes = b"") -> bytes:
     """Return the bytes of a frame. `head` is any value that JSON can represent."""
-    text = json.dumps(head, separators=(",", ":")).encode()
+    text = _format(head).encode()
     return HEADER.pack(len(text), len(body), kind) + text + body
 
 
@@ -121,11 +122,29 @@ class Decoder:
     __slots__ = ("_buffer",)
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        # Most often the bytes that arrive together are exactly one frame. Only other bytes are copied to a bytearray.
+        self._buffer: Union[bytes, bytearray] = b""
 
     def feed(self, data: bytes) -> None:
         """Append received bytes."""
+        if not self._buffer:
+            self._buffer = data
+            return
+        if isinstance(self._buffer, bytes):
+            self._buffer = bytearray(self._buffer)
         self._buffer += data
+
+    def missing_bytes(self) -> int:
+        """How many bytes the next frame lacks; 0 if that is not known yet.
+
+        Raises:
+            WireError: the stream is broken.
+        """
+        buffer = self._buffer
+        if len(buffer) < HEADER.size:
+            return 0
+        head_bytes, body_bytes, _ = sizes(buffer)
+        return max(0, HEADER.size + head_bytes + body_bytes - len(buffer))
 
     def take(self) -> Optional[Frame]:
         """Return the next complete frame; None: more bytes are needed.
@@ -142,6 +161,11 @@ class Decoder:
         if len(buffer) < end:
             return None
         head = decode_head(buffer[HEADER.size : body_at])
-        body = bytes(buffer[body_at:end])
-        del buffer[:end]
+        if isinstance(buffer, bytes):
+            body = buffer[body_at:end]
+            self._buffer = bytearray(buffer[end:]) if end < len(buffer) else b""
+        else:
+            with memoryview(buffer) as view:
+                body = bytes(view[body_at:end])
+            del buffer[:end]
         return Frame(kind, head, body)

@@ -28,6 +28,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from thawd.gateway.http import Message, Receive, Scope, Send
+from thawd.gateway.http_server.answers import Answer, Outlet
 from thawd.gateway.http_server.limits import Connections
 
 _END_OF_HEAD = b"\r\n\r\n"
@@ -51,17 +52,6 @@ class _NextRequestError(Exception):
     """The data contains a second request. Raised in a method that the parser calls, which ends parsing."""
 
 
-class _Outlet:
-    """The transport for an answer. Its `close` waits until even a client that is still sending can have read it."""
-
-    __slots__ = ("close", "is_closing", "write")
-
-    def __init__(self, connection: Connection, transport: asyncio.Transport) -> None:
-        self.write = transport.write
-        self.is_closing = transport.is_closing
-        self.close = connection.close_after_answer
-
-
 class Connection(HttpToolsProtocol):
     """uvicorn's protocol for one connection, with limits; see the module's docstring.
 
@@ -83,7 +73,7 @@ class Connection(HttpToolsProtocol):
         self.head_bytes = 0
         self.held_bytes = 0
         # Per-connection state
-        self._outlet: _Outlet
+        self._outlet: Outlet
         self._held = b""
         self._held_from = 0
         self._is_discarding = False
@@ -103,7 +93,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by asyncio when a client has connected: answer 503 if there is no room for the connection."""
         super().connection_made(transport)
-        self._outlet = _Outlet(self, transport)
+        self._outlet = Outlet(transport, close=self.close_after_answer, loop=self.loop)
         self.deadline_s = self.loop.time() + self.limits.head_s
         if not self.server_connections.admit(self):
             self._refuse(503, "All connections that the server allows are busy; try again later")
@@ -114,7 +104,7 @@ class Connection(HttpToolsProtocol):
         self._held = b""
         self.server_connections.leave(self)
         super().connection_lost(exc)
-        self._outlet.close = self.transport.close  # breaks the reference cycle of connection and outlet
+        self._outlet.detach()
 
     def pause_writing(self) -> None:
         """Called by asyncio when much of an answer is unread: the application has to wait before it sends more."""
@@ -391,6 +381,8 @@ class Connection(HttpToolsProtocol):
         self.server_connections.work(self)
         self._unsent_bytes = 0  # discard the count for the previous answer
         self.deadline_s = self.loop.time() + self.limits.stall_s
+        self._outlet.begin(cycle)
+        cycle.__class__ = Answer  # uvicorn makes each cycle itself, of its own class
         super()._start_asgi_task(cycle, partial(_expecting, cycle, app) if cycle.waiting_for_100_continue else app)
 
     def on_response_complete(self) -> None:

@@ -169,12 +169,17 @@ class LogStream:
         for at in range(0, max(len(line), 1), MAX_LINE_BYTES):
             self.log.write(self._stream, line[at : at + MAX_LINE_BYTES])
 
-    def line(self, text: str) -> None:
-        """Add a line from the platform. An unfinished line of the function is ended first."""
-        self.end()
-        data = text.encode()
-        self._keep(data + b"\n")
-        self.log.write(self._stream, data)
+    def line(self, *texts: str) -> None:
+        """Add lines from the platform. An unfinished line of the function is ended first."""
+        if self._partial:
+            self.end()
+        data = "\n".join(texts).encode()
+        if self._tail is not None:
+            self._keep(data + b"\n")
+        if len(texts) == 1:
+            self.log.write(self._stream, data)
+        else:
+            self.log.write_lines(self._stream, data)
 
     def _keep(self, data: bytes) -> None:
         if self._tail is not None:

@@ -1,0 +1,127 @@
+"""Sends answers: each head in one write together with the body, or with the first part of the body.
+
+uvicorn writes the head of an answer and its body separately. The second system call, and the second packet that the
+client then gets, take longer than everything else in sending a short answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
+
+# The head is joined with a body of up to this size. A copy of a larger body would take longer than a write.
+_JOINED_BYTES = 1 << 16
+
+
+class Outlet:
+    """The transport for the answers of one connection.
+
+    Its `close` waits until even a client that is still sending can have read the answer.
+
+    Args:
+        transport: the connection's transport.
+        close: ends the connection after an answer.
+        loop: the event loop.
+    """
+
+    __slots__ = ("_answering", "_close", "_head", "_loop", "_transport", "is_closing")
+
+    def __init__(
+        self, transport: asyncio.Transport, *, close: Callable[[], None], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._transport = transport
+        self._close = close
+        self._loop = loop
+        self._answering: RequestResponseCycle | None = None  # the request whose answer has no head yet
+        self._head = b""
+        self.is_closing = transport.is_closing
+
+    def begin(self, cycle: RequestResponseCycle) -> None:
+        """Expect the answer to the request `cycle`."""
+        self._answering = cycle
+
+    def write(self, data: bytes) -> None:
+        """Write a part of the answer. A head is kept for what follows it, until the loop's next turn at the latest."""
+        if self._head:
+            if len(data) > _JOINED_BYTES:
+                self._flush()
+            else:
+                data, self._head = self._head + data, b""
+        elif self._answering is not None and self._answering.response_started:  # ``100 Continue`` comes before that
+            self._answering = None
+            self._head = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def write_whole(self, head: bytes, body: bytes) -> None:
+        """Write a whole answer."""
+        self._answering = None
+        if len(body) > _JOINED_BYTES:
+            self._transport.write(head)
+            self._transport.write(body)
+        else:
+            self._transport.write(head + body)
+
+    def close(self) -> None:
+        """Close the connection once the client can have read the answer."""
+        self._flush()
+        self._close()
+
+    def detach(self) -> None:
+        """Break the reference cycle of connection and outlet, because the connection is lost."""
+        self._head = b""
+        self._answering = None
+        self._close = self._transport.close
+
+    def _flush(self) -> None:
+        head, self._head = self._head, b""
+        if head and not self._transport.is_closing():
+            self._transport.write(head)
+
+
+class Answer(RequestResponseCycle):
+    """uvicorn's object for one request and its answer, which can also send a whole answer at once."""
+
+    transport: Outlet  # type: ignore[assignment]
+
+    async def send_whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        """Send a whole answer. Does the same as `send` with a ``http.response.start`` and a ``http.response.body``.
+
+        Args:
+            status: the HTTP status.
+            headers: names and values; one of them is ``content-length``, none is ``transfer-encoding``.
+            body: the body; it is not sent if the method is HEAD.
+
+        Raises:
+            RuntimeError: a header is not valid, or the request has been answered.
+        """
+        names = [name.lower() for name, _ in headers]
+        if self.access_log or b"connection" in names:
+            await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
+            await self.send({"type": "http.response.body", "body": body})
+            return
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if self.response_started:
+            raise RuntimeError("the request has been answered already")
+        values = [value for _, value in headers]
+        if HEADER_RE.search(b"".join(names)) or HEADER_VALUE_RE.search(b"".join(values)):
+            raise RuntimeError("a header of the answer is not valid")
+        parts = [STATUS_LINE[status]]
+        for name, value in self.default_headers:
+            parts += (name, b": ", value, b"\r\n")
+        for name, value in zip(names, values, strict=True):
+            parts += (name, b": ", value, b"\r\n")
+        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        self.response_started = self.response_complete = True
+        self.waiting_for_100_continue = False
+        self.transport.write_whole(b"".join(parts), b"" if self.scope["method"] == "HEAD" else body)
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
