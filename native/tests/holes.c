@@ -13,7 +13,7 @@
 
 #define PAGES 12000ul      // every third page is released
 #define MAPPINGS_MORE 1500 // more mappings than this must not be added; there are far more holes
-#define BLOCKS 100000ul
+#define BLOCKS 30000ul
 #define BLOCK_BYTES 6000ul
 
 static long mappings(void) {
@@ -235,7 +235,7 @@ static void do_nothing(struct worker *worker) {
     (void)worker;
 }
 
-CASE(trimmed_heap, "freeing two thirds of 100,000 blocks, with malloc_trim, adds few mappings; threads still start") {
+CASE(trimmed_heap, "freeing two thirds of 30,000 blocks, with malloc_trim, adds few mappings; threads still start") {
     static char *blocks[BLOCKS];
     for (size_t i = 0; i < BLOCKS; i++) {
         CHECK(blocks[i] = malloc(BLOCK_BYTES));

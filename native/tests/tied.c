@@ -3,6 +3,7 @@
 // ends (a thread of the process with the id PARENT), and at the latest after CPU_MOST_S seconds of processor time. Both
 // also apply to a copy, if PROGRAM is thaw. The options say how PROGRAM runs:
 //
+//   --user=UID:GID       as another user, without other groups
 //   --no-new-privileges  with no_new_privs set; prctl(2), PR_SET_NO_NEW_PRIVS
 //   --user-namespace     in a new user namespace, which has no mapping for this user; user_namespaces(7)
 //   --no-randomisation   without address space layout randomisation; personality(2)
@@ -13,6 +14,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/filter.h>
 #include <linux/kcmp.h>
 #include <linux/seccomp.h>
@@ -61,6 +63,15 @@ static void deny(unsigned number, unsigned index, unsigned value, unsigned error
     need(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), "PR_SET_SECCOMP");
 }
 
+static void become(const char *user) {
+    char *group;
+    uid_t uid = (uid_t)strtoul(user, &group, 10);
+    gid_t gid = (gid_t)strtoul(group + 1, NULL, 10);
+    need(setgroups(0, NULL), "setgroups");
+    need(setresgid(gid, gid, gid), "setresgid");
+    need(setresuid(uid, uid, uid), "setresuid");
+}
+
 static void apply(const char *option) {
     if (strcmp(option, "--no-new-privileges") == 0)
         need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), option);
@@ -68,6 +79,8 @@ static void apply(const char *option) {
         need(unshare(CLONE_NEWUSER), option);
     else if (strcmp(option, "--no-randomisation") == 0)
         need(personality(ADDR_NO_RANDOMIZE), option);
+    else if (strncmp(option, "--user=", 7) == 0)
+        become(option + 7);
     else if (strncmp(option, "--group=", 8) == 0)
         join_group(option + 8);
     else if (strcmp(option, "--no-kcmp") == 0)

@@ -42,12 +42,15 @@ class Identity:
     user: str | None = None
     options: tuple[str, ...] = ()
 
-    def credentials(self) -> dict[str, object]:
-        """Return keyword arguments for subprocess.Popen."""
+    def arguments(self) -> tuple[str, ...]:
+        """Return the arguments of native/tests/tied.c.
+
+        That program changes the user, because subprocess.Popen would have to copy the tests' address space to do it.
+        """
         if self.user is None or os.geteuid() != 0:
-            return {}
+            return self.options
         entry = pwd.getpwnam(self.user)
-        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+        return (f"--user={entry.pw_uid}:{entry.pw_gid}", *self.options)
 
 
 SELF = Identity()
@@ -86,8 +89,8 @@ class Keeper:
         pass_fds: Sequence[int] = (),
     ) -> subprocess.Popen[str]:
         """Start a program in a new session. Its environment variables are PATH and `environment`."""
-        started = subprocess.Popen(  # type: ignore[call-overload]
-            [str(part) for part in (self._tied, os.getpid(), *identity.options, "--", *command)],
+        started = subprocess.Popen(
+            [str(part) for part in (self._tied, os.getpid(), *identity.arguments(), "--", *command)],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -97,10 +100,9 @@ class Keeper:
             cwd=self.folder,
             start_new_session=True,
             env={"PATH": os.environ["PATH"], MARK: str(self.folder), **(environment or {})},
-            **identity.credentials(),
         )
         self._started.append(started)
-        return started  # type: ignore[no-any-return]
+        return started
 
     def close(self) -> None:
         """Kill what still runs, also a process that has called outlive() of native/tests/harness.h.

@@ -15,7 +15,7 @@ from case import DEADLINE_S, Worker, case, freeze, main, wait_until
 
 from thawd.snapshot import engine
 
-MANY_BYTES = 100_000_000
+MANY_BYTES = 30_000_000
 
 
 @case("threads that wait on an event, a condition, a queue and a sleep go on, each with its own thread-local value")
@@ -146,9 +146,9 @@ def outcome() -> None:
 
 @case("100 MB of objects are all there, can be changed, and given back")
 def many_objects() -> None:
-    records = [{"name": f"record {n}", "values": [float(n + i) for i in range(40)]} for n in range(60_000)]
-    payload = [os.urandom(1000) for _ in range(20_000)]
-    assert sum(map(sys.getsizeof, payload)) + 60_000 * 40 * 24 > MANY_BYTES * 3 / 4
+    records = [{"name": f"record {n}", "values": [float(n + i) for i in range(40)]} for n in range(20_000)]
+    payload = [os.urandom(1000) for _ in range(7_000)]
+    assert sum(map(sys.getsizeof, payload)) + 20_000 * 40 * 24 > MANY_BYTES * 3 / 4
     expected = sum(record["values"][39] for record in records), hash(tuple(payload))
     freeze()
     assert (sum(record["values"][39] for record in records), hash(tuple(payload))) == expected
@@ -159,7 +159,7 @@ def many_objects() -> None:
     assert sum(record["values"].count(-1.0) for record in records) == len(records)
     del records
     gc.collect()
-    again = [bytes([n % 256]) * 5000 for n in range(20_000)]
+    again = [bytes([n % 256]) * 5000 for n in range(7_000)]
     assert all(len(set(piece)) == 1 for piece in again)
     assert hash(tuple(payload)) == expected[1]
 
