@@ -137,7 +137,7 @@ class FakeSpawner:
         return None
 
     def origin(self, version: Version) -> Any:
-        return SimpleNamespace(unfrozen=None)
+        return SimpleNamespace(why_no_image=None)
 
 
 class House:

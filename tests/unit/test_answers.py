@@ -155,3 +155,28 @@ def test_nothing_is_written_after_the_connection_was_closed_in_between() -> None
         assert wire.writes == []
 
     asyncio.run(scenario())
+
+
+def test_a_head_is_written_before_the_end_of_the_stream() -> None:
+    """The rest of the request turns out to be invalid between the head of its answer and the loop's next turn."""
+
+    async def scenario() -> None:
+        connection, _ = connect(whole())
+        wire = Wire()
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+            connection.data_received(b"this is no size of a chunk\r\n")
+            assert wire.is_at_eof
+            await send({"type": "http.response.body", "body": b"late"})
+
+        connection.app = application
+        connection.connection_made(wire)  # type: ignore[arg-type]
+        connection.data_received(HEAD.replace(b"GET", b"POST") + b"Transfer-Encoding: chunked\r\n\r\n")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert wire.written.startswith(b"HTTP/1.1 200")
+        assert wire.written.count(b"HTTP/1.1") == 1
+        connection.server_connections.leave(connection)
+
+    asyncio.run(scenario())

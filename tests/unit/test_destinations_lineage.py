@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thawd.destinations.lineage import MAX_ROUNDS, advance
+from thawd.destinations.lineage import MAX_INVOCATIONS, advance
 
 NAMES = st.text("abcdefgh-_XYZ0189", min_size=1, max_size=64)
 
@@ -16,21 +16,21 @@ NAMES = st.text("abcdefgh-_XYZ0189", min_size=1, max_size=64)
 def test_two_functions_that_invoke_each_other_are_counted_separately() -> None:
     header: str | None = None
     seen = []
-    for _ in range(MAX_ROUNDS):
+    for _ in range(MAX_INVOCATIONS):
         header, rounds = advance(header, source="ping", target="pong")
         seen.append(rounds)
         header, rounds = advance(header, source="pong", target="ping")
-    assert seen == list(range(1, MAX_ROUNDS + 1))
-    assert rounds == MAX_ROUNDS + 1
+    assert seen == list(range(1, MAX_INVOCATIONS + 1))
+    assert rounds == MAX_INVOCATIONS + 1
 
 
 def test_a_loop_that_is_entered_from_elsewhere_is_counted_too() -> None:
     header, _ = advance(None, source="first", target="ping")
     counts = []
-    for source, target in [("ping", "pong"), ("pong", "ping")] * MAX_ROUNDS:
+    for source, target in [("ping", "pong"), ("pong", "ping")] * MAX_INVOCATIONS:
         header, rounds = advance(header, source=source, target=target)
         counts.append(rounds)
-    assert counts[-1] == MAX_ROUNDS + 1
+    assert counts[-1] == MAX_INVOCATIONS + 1
     assert header.count("Lineage=") == 1
 
 

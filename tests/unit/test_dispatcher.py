@@ -28,7 +28,7 @@ def origin(**attributes: Any) -> Any:
         "obstacles": (),
         "why": None,
         "init_ms": None,
-        "unfrozen": None,
+        "why_no_image": None,
         "spare_refused": None,
     }
     return SimpleNamespace(**{**nothing, "describe": dict, **attributes})
@@ -310,9 +310,9 @@ async def test_publishing_again_may_help_where_init_or_the_priming_event_failed(
     await desk.dispatcher.publish(version)
     assert not desk.dispatcher.may_fare_better(version)
     assert desk.dispatcher.may_fare_better(version_of())  # a different version from the one that serves
-    desk.origin = origin(unfrozen=Reason("a thread runs"))
+    desk.origin = origin(why_no_image=Reason("a thread runs"))
     assert not desk.dispatcher.may_fare_better(version)
-    desk.origin = origin(unfrozen=Reason(f"{frames.PRIMING_FAILED}: no such object"))
+    desk.origin = origin(why_no_image=Reason(f"{frames.PRIMING_FAILED}: no such object"))
     assert desk.dispatcher.may_fare_better(version)
     desk.origin = origin()
     desk.dispatcher.entry("f").state = "Failed"

@@ -13,7 +13,7 @@ import pytest
 
 from thawd.gateway.function_urls.event import Caller, event, response
 from thawd.gateway.function_urls.table import Url, url_id
-from thawd.gateway.routes.integration import IntegrationRequest, MalformedResponseError
+from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError
 from thawd.resources import FunctionUrl
 
 ID = url_id("f")

@@ -14,7 +14,7 @@ from thawd.cost.report import provisioned_seconds
 from thawd.errors import ConfigurationError, ResourceNotFoundException
 from thawd.resources import ProvisionedSchedule
 from thawd.scheduling.provisioned import ProvisionedPlan
-from thawd.sources.provisioned_keeper import ProvisionedSchedules
+from thawd.sources.provisioned_schedules import ProvisionedSchedules
 
 BERLIN = "Europe/Berlin"
 OFFICE = (

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.routes.integration import IntegrationRequest, MalformedResponseError, Response
+from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError, Response
 from thawd.gateway.routes.rest_api import event, response
 
 

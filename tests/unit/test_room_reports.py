@@ -15,7 +15,7 @@ from tests.unit.test_room_turns import NOW_S, Tenant, a_room
 from thawd.environments.starts.origin import Obstacle, Origin, Reason
 from thawd.invocation import StartKind
 from thawd.scheduling import room as module
-from thawd.scheduling.entries import FunctionEntry
+from thawd.scheduling.function_records import FunctionEntry
 from thawd.scheduling.room import default_max_environments, default_memory_mb
 from thawd.scheduling.status import document
 from thawd.telemetry.metrics import Metrics
@@ -75,7 +75,7 @@ def test_sixteen_environments_may_be_for_each_core_this_process_may_use(monkeypa
 
 
 @pytest.mark.parametrize(
-    ("unfrozen", "unforked", "why"),
+    ("why_no_image", "why_no_fork", "why"),
     [
         ("no freezing here", None, "no freezing here"),
         ("no freezing here", "no freezing here", "no freezing here"),
@@ -83,12 +83,12 @@ def test_sixteen_environments_may_be_for_each_core_this_process_may_use(monkeypa
     ],
 )
 def test_why_a_start_is_slow_is_one_reason_where_all_agree_else_each_with_what_it_hindered(
-    unfrozen: str, unforked: str | None, why: str
+    why_no_image: str, why_no_fork: str | None, why: str
 ) -> None:
     origin = Origin(version_of())
     assert origin.why is None
-    origin.unfrozen = Reason(unfrozen)
-    origin.unforked = None if unforked is None else Reason(unforked)
+    origin.why_no_image = Reason(why_no_image)
+    origin.why_no_fork = None if why_no_fork is None else Reason(why_no_fork)
     assert origin.why == why
 
 

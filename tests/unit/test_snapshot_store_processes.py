@@ -15,8 +15,8 @@ import pytest
 
 from thawd.errors import ResourceConflictException, StoreError
 from thawd.snapshot.store import folder as store_folder
-from thawd.snapshot.store.files import try_lock
 from thawd.snapshot.store.images import SnapshotStore
+from thawd.snapshot.store.trust_and_locks import try_lock
 
 PRELUDE = """
     import os, random, signal, sys

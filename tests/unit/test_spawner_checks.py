@@ -84,7 +84,7 @@ def made(folder: Path) -> tuple[Spawner, FakeSnapshots, FakeStarter]:
         launcher, limiter=MemoryLimiter(), services=services, metrics=Metrics(), report=lambda line: None
     )
     snapshots, starter = FakeSnapshots(), FakeStarter()
-    spawner._snapshots, spawner._starter, spawner._unfrozen = snapshots, starter, None
+    spawner._snapshots, spawner._starter, spawner._why_no_image = snapshots, starter, None
     starter.spawner = spawner
     return spawner, snapshots, starter
 

@@ -124,13 +124,13 @@ def test_three_thaws_in_a_row_that_fail_end_the_use_of_an_image(tmp_path: Path) 
             assert origin.frozen is not None
             await start_and_end(made)
             assert origin.frozen is None
-            assert origin.unfrozen is not None
-            assert origin.unfrozen.text == "3 thaws failed, the last one: thaw failed at memory: no luck (errno 12)"
+            assert origin.why_no_image is not None
+            assert origin.why_no_image.text == "3 thaws failed, the last one: thaw failed at memory: no luck (errno 12)"
             assert await start_and_end(made) == StartKind.FORK
             assert made.metrics.function("f").fallbacks[Fallback.THAW_FAILED] == 4
             assert made.told == [
                 "thawd: f: a thaw failed: thaw failed at memory: no luck (errno 12)",
-                f"thawd: f: no longer thawed: {origin.unfrozen.text}",
+                f"thawd: f: no longer thawed: {origin.why_no_image.text}",
             ]
             await until(lambda: not images(tmp_path))
 
@@ -253,9 +253,9 @@ def test_a_disk_that_is_full_leaves_the_function_forked(tmp_path: Path, monkeypa
             monkeypatch.setattr(os, "statvfs", full)
             await made.spawner.prepare(made.version)
             assert await start_and_end(made) == StartKind.FORK
-            unfrozen = made.spawner.origin(made.version).unfrozen
-            assert unfrozen is not None
-            assert "free some" in unfrozen.text
+            why_no_image = made.spawner.origin(made.version).why_no_image
+            assert why_no_image is not None
+            assert "free some" in why_no_image.text
 
     claim(work)
 

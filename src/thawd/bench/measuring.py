@@ -53,7 +53,7 @@ class Plan:
         label: name of the run.
         target_name: name of the target in reports.
         target: address of the requests.
-        payloads: bodies, sent in turn.
+        payloads: bodies, used in rotation.
         limits: limits of the load.
         shape: whether the loop is closed or open, and its parameters.
         offsets: returns the send times of an open loop; None: the loop is closed.

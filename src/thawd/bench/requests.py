@@ -113,7 +113,7 @@ class Requests:
 
     Args:
         target: address of the requests.
-        payloads: bodies, sent in turn.
+        payloads: bodies, used in rotation.
     """
 
     def __init__(self, target: Target, payloads: Sequence[bytes]) -> None:

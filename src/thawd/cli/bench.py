@@ -107,7 +107,7 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     "--payload",
     "payloads",
     multiple=True,
-    help="Body of the requests, or @FILE to read it from a file. May be repeated; the bodies are then sent in turn.",
+    help="Body of the requests, or @FILE to read it from a file. May be repeated: the bodies are used in rotation.",
 )
 @click.option(
     "-X",

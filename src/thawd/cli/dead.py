@@ -78,7 +78,7 @@ def _pages(settings: Settings, function: str | None, limit: int | None) -> Itera
             settings,
             f"/_thawd/dead?{urlencode(query)}",
             None,
-            lambda desk, after=after, size=size: desk.page(function, after=after, limit=size),  # type: ignore[misc]
+            lambda view, after=after, size=size: view.page(function, after=after, limit=size),  # type: ignore[misc]
         )
         yield document["dead_letters"]
         after = document["next"]
@@ -104,7 +104,7 @@ def _dead_row(letter: dict[str, Any]) -> dict[str, Any]:
 @config_option
 def show(number: int, config_path: Path) -> None:
     """Print a dead letter with its payload, as JSON."""
-    document = ask(load(config_path), f"/_thawd/dead/{number}", None, lambda desk: desk.show(number))
+    document = ask(load(config_path), f"/_thawd/dead/{number}", None, lambda view: view.show(number))
     click.echo(json.dumps(document, indent=2, ensure_ascii=False).encode(errors="backslashreplace"))
 
 
@@ -153,7 +153,7 @@ def _change(
         load(config_path),
         f"/_thawd/dead/{verb}",
         msgspec.json.encode(selection),
-        lambda desk: desk.redrive(selection) if verb == "redrive" else desk.remove(selection),
+        lambda view: view.redrive(selection) if verb == "redrive" else view.remove(selection),
     )
 
 

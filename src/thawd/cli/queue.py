@@ -49,7 +49,7 @@ def queue(as_json: bool, watch: bool, config_path: Path) -> None:
 
 
 def _show_queue(settings: Settings, *, as_json: bool, is_watched: bool) -> None:
-    document = ask(settings, "/_thawd/queue", None, lambda desk: desk.overview())
+    document = ask(settings, "/_thawd/queue", None, lambda view: view.overview())
     if is_watched and sys.stdout.isatty():
         click.echo(_CLEAR, nl=False)
     _print_queue(document, as_json=as_json, on_one_line=is_watched)

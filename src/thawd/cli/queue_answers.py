@@ -17,10 +17,10 @@ from thawd.cli.exits import fail, warn
 
 if TYPE_CHECKING:
     from thawd.config import Settings
-    from thawd.queue.operator_view import QueueDesk
+    from thawd.queue.operator_view import OperatorView
 
-Question = Callable[["QueueDesk"], Awaitable[dict[str, Any]]]
-"""A function that calls a method of a `QueueDesk` and returns its document. The server's API returns the same."""
+Question = Callable[["OperatorView"], Awaitable[dict[str, Any]]]
+"""A function that calls a method of a `OperatorView` and returns its document. The server's API returns the same."""
 
 
 def ask(settings: Settings, path: str, body: bytes | None, question: Question) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def ask(settings: Settings, path: str, body: bytes | None, question: Question) -
         settings: the configuration.
         path: path of the request to a server.
         body: body of the request, JSON; None: the request is a GET.
-        question: does the same with a `QueueDesk` that uses the state file.
+        question: does the same with a `OperatorView` that uses the state file.
 
     Raises:
         ThawdError: the state file cannot be used, or the request names something that does not exist.
@@ -58,7 +58,7 @@ def _from_server(settings: Settings, path: str, body: bytes | None) -> dict[str,
 async def _from_file(settings: Settings, question: Question) -> dict[str, Any]:
     import msgspec
 
-    from thawd.queue.operator_view import QueueDesk
+    from thawd.queue.operator_view import OperatorView
     from thawd.queue.upkeep import Upkeep
     from thawd.stores.events.dead_letters import DeadLetters
     from thawd.stores.events.queue import EventQueue
@@ -75,7 +75,7 @@ async def _from_file(settings: Settings, question: Question) -> dict[str, Any]:
             retention_s=settings.server.dead_letter_retention_s,
             report=warn,
         )
-        document = await question(QueueDesk(letters, upkeep, wake=lambda functions: None))
+        document = await question(OperatorView(letters, upkeep, wake=lambda functions: None))
         # The document contains payloads as encoded JSON. Encoding and parsing all of it makes them plain objects, as in
         # an answer of the server.
         shown: dict[str, Any] = json.loads(msgspec.json.encode(document))

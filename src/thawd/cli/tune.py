@@ -38,7 +38,7 @@ _PATH = click.Path(path_type=Path)
     "--payload",
     "payloads",
     multiple=True,
-    help="An event as JSON, or @FILE to read it from a file. May be repeated; the events are then sent in turn. "
+    help="An event as JSON, or @FILE to read it from a file. May be repeated: the events are used in rotation. "
     "Default: {}.",
 )
 @click.option(

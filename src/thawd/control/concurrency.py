@@ -18,7 +18,7 @@ from thawd.errors import (
     ResourceConflictException,
 )
 from thawd.resources import LATEST
-from thawd.stores.code import MAX_UNZIPPED_BYTES, MAX_ZIP_BYTES
+from thawd.stores.uploaded_code import MAX_UNZIPPED_BYTES, MAX_ZIP_BYTES
 
 TOTAL_CODE_BYTES = 80_530_636_800
 """The quota for all code, as GetAccountSettings shows it: AWS's value, which thawd does not enforce."""

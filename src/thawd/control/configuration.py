@@ -19,7 +19,7 @@ from thawd.control.names import parse_layer
 from thawd.control.registry import LayerVersion
 from thawd.errors import InvalidParameterValueException
 from thawd.resources import MAX_ENVIRONMENT_BYTES, RUNTIMES, Function, reserved_variables
-from thawd.stores.code import MAX_UNZIPPED_BYTES
+from thawd.stores.uploaded_code import MAX_UNZIPPED_BYTES
 
 MAX_MEMORY_MB = 10_240
 MAX_TIMEOUT_S = 900

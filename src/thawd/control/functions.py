@@ -31,7 +31,7 @@ from thawd.errors import (
     unexpected,
 )
 from thawd.resources import LATEST
-from thawd.stores.code import Code, CodeStore
+from thawd.stores.uploaded_code import Code, CodeStore
 
 ReadObject = Callable[[str, str], Awaitable[bytes]]
 """Reads the contents of an object, by bucket and key."""

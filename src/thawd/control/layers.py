@@ -18,7 +18,7 @@ from thawd.control.names import layer_arn, parse_layer
 from thawd.control.permissions import policy_document, statement_of
 from thawd.control.registry import Layer, LayerVersion, Registry, check_revision
 from thawd.errors import InvalidParameterValueException, ResourceConflictException, ResourceNotFoundException
-from thawd.stores.code import CodeStore
+from thawd.stores.uploaded_code import CodeStore
 
 
 class Layers:

@@ -68,7 +68,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Number and kind of the invocations at each size.
 
     Attributes:
-        events: JSON texts of the events, sent in turn.
+        events: JSON texts of the events, used in rotation.
         runs: number of measured warm invocations.
         starts: number of cold starts, and of restores, to measure; 0: none are measured.
         unlimited: whether to measure even if CPU limits do not work.

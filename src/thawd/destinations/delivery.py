@@ -217,10 +217,10 @@ class Destinations:
                 f"{len(delivery.body):,}"
             )
         trace_id, rounds = lineage.advance(delivery.trace_id, source=delivery.function, target=name)
-        if rounds > lineage.MAX_ROUNDS and not self._context.may_loop(name):
+        if rounds > lineage.MAX_INVOCATIONS and not self._context.may_loop(name):
             self._context.metrics.function(name).recursive_invocations_dropped += 1
             raise DestinationRefused(
-                f"{delivery.destination} has been invoked {lineage.MAX_ROUNDS} times in one chain of invocations, "
+                f"{delivery.destination} has been invoked {lineage.MAX_INVOCATIONS} times in one chain of invocations, "
                 "so thawd assumes a loop; break the loop, or allow it with PutFunctionRecursionConfig"
             )
         return NewEvent(

@@ -14,7 +14,7 @@ import zlib
 
 from thawd.invocation import new_trace_header
 
-MAX_ROUNDS = 16
+MAX_INVOCATIONS = 16
 """Most invocations of one function in one chain."""
 
 # The largest count that is kept.

@@ -43,6 +43,7 @@ _SMALL_BUDGET_BYTES = 32 << 20
 _SLOW_BUDGET_BYTES = 24 << 20
 _SLOW_S = 1.0
 
+_BY_NAME = "thawd.headers"  # the key in a scope under which `header` keeps the headers by their names
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 READING = ("GET", "HEAD")
 """The methods that thawd's own pages accept."""
@@ -54,10 +55,12 @@ class ClientGoneError(Exception):
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first header `name` (lower case), or None."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value)
-    return None
+    listed = scope["headers"]
+    kept = scope.get(_BY_NAME)
+    if kept is None or kept[0] is not listed:
+        kept = scope[_BY_NAME] = (listed, dict(reversed(listed)))  # reversed: of equal names the first one counts
+    value: bytes | None = kept[1].get(name)
+    return value
 
 
 def raw_path_of(scope: Scope) -> str:

@@ -26,7 +26,7 @@ import time
 import weakref
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from thawd.models import snapshots
+from thawd.models import snapshot_hooks
 from thawd.models.faults import ModelError
 
 _DEFAULT_MOST_BYTES = 20 << 30
@@ -58,8 +58,8 @@ class CacheLease:
         self._fd: Optional[int] = None
         self.acquire()
         _uses.add(self)
-        snapshots.before(_release_all)
-        snapshots.after(_acquire_again)
+        snapshot_hooks.before(_release_all)
+        snapshot_hooks.after(_acquire_again)
 
     def acquire(self) -> None:
         """Acquire the lock and record the current time as the last use."""

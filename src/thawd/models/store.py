@@ -12,7 +12,7 @@ import sys
 import threading
 from typing import IO, Any, Callable, Dict, List, Optional
 
-from thawd.models import snapshots
+from thawd.models import snapshot_hooks
 from thawd.models.addresses import Address
 from thawd.models.faults import ModelChangedError, ModelError, ModelNotFoundError, missing
 
@@ -52,7 +52,7 @@ class _Process:
             process.wait()
 
     def _start(self) -> None:
-        snapshots.before(self.end)
+        snapshot_hooks.before(self.end)
         self._process = subprocess.Popen(
             [sys.executable, _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
         )

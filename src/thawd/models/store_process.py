@@ -224,8 +224,8 @@ def _hash_of(file: Any, size: int) -> Any:
     """
     digest = hashlib.sha256()
     if os.fstat(file.fileno()).st_size > size:
-        # The file contains something else than this object. Cut to `size`, it would count as complete: nothing would be
-        # requested, and without a pinned SHA-256, the wrong content would not be noticed.
+        # The file is longer than the object, so its content is not that of the object. If it were shortened to `size`,
+        # it would count as complete: nothing would be requested, and without a pinned SHA-256, nobody would notice.
         file.truncate(0)
     file.seek(0)
     while chunk := file.read(_CHUNK_BYTES):

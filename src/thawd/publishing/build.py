@@ -32,7 +32,7 @@ from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare
 from thawd.publishing.uv import find_uv
 from thawd.publishing.virtual_environments import remove_unused
 from thawd.resources import LATEST, Bucket, Function
-from thawd.stores.packages import PackageStore
+from thawd.stores.code_copies import PackageStore
 
 Progress = Callable[[str], None]
 """Called with lines of text for the operator about a step that takes long."""

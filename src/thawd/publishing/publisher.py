@@ -28,7 +28,7 @@ from thawd.errors import ResourceNotFoundException, ThawdError, unexpected
 from thawd.publishing.build import BuildContext, Builder, Release
 from thawd.resources import LATEST, Function
 from thawd.scheduling.dispatcher import Dispatcher
-from thawd.stores.code import CodeStore
+from thawd.stores.uploaded_code import CodeStore
 
 
 @dataclass(frozen=True, slots=True)

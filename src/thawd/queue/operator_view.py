@@ -19,7 +19,7 @@ from thawd.stores.events.dead_letters import DeadLetter, DeadLetters, Selection
 MAX_PAGE = 100
 
 
-class QueueDesk:
+class OperatorView:
     """Answers operators' requests. All methods raise `StoreError` when the state file cannot be used.
 
     Args:

@@ -14,8 +14,8 @@ import time
 from typing import Any, Dict, List, NoReturn
 
 from thawd.runtime import freezing, process
+from thawd.runtime.changed_files import SourceFiles, Stamp, changed, file_of
 from thawd.runtime.channel import Channel
-from thawd.runtime.init_files import SourceFiles, Stamp, changed, file_of
 from thawd.snapshot import engine, uniqueness
 from thawd.snapshot.connections import Openings
 from thawd.wire import frames

@@ -13,10 +13,10 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from thawd.runtime import context, faults, logs, loop, priming, process, services, shared_files, spare, template
+from thawd.runtime.changed_files import SourceFiles, Stamp, changed
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
-from thawd.runtime.init_files import SourceFiles, Stamp, changed
 from thawd.snapshot import engine, hooks
 from thawd.snapshot.connections import CONNECTED, Openings
 from thawd.wire import frames

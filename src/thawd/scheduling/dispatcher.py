@@ -27,7 +27,7 @@ from thawd.errors import (
 )
 from thawd.invocation import Invocation, Result, StartKind
 from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
-from thawd.scheduling.entries import BEING_PUBLISHED, FunctionEntry, VersionEntry
+from thawd.scheduling.function_records import BEING_PUBLISHED, FunctionEntry, VersionEntry
 from thawd.scheduling.leases import PoolRetiredError
 from thawd.scheduling.pool import Pool
 from thawd.scheduling.room import Room
@@ -266,7 +266,7 @@ class Dispatcher:
         entry = self.entry(version.function.name, version.number)
         if entry.pool is None or entry.pool.version is not version or entry.state == "Failed":
             return True
-        refused = self._spawner.origin(version).unfrozen
+        refused = self._spawner.origin(version).why_no_image
         return refused is not None and frames.PRIMING_FAILED in refused.text
 
     def confirm(self, version: Version) -> bool:

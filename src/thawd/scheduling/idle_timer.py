@@ -1,6 +1,7 @@
 """The timer of a pool's idle environments: ends those that have been idle too long, and prewarms one when it is time.
 
-The keep-alive policy (`thawd.scheduling.keep_alive`) decides both times.
+The keep-alive policy (`thawd.scheduling.keep_alive`) decides both times. Processes that are only stopped between
+invocations (SIGSTOP) are the subject of `thawd.environments.suspension`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from thawd.server.code_watch import CodeWatcher
 from thawd.server.exclusive_resources import Lock, StartError, announced, bind, lock, raise_descriptor_limit
 from thawd.server.ready_file import ReadyFile
 from thawd.server.reload import Reloader
-from thawd.server.users import become
+from thawd.server.switch_user import become
 from thawd.server.web import Uvicorn, configured, quieten_uvicorn
 from thawd.sources.buckets.files import install_lease_signal_handler
 from thawd.stores.backup import RESCUED, rescue, rescued

@@ -111,13 +111,13 @@ class Database:
         try:
             self._whereabouts = Whereabouts(path)
             self._misplaced = False  # whether the check after the last commit found that the file was moved or removed
-            self._write = _Lane(f"{path.name}: writer", connection, self._run_writes, self._part_from_log)
+            self._write = _ConnectionThread(f"{path.name}: writer", connection, self._run_writes, self._part_from_log)
         except (OSError, NoThreadError) as error:
             reader.close()
             connection.close()
             raise (sqlite_file.unusable(path, error) if isinstance(error, OSError) else error) from None
         try:
-            self._read = _Lane(f"{path.name}: reader", reader, self._run_reads)
+            self._read = _ConnectionThread(f"{path.name}: reader", reader, self._run_reads)
         except NoThreadError:
             reader.close()
             self._write.close()
@@ -182,19 +182,19 @@ class Database:
         self._write.close()
         self._whereabouts.close()
 
-    async def _await(self, lane: _Lane, work: Work[T]) -> T:
+    async def _await(self, thread: _ConnectionThread, work: Work[T]) -> T:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._submit(lane, _Job(work, future, loop))
+        self._submit(thread, _Job(work, future, loop))
         return await future
 
-    def _block(self, lane: _Lane, work: Work[T]) -> T:
+    def _block(self, thread: _ConnectionThread, work: Work[T]) -> T:
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._submit(lane, _Job(work, future, None))
+        self._submit(thread, _Job(work, future, None))
         return future.result()
 
-    def _submit(self, lane: _Lane, job: _Job) -> None:
-        if not lane.submit(job):
+    def _submit(self, thread: _ConnectionThread, job: _Job) -> None:
+        if not thread.submit(job):
             raise StoreError(f"{self.path} is closed, because thawd is shutting down")
 
     def _run_writes(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
@@ -328,7 +328,7 @@ def _give_pages_back(connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA incremental_vacuum(1)")
 
 
-class _Lane:
+class _ConnectionThread:
     """A thread with its own connection, and the queue of its jobs."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Code folders as trees of files, folders and links: lists a folder in a manifest, and copies what a manifest lists.
 
-`thawd.stores.packages` uses this module; the docstring of that module says what belongs to a tree and what is left out.
-Every error of the operating system is turned into an error that names the path and says what to do.
+`thawd.stores.code_copies` uses this module. The docstring of that module says what belongs to a tree and what is left
+out. Every error of the operating system is turned into an error that names the path and says what to do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Defines every option of ``thawd.toml``: its key, allowed values, default and meaning.
 
 There is one module for each group of sections. The code that reads the file, the error messages and the documentation
-all use these definitions. Most defaults are those of the structs that contain the values when the file was read
+all use these definitions. Most defaults are those of the struct fields into which the file is read
 (`thawd.config.settings`, `thawd.resources`), so that each default is written only once.
 """
 

@@ -230,8 +230,8 @@ class HttpConnection(asyncio.Protocol):
         if not self._keep_alive:
             self._transport.close()
         elif self._waiting:
-            # Take it in the next iteration of the event loop. Direct calls would nest once for each request that waits,
-            # and could exceed Python's recursion limit.
+            # Take the next waiting request in the next turn of the event loop. Direct calls would nest once for each
+            # request that waits, and could exceed Python's recursion limit.
             asyncio.get_running_loop().call_soon(self._take_next)
 
     def _take_next(self) -> None:

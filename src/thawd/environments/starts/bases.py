@@ -128,13 +128,13 @@ class Bases:
         """
         if (reason := refusal(version)) is not None:
             raise NoBaseError(reason)
-        without = asyncio.get_running_loop().create_task(self._without(version))
+        without = asyncio.get_running_loop().create_task(self._start_without_base(version))
         try:
             key = await asyncio.to_thread(self._key, version, confined=confined)
             try:
-                template, base = await self._over(version, key)
+                template, base = await self._start_over_base(version, key)
             except _StaleBaseError:
-                template, base = await self._over(version, key)
+                template, base = await self._start_over_base(version, key)
         except BaseException:
             without.cancel()
             raise
@@ -150,7 +150,7 @@ class Bases:
             raise NoBaseError(reason)
         return template, base
 
-    async def _over(self, version: Version, key: str) -> tuple[Template, Base]:
+    async def _start_over_base(self, version: Version, key: str) -> tuple[Template, Base]:
         base = await self._get(key, version)
         try:
             template = await self._starter.over_base(version, base.thawable)
@@ -165,7 +165,7 @@ class Bases:
             raise _StaleBaseError(f"a file from which the version's base was made has changed: {changed}")
         return template, base
 
-    async def _without(self, version: Version) -> dict[str, Any] | str:
+    async def _start_without_base(self, version: Version) -> dict[str, Any] | str:
         """Start an interpreter without a base and return its state before init; a text says why there is no state."""
         try:
             bare = await self._starter.runtime(version, "bare", variables=version.variables)

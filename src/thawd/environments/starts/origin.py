@@ -67,8 +67,8 @@ class Origin:
 
     Attributes:
         version: the version.
-        unfrozen: why there is no image and none will be made; None while there is an image or one may still be made.
-        unforked: why no environment is forked; None while environments may be forked.
+        why_no_image: why there is no image and none will be made; None while there is one or one may still be made.
+        why_no_fork: why no environment is forked; None while environments may be forked.
         frozen: the image that environments are thawed from; None while there is none.
         freezing: the task that finds or makes the image; None when none runs.
         template: forks environments; None when there is none. If there is an image, the template is a copy thawed from
@@ -85,13 +85,13 @@ class Origin:
         reported: the obstacles that were reported to the operator already, as texts; each is reported once.
     """
 
-    def __init__(self, version: Version, *, unfrozen: Reason | None = None) -> None:
+    def __init__(self, version: Version, *, why_no_image: Reason | None = None) -> None:
         self.version = version
         cold = None if version.function.snapshot else Reason("snapshot = false")
         if version.program is not None:
             cold = Reason("the function runs a program over the Runtime API; thawd copies only its own Python runtime")
-        self.unfrozen: Reason | None = cold or unfrozen
-        self.unforked: Reason | None = cold
+        self.why_no_image: Reason | None = cold or why_no_image
+        self.why_no_fork: Reason | None = cold
         self.frozen: Frozen | None = None
         self.freezing: asyncio.Task[None] | None = None
         self.template: Template | None = None
@@ -111,14 +111,14 @@ class Origin:
     def retire(self) -> None:
         """Start all further environments cold."""
         self.retired = True
-        self.unfrozen = self.unforked = Reason("the version is retired")
+        self.why_no_image = self.why_no_fork = Reason("the version is retired")
 
     @property
     def start(self) -> StartKind:
         """The fastest kind of start that is possible now."""
         if self.frozen is not None:
             return StartKind.THAW
-        return StartKind.COLD if self.unforked is not None else StartKind.FORK
+        return StartKind.COLD if self.why_no_fork is not None else StartKind.FORK
 
     @property
     def obstacles(self) -> tuple[Obstacle, ...]:
@@ -126,7 +126,7 @@ class Origin:
 
         The obstacle to a thaw comes before the obstacle to a fork, because thawd tries to freeze before it forks.
         """
-        reasons = {StartKind.THAW: self.unfrozen, StartKind.FORK: self.unforked}
+        reasons = {StartKind.THAW: self.why_no_image, StartKind.FORK: self.why_no_fork}
         faster = {StartKind.THAW: 0, StartKind.FORK: 1, StartKind.COLD: 2}[self.start]
         return tuple(Obstacle(kind, why.text) for kind, why in list(reasons.items())[:faster] if why is not None)
 
@@ -173,10 +173,10 @@ class Origin:
 
     def describe(self) -> dict[str, Any]:
         """What ``/_thawd/status`` says about the image; `ApplyOn` and `OptimizationStatus` are fields of SnapStart."""
-        wanted = self.unfrozen is None or self.unfrozen.kind is not None
+        wanted = self.why_no_image is None or self.why_no_image.kind is not None
         return {
             "ApplyOn": "PublishedVersions" if wanted else "None",
             "OptimizationStatus": "Off" if self.frozen is None else "On",
-            "refused": None if self.unfrozen is None else self.unfrozen.text,
+            "refused": None if self.why_no_image is None else self.why_no_image.text,
             **({} if self.frozen is None else self.frozen.describe()),
         }

@@ -1,10 +1,10 @@
 """Finds a version's image in the store, or freezes, tests and stores a new one.
 
 A new image is tested before it is kept. thawd reads it by the rules of its format, thaws it once, and sends the copy
-the priming event, to which it must give the same answer as the original process. Two other checks are made elsewhere:
-``native/check.c`` checks an image's tables at each thaw, and `thawd.snapshot.store.images` checks the owner, mode and
-digest. A version without an image is not an error: a `FreezeResult` contains the reason, and the version is forked or
-started cold.
+the priming event, to which it must give the same answer as the original process. Three other checks are made elsewhere:
+``native/check.c`` checks an image's tables at each thaw, `thawd.snapshot.store.images` checks the owner, mode and
+digest, and `thawd.runtime.changed_files` checks whether the files that init read have changed since. A version without
+an image is not an error: a `FreezeResult` contains the reason, and the version is forked or started cold.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Spawner:
         self._metrics = metrics
         self._report = report
         self._snapshots: Snapshots | None = None
-        self._unfrozen: Reason | None = Reason('snapshots = "off"')
+        self._why_no_image: Reason | None = Reason('snapshots = "off"')
         self._origins: dict[tuple[str, int], Origin] = {}
         self._retired: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -77,11 +77,11 @@ class Spawner:
     def use_snapshots(self, engine: Engine, store: SnapshotStore, *, bases: bool = False) -> None:
         """From now on, freeze versions and thaw their images; with `bases`, make images over bases."""
         self._snapshots = Snapshots(engine, store, self._starter, self._launcher, bases=bases)
-        self._unfrozen = None
+        self._why_no_image = None
 
     def refuse_snapshots(self, why: str) -> None:
         """Do not freeze or thaw versions; the status shows `why`."""
-        self._unfrozen = Reason(why)
+        self._why_no_image = Reason(why)
 
     def origin(self, version: Version) -> Origin:
         """What environments of `version` are started from."""
@@ -91,7 +91,7 @@ class Spawner:
             retired.retire()  # the version's template and image are no longer used, so any further start is cold
             return retired
         if key not in self._origins:
-            self._origins[key] = Origin(version, unfrozen=self._unfrozen)
+            self._origins[key] = Origin(version, why_no_image=self._why_no_image)
         return self._origins[key]
 
     async def prepare(self, version: Version) -> None:
@@ -230,16 +230,16 @@ class Spawner:
         version = origin.version
         if not origin.renewing:
             await self._ensure_image(origin)
-        obstacle = origin.unfrozen
+        obstacle = origin.why_no_image
         # While an image is being replaced, `origin.frozen` can be an image that was found but is not checked yet.
         if origin.frozen is not None and not origin.frozen.unchecked:
             try:
                 return await self._thaw(origin, origin.frozen, provisioned=provisioned, started_s=started_s)
             except ThawFailedError as error:
                 obstacle = Reason(str(error), Fallback.THAW_FAILED)
-        # While an image exists or is being made, start no template: it would run init again, and a cold start takes no
-        # longer.
-        template = origin.live_template() if origin.unfrozen is None else await self._template(origin)
+        # While an image exists or is being made, start no template: it would run init again, and that takes as long as
+        # a cold start.
+        template = origin.live_template() if origin.why_no_image is None else await self._template(origin)
         if template is not None:
             try:
                 environment = await self._starter.fork(version, template, provisioned=provisioned, started_s=started_s)
@@ -249,7 +249,7 @@ class Spawner:
             else:
                 self._count_fallback(origin, obstacle)
                 return environment
-        self._count_fallback(origin, first_counted(obstacle, origin.unforked))
+        self._count_fallback(origin, first_counted(obstacle, origin.why_no_fork))
         return await self._starter.cold(version, provisioned=provisioned, started_s=started_s)
 
     async def _thaw(self, origin: Origin, frozen: Frozen, *, provisioned: bool, started_s: float) -> Environment:
@@ -309,8 +309,8 @@ class Spawner:
             self._in_background(self._renew(origin, frozen))
         else:
             self._in_background(self._snapshots.discard(frozen))
-            origin.unfrozen = Reason(f"{frozen.failures} thaws failed, the last one: {error}", Fallback.THAW_FAILED)
-            self._report_once(origin, f"no longer thawed: {origin.unfrozen.text}")
+            origin.why_no_image = Reason(f"{frozen.failures} thaws failed, the last one: {error}", Fallback.THAW_FAILED)
+            self._report_once(origin, f"no longer thawed: {origin.why_no_image.text}")
 
     async def _renew(self, origin: Origin, frozen: Frozen) -> None:
         """Replace the image `frozen` with a new one; meanwhile environments start in another way."""
@@ -336,7 +336,7 @@ class Spawner:
             InitError: init or a snapshot hook failed.
             OSError: the machine could not start a process.
         """
-        while origin.unfrozen is None and (origin.frozen is None or (checked and origin.frozen.unchecked)):
+        while origin.why_no_image is None and (origin.frozen is None or (checked and origin.frozen.unchecked)):
             if origin.freezing is None:
                 origin.freezing = asyncio.get_running_loop().create_task(self._find_or_make(origin))
                 # Retrieve the task's exception in any case: asyncio logs an exception that nobody retrieves.
@@ -384,7 +384,7 @@ class Spawner:
                     origin.template.kill()  # it is a thawed copy of the previous image
                 origin.template = made.template
             if made.frozen is None and not origin.retired:
-                origin.unfrozen = Reason(made.refused, Fallback.SNAPSHOT_REFUSED)
+                origin.why_no_image = Reason(made.refused, Fallback.SNAPSHOT_REFUSED)
                 self._report_once(origin, f"not thawed: {made.refused}")
                 if made.fork_refused is not None:
                     self._refuse_fork(origin, made.fork_refused)
@@ -418,7 +418,7 @@ class Spawner:
             InitError: init failed.
             OSError: the machine could not start a process.
         """
-        if origin.unforked is not None:
+        if origin.why_no_fork is not None:
             return None
         if (template := origin.live_template()) is not None:
             return template
@@ -439,12 +439,12 @@ class Spawner:
         return await asyncio.shield(origin.starting)
 
     def _refuse_fork(self, origin: Origin, why: str) -> None:
-        if origin.unforked is None:
-            origin.unforked = Reason(why, Fallback.FORK_REFUSED)
+        if origin.why_no_fork is None:
+            origin.why_no_fork = Reason(why, Fallback.FORK_REFUSED)
             text = f"not forked: {why}; environments are started cold"
-            unfrozen = "" if origin.unfrozen is None else f"not thawed: {origin.unfrozen.text}"
+            thaw = "" if origin.why_no_image is None else f"not thawed: {origin.why_no_image.text}"
             # Also say why the version is not thawed, unless that was reported: 'not forked' alone explains only half.
-            self._report_once(origin, text if not unfrozen or unfrozen in origin.reported else f"{unfrozen}; {text}")
+            self._report_once(origin, text if not thaw or thaw in origin.reported else f"{thaw}; {text}")
 
     def _count_alive(self, origin: Origin, environment: Environment) -> None:
         """Count the version's live environments. When the last one ends, end the version's thawed template, too.

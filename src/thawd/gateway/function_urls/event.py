@@ -14,7 +14,7 @@ from typing import Any
 
 from thawd.gateway.function_urls.table import PATH_PREFIX, Url
 from thawd.gateway.routes import http_api
-from thawd.gateway.routes.integration import IntegrationRequest, Response, decode_answer
+from thawd.gateway.routes.payload_formats import IntegrationRequest, Response, decode_answer
 from thawd.resources import ACCOUNT_ID
 
 

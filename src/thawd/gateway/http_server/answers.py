@@ -46,13 +46,13 @@ class Outlet:
         """Write a part of the answer. A head is kept for what follows it, until the loop's next turn at the latest."""
         if self._head:
             if len(data) > _JOINED_BYTES:
-                self._flush()
+                self.flush()
             else:
                 data, self._head = self._head + data, b""
         elif self._answering is not None and self._answering.response_started:  # ``100 Continue`` comes before that
             self._answering = None
             self._head = data
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
             return
         self._transport.write(data)
 
@@ -65,9 +65,15 @@ class Outlet:
         else:
             self._transport.write(head + body)
 
+    def flush(self) -> None:
+        """Write a head that is still kept."""
+        head, self._head = self._head, b""
+        if head and not self._transport.is_closing():
+            self._transport.write(head)
+
     def close(self) -> None:
         """Close the connection once the client can have read the answer."""
-        self._flush()
+        self.flush()
         self._close()
 
     def detach(self) -> None:
@@ -75,11 +81,6 @@ class Outlet:
         self._head = b""
         self._answering = None
         self._close = self._transport.close
-
-    def _flush(self) -> None:
-        head, self._head = self._head, b""
-        if head and not self._transport.is_closing():
-            self._transport.write(head)
 
 
 class Answer(RequestResponseCycle):

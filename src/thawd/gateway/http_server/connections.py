@@ -160,6 +160,7 @@ class Connection(HttpToolsProtocol):
 
     def end(self) -> None:
         """Close the connection now."""
+        self._outlet.flush()
         if self.transport.get_write_buffer_size():
             self.transport.abort()  # `close` would wait for the client to read
         else:
@@ -417,6 +418,7 @@ class Connection(HttpToolsProtocol):
 
     def _close_when_sent(self) -> None:
         """Stop reading and close once the answer is sent; until then the connection may be closed to make room."""
+        self._outlet.flush()
         self.transport.close()
         self.server_connections.rest(self)
         self._unsent_bytes = 0
@@ -425,6 +427,7 @@ class Connection(HttpToolsProtocol):
     def _begin_discarding(self) -> None:
         if self._is_discarding or self.transport.is_closing():
             return
+        self._outlet.flush()
         self._is_discarding = True
         self._held = b""
         self.server_connections.hold(self, 0)

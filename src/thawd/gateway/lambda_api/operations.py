@@ -19,7 +19,7 @@ from thawd.control.permissions import Permissions
 from thawd.control.registry import Registry
 from thawd.control.tags import Tags
 from thawd.control.urls import Switches, Urls
-from thawd.stores.code import CodeStore
+from thawd.stores.uploaded_code import CodeStore
 
 Operation = Callable[[Mapping[str, Any]], Any]
 ReadObject = Callable[[str, str], Awaitable[bytes]]

@@ -25,9 +25,9 @@ from thawd.gateway.http import (
     trace_of,
 )
 from thawd.gateway.lambda_api.invoke import Accept
-from thawd.gateway.routes import http_api, prelude, rest_api
+from thawd.gateway.routes import http_api, rest_api, streamed_head
 from thawd.gateway.routes.credentials import without_credentials
-from thawd.gateway.routes.integration import IntegrationRequest, MalformedResponseError
+from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError
 from thawd.gateway.server_timing import timing
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import HttpApi, Route
@@ -169,7 +169,7 @@ class RoutesApi:
             answer = (
                 payload_format.response(result.payload)
                 if result.content_type is None
-                else prelude.whole(result.content_type, result.payload)
+                else streamed_head.whole(result.content_type, result.payload)
             )
         except MalformedResponseError as error:
             await respond_json(send, 500, {"message": "Internal Server Error", "reason": str(error)})

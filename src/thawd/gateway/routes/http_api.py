@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from thawd.gateway.routes.integration import (
+from thawd.gateway.routes.payload_formats import (
     Headers,
     IntegrationRequest,
     MalformedResponseError,

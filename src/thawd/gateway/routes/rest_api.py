@@ -20,7 +20,7 @@ import re
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from thawd.gateway.routes.integration import (
+from thawd.gateway.routes.payload_formats import (
     Headers,
     IntegrationRequest,
     MalformedResponseError,

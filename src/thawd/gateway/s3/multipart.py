@@ -25,8 +25,8 @@ from thawd.resources import Bucket
 MAX_JOINED_BYTES = 5 * 1024**4
 _PAGE_PARTS = 1000
 _MD5 = re.compile(r"[0-9a-f]{32}")
-# Joining the parts takes some seconds per GB. If it takes longer than this, thawd begins the answer, and sends a blank
-# at this interval, as S3 does, so that the client does not time out.
+# Joining the parts takes some seconds per GB. If it takes longer than this, thawd begins the answer, and sends a
+# space character at this interval, as S3 does, so that the client does not time out.
 PATIENCE_S = 10.0
 
 Wanted = list[tuple[int, str]]
@@ -148,14 +148,14 @@ class MultipartApi:
         async with asyncio.TaskGroup() as group:
             task = group.create_task(self._outcome(request, bucket, wanted))
             while not (await asyncio.wait([task], timeout=PATIENCE_S))[0]:
-                blank = b" "
+                part = b" "
                 if not begun:
                     begun = True
                     # In XML, blanks are allowed after the XML declaration, but not before it.
-                    blank = XML_HEAD.encode()
+                    part = XML_HEAD.encode()
                     headers = [*request.common_headers(), XML]
                     await request.send({"type": "http.response.start", "status": 200, "headers": headers})
-                await request.send({"type": "http.response.body", "body": blank, "more_body": True})
+                await request.send({"type": "http.response.body", "body": part, "more_body": True})
         outcome = task.result()
         if not begun and isinstance(outcome, S3Error):
             raise outcome

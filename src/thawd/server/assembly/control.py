@@ -27,9 +27,9 @@ from thawd.publishing.publisher import Publisher
 from thawd.resources import LATEST
 from thawd.server.assembly.execution import ExecutionSubsystem
 from thawd.stores.catalog import Catalog
-from thawd.stores.code import CodeStore
 from thawd.stores.database import Database
 from thawd.stores.objects.folder import BucketFolder
+from thawd.stores.uploaded_code import CodeStore
 from thawd.telemetry.console import complain, say
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from thawd.config.settings import ServerSettings
 from thawd.destinations.delivery import Destinations
 from thawd.queue.invoker import LONGEST_WAIT_S, AsyncInvoker
-from thawd.queue.operator_view import QueueDesk
+from thawd.queue.operator_view import OperatorView
 from thawd.queue.outcome_delivery import Outcomes
 from thawd.queue.upkeep import Upkeep
 from thawd.scheduling.dispatcher import Dispatcher
@@ -37,7 +37,7 @@ class EventSubsystem:
     Attributes:
         queue: the stored events.
         invoker: runs events.
-        desk: lists events and dead letters for operators, and changes dead letters.
+        operator_view: lists events and dead letters for operators, and changes dead letters.
 
     Raises:
         StoreError: a file cannot be used.
@@ -70,7 +70,7 @@ class EventSubsystem:
             retention_s=server.dead_letter_retention_s,
             report=complain,
         )
-        self.desk = QueueDesk(dead_letters, self._upkeep, wake=self._wake)
+        self.operator_view = OperatorView(dead_letters, self._upkeep, wake=self._wake)
 
     async def recover(self) -> None:
         """Queue again the events that were running when the previous server ended. Call it before any function runs.

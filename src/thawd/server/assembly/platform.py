@@ -281,7 +281,7 @@ class Platform:
             count_table=self.stores.count_table,
             metrics=self._exposition,
             control=self.control.api,
-            queue=QueueApi(self.events.desk),
+            queue=QueueApi(self.events.operator_view),
             hosts=Hosts((server.host, *server.names)) if server.key is None else None,
             aws=self.emulated,
             sources=SourcesApi(self.sources),

@@ -20,7 +20,7 @@ from thawd.resources import LATEST, Schedule
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.provisioned import ProvisionedPlan
 from thawd.sources.buckets.remote_sources import RemoteSources
-from thawd.sources.provisioned_keeper import ProvisionedSchedules
+from thawd.sources.provisioned_schedules import ProvisionedSchedules
 from thawd.sources.schedules import Schedules
 from thawd.sources.sqs.client import Endpoint
 from thawd.sources.sqs.source import SqsPollers

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from thawd.server.emulator.trial import passing
+from thawd.server.emulator.trial_load import passing
 from thawd.system import folders
 
 _FORMAT = 1

@@ -26,7 +26,7 @@ from pathlib import Path
 from thawd.errors import StoreError
 from thawd.snapshot.disk import file_trees
 from thawd.snapshot.disk.file_trees import DiskRefusedError, Survey
-from thawd.snapshot.store.files import stored_bytes, using
+from thawd.snapshot.store.trust_and_locks import stored_bytes, using
 
 __all__ = ["MAX_BYTES", "DiskRefusedError", "DiskSnapshot", "Disks", "MountKind", "PreparedFolder"]
 

@@ -129,7 +129,9 @@ def _check_memory(image: Image, memory: Memory) -> None:
             raise DamageError(f"{where}: {item.length} bytes at this address are not all mapped by other operations")
         for at in below:
             if memory.mappings[at].kind not in ("anonymous", "file"):
-                raise DamageError(f"{where}: overlaps operation {memory.order[at]}, which is not private memory")
+                raise DamageError(
+                    f"{where}: its pages lie in the mapping of operation {memory.order[at]}, which is not private"
+                )
             if memory.order[at] > index:
                 raise DamageError(f"{where}: comes before operation {memory.order[at]}, which makes its mapping")
 

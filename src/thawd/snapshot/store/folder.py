@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Self
 
 from thawd.errors import StoreError
-from thawd.snapshot.store.files import (
+from thawd.snapshot.store.records import DISK, IMAGE, PARTS, SIDECAR, Sidecar, Snapshot, digest_in, look, write_sidecar
+from thawd.snapshot.store.trust_and_locks import (
     LockedFile,
     distrust,
     distrust_folder,
@@ -31,7 +32,6 @@ from thawd.snapshot.store.files import (
     try_lock,
     using,
 )
-from thawd.snapshot.store.records import DISK, IMAGE, PARTS, SIDECAR, Sidecar, Snapshot, digest_in, look, write_sidecar
 from thawd.system import folders
 from thawd.system.boot import boot_id
 

@@ -31,10 +31,10 @@ from thawd.errors import (
     StoreError,
     StoreFullError,
 )
-from thawd.snapshot.store.files import LockedFile, open_as_is, shared_holders, stored_bytes, try_lock, using
 from thawd.snapshot.store.folder import Draft, ImageFolder, digest_of, seal
 from thawd.snapshot.store.index import KeyIndex
 from thawd.snapshot.store.records import SIDECAR, ImageOrigin, Sidecar, Snapshot
+from thawd.snapshot.store.trust_and_locks import LockedFile, open_as_is, shared_holders, stored_bytes, try_lock, using
 from thawd.system.boot import boot_id
 from thawd.system.retry import SayOnce
 

@@ -12,8 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-from thawd.snapshot.store.files import using
 from thawd.snapshot.store.records import IMAGE, SIDECAR, Snapshot, digest_in, look
+from thawd.snapshot.store.trust_and_locks import using
 from thawd.system.boot import boot_id
 
 # A folder's modification time advances only every few milliseconds. If the folder was listed this soon after its last

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from thawd.snapshot.store.files import distrust
+from thawd.snapshot.store.trust_and_locks import distrust
 from thawd.system import folders
 
 IMAGE = ".img"

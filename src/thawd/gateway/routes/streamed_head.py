@@ -7,7 +7,7 @@ Source: AWS Lambda developer guide, "Response streaming for Lambda functions"; c
 from __future__ import annotations
 
 from thawd.gateway.routes.http_api import head_of
-from thawd.gateway.routes.integration import WITHOUT_BODY, Headers, MalformedResponseError, Response, decode_answer
+from thawd.gateway.routes.payload_formats import WITHOUT_BODY, Headers, MalformedResponseError, Response, decode_answer
 from thawd.streaming import HTTP_RESPONSE, SEPARATOR
 
 _MAX_BYTES = 256 << 10

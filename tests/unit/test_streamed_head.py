@@ -1,4 +1,4 @@
-"""`thawd.gateway.routes.prelude`: where status and headers of a streamed answer end, however its bytes are split."""
+"""`thawd.gateway.routes.streamed_head`: where a streamed answer's status and headers end, however its bytes are cut."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.routes.integration import MalformedResponseError
-from thawd.gateway.routes.prelude import Prelude, whole
+from thawd.gateway.routes.payload_formats import MalformedResponseError
+from thawd.gateway.routes.streamed_head import Prelude, whole
 from thawd.streaming import HTTP_RESPONSE
 
 HEAD = json.dumps({"statusCode": 201, "headers": {"X-A": "1"}, "cookies": ["a=1"]}).encode()

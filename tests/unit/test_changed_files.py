@@ -1,4 +1,4 @@
-"""`thawd.runtime.init_files`: it records which files init read, and restores `open` afterwards."""
+"""`thawd.runtime.changed_files`: it records which files init read, and restores `open` afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from thawd.runtime.init_files import SourceFiles, changed
+from thawd.runtime.changed_files import SourceFiles, changed
 
 REAL = builtins.open
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.privileges import as_nobody
 from thawd.errors import StoreError
-from thawd.stores.packages import Package, PackageStore
+from thawd.stores.code_copies import Package, PackageStore
 
 SOURCES = Path(__file__).parents[2] / "src"
 
@@ -282,7 +282,7 @@ def test_a_damaged_package_is_made_again(folder: Path, code: Path) -> None:
 def test_publishers_of_the_same_folder_do_not_hinder_each_other(folder: Path, code: Path) -> None:
     (code / "large").write_bytes(os.urandom(4 << 20))
     program = (
-        "import sys; from pathlib import Path; from thawd.stores.packages import PackageStore\n"
+        "import sys; from pathlib import Path; from thawd.stores.code_copies import PackageStore\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "print(PackageStore(Path(sys.argv[1])).publish(Path(sys.argv[2])).sha256)"
     )
@@ -363,7 +363,7 @@ def test_a_full_disk_is_told_and_nothing_is_kept(folder: Path, code: Path) -> No
     (folder / "disk").mkdir()
     program = (
         "import os, sys; from pathlib import Path; from thawd.errors import StoreFullError\n"
-        "from thawd.stores.packages import PackageStore\n"
+        "from thawd.stores.code_copies import PackageStore\n"
         "try: PackageStore(Path(sys.argv[1])).publish(Path(sys.argv[2]))\n"
         "except StoreFullError as error: print(error.status, os.listdir(sys.argv[1]), error)\n"
     )
