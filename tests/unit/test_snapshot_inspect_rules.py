@@ -198,8 +198,14 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
         change("operations", 11, address=STACK - PAGE),
         "operation 11 (copy) at 0x7ffcfffff000: 4096",
     ),
-    "pages over a shared file": (change("operations", 5, address=SHARED), "lie in the mapping of operation 8, which is not private"),
-    "pages over an object": (change("operations", 5, address=OBJECT), "lie in the mapping of operation 9, which is not private"),
+    "pages over a shared file": (
+        change("operations", 5, address=SHARED),
+        "lie in the mapping of operation 8, which is not private",
+    ),
+    "pages over an object": (
+        change("operations", 5, address=OBJECT),
+        "lie in the mapping of operation 9, which is not private",
+    ),
     "contents of an object behind the end": (
         change("objects", 0, bytes=1 << 40),
         "object 0: its contents, 1099511627776",
