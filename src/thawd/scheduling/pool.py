@@ -84,8 +84,9 @@ class Pool:
         self._max_waiting = max_waiting
         self._spawn_task = spawn_task
         self._idle: list[Environment] = []
-        self._busy: set[Environment] = set()
-        self._dying: set[Environment] = set()  # killed, with their room released, but the process still exists
+        # These two are used as sets; an empty set takes three times the memory of an empty dict.
+        self._busy: dict[Environment, None] = {}
+        self._dying: dict[Environment, None] = {}  # killed, with their room released, but the process still exists
         self._unused_deaths = 0
         self._starting = 0
         self._starting_provisioned = 0
@@ -171,7 +172,7 @@ class Pool:
         if environment not in self._busy:
             return  # the environment died during the lease
         self._unused_deaths = 0
-        self._busy.discard(environment)
+        self._busy.pop(environment, None)
         self._cores.ended(environment)
         if self.retired or environment.dying or (not environment.provisioned and self._room.must_yield(self)):
             self._end(environment)
@@ -294,14 +295,14 @@ class Pool:
 
     def end_spare(self, spare: Environment) -> None:
         """End a spare and release its room (`Owner.end_spare`)."""
-        self._dying.add(spare)
+        self._dying[spare] = None
         spare.kill()
         self._room.release(self)
 
     def spare_ended(self, spare: Environment) -> None:
         """Account for the end of a spare's process (`Owner.spare_ended`)."""
         if spare in self._dying:
-            self._dying.discard(spare)
+            self._dying.pop(spare, None)
         elif self._room.spares.died(self, spare):
             self._room.release(self)
         self._set_if_empty()
@@ -351,14 +352,14 @@ class Pool:
     def _started(self, environment: Environment, *, provisioned: bool) -> None:
         environment.provisioned = provisioned
         environment.on_end = self._on_end
-        self._busy.add(environment)
+        self._busy[environment] = None
         if environment.ended.is_set():  # the environment died immediately after it became ready
             self._on_end(environment)
         elif self.retired or environment.dying:
-            self._busy.discard(environment)
+            self._busy.pop(environment, None)
             self._end(environment)
         else:
-            self._busy.discard(environment)
+            self._busy.pop(environment, None)
             self._available(environment, init_ms=None if provisioned else environment.init_ms)
             self._check_at_rest()
 
@@ -425,7 +426,7 @@ class Pool:
         return True
 
     def _lease(self, environment: Environment, init_ms: float | None) -> Lease:
-        self._busy.add(environment)
+        self._busy[environment] = None
         self._cores.began(self.share, environment)
         return Lease(environment, init_ms)
 
@@ -439,9 +440,9 @@ class Pool:
         """
         if environment in self._idle:
             self._idle.remove(environment)
-        self._busy.discard(environment)
+        self._busy.pop(environment, None)
         self._cores.ended(environment)
-        self._dying.add(environment)
+        self._dying[environment] = None
         environment.dying = True
         kill_after(environment, after_turns)
         self._room.release(self)
@@ -449,11 +450,11 @@ class Pool:
     def _on_end(self, environment: Environment) -> None:
         """Remove an environment that has died, whether or not this pool killed it."""
         if environment in self._dying:
-            self._dying.discard(environment)
+            self._dying.pop(environment, None)
         else:
             if environment in self._idle:
                 self._idle.remove(environment)
-            self._busy.discard(environment)
+            self._busy.pop(environment, None)
             self._cores.ended(environment)
             self._room.release(self)
             if environment.served == 0 and not self.retired:

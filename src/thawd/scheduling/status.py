@@ -52,5 +52,5 @@ def _of_version(entry: VersionEntry, metrics: FunctionMetrics, spawner: Spawner)
 
 def _snapshot(metrics: FunctionMetrics, origin: Origin) -> dict[str, Any]:
     """Describe the version's image, and add the median duration of the function's restores, over all versions."""
-    thaws = metrics.starts[StartKind.THAW]
-    return {**origin.describe(), "restore_p50_ms": round(thaws.quantile_ms(0.5), 3) if thaws.count else None}
+    thaws = metrics.starts.get(StartKind.THAW)
+    return {**origin.describe(), "restore_p50_ms": None if thaws is None else round(thaws.quantile_ms(0.5), 3)}

@@ -96,6 +96,16 @@ class DeliveryOutcome(enum.StrEnum):
     """The destination refuses this record; the delivery is not tried again."""
 
 
+class Distributions(dict[StartKind, Distribution]):
+    """Distributions by start kind. Each is made when it is first needed: of many functions, most have none."""
+
+    __slots__ = ()
+
+    def __missing__(self, kind: StartKind) -> Distribution:
+        made = self[kind] = Distribution()
+        return made
+
+
 class FunctionMetrics:
     """Counters of one function, kept across its versions.
 
@@ -133,10 +143,8 @@ class FunctionMetrics:
     )
 
     def __init__(self) -> None:
-        self.starts: dict[StartKind, Distribution] = {
-            kind: Distribution() for kind in (StartKind.COLD, StartKind.FORK, StartKind.THAW)
-        }
-        self.invocations = {kind: Distribution() for kind in StartKind}
+        self.starts = Distributions()
+        self.invocations = Distributions()
         self.errors = 0
         self.timeouts = 0
         self.exits = 0
@@ -146,7 +154,7 @@ class FunctionMetrics:
         self.destination_failures = 0
         self.dead_letter_errors = 0
         self.recursive_invocations_dropped = 0
-        self.fallbacks = dict.fromkeys(Fallback, 0)
+        self.fallbacks: collections.Counter[Fallback] = collections.Counter()
         self.deliveries: collections.Counter[tuple[str, DeliveryOutcome]] = collections.Counter()
 
     def summary(self) -> dict[str, Any]:
@@ -192,6 +200,11 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "starts": "Time from spawning an execution environment until it is ready, by start kind, in seconds.",
     "invocations": "Time from the request for an execution environment to the answer, by start kind, in seconds.",
 }
+_KINDS: Mapping[str, Sequence[StartKind]] = {
+    "starts": (StartKind.COLD, StartKind.FORK, StartKind.THAW),
+    "invocations": tuple(StartKind),
+}
+_NONE = Distribution()
 # These metrics have the labels `source` and `function`; `SourceSubsystem.measure` sets them.
 SOURCE_COUNTERS: Mapping[str, str] = {
     "source_events": "Messages received from a queue, runs of a schedule, or events of a remote bucket.",
@@ -293,8 +306,8 @@ class _Selection(Collector):
             yield counter
         fallbacks = CounterMetricFamily("thawd_fallbacks", FALLBACKS, labels=["function", "reason"])
         for function, metrics in self._functions.items():
-            for reason, count in metrics.fallbacks.items():
-                fallbacks.add_metric([function, reason.value], count)
+            for reason in Fallback:
+                fallbacks.add_metric([function, reason.value], metrics.fallbacks[reason])
         yield fallbacks
         deliveries = CounterMetricFamily("thawd_deliveries", DELIVERIES, labels=["function", "kind", "outcome"])
         for function, metrics in self._functions.items():
@@ -304,9 +317,9 @@ class _Selection(Collector):
         for name, text in DISTRIBUTIONS.items():
             summary = SummaryMetricFamily(f"thawd_{name}_seconds", text, labels=["function", "kind"])
             for function, metrics in self._functions.items():
-                for kind, distribution in getattr(metrics, name).items():
-                    labels = [function, kind.value]
-                    summary.add_metric(labels, distribution.count, distribution.sum_ms / 1000)
+                for kind in _KINDS[name]:
+                    distribution = getattr(metrics, name).get(kind, _NONE)
+                    summary.add_metric([function, kind.value], distribution.count, distribution.sum_ms / 1000)
             yield summary
         for name, text in GAUGES.items():
             gauge = GaugeMetricFamily(f"thawd_{name}", text, labels=["function", "state"])

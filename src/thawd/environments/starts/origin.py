@@ -104,7 +104,7 @@ class Origin:
         self.retired = False
         self.superseded = False
         self.calm_until_s = 0.0
-        self.reported: set[str] = set()
+        self.reported: dict[str, None] = {}  # used as a set; an empty one takes more memory
         self._deaths = 0
         self._started_s = 0.0
 

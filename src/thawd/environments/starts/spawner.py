@@ -472,7 +472,7 @@ class Spawner:
         """Report an obstacle to fast starts, once for each version and text."""
         if origin.retired or text in origin.reported:
             return
-        origin.reported.add(text)
+        origin.reported[text] = None
         name = origin.version.function.name
         self._report(f"thawd: {name}: {text}")
         self._launcher.log(origin.version.function).write(_PLATFORM_STREAM, text.encode())
