@@ -75,8 +75,8 @@ class Line:
         self._timer: asyncio.TimerHandle | None = None
         self._size = 1 if batch is None else batch.size
         self._window_s = 0.0 if batch is None else batch.window_ms / 1000
-        # Lists and not deques, although `pop(0)` moves all items: an empty deque takes ten times the memory, and for most
-        # functions no request waits.
+        # Lists and not deques, although `pop(0)` moves all items: an empty deque takes ten times the memory, and most
+        # functions have no request that waits.
         self._synchronous: list[Waiter] = []
         self._asynchronous: list[Waiter] = []
 
