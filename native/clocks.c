@@ -1,10 +1,10 @@
 // Runs in the process that is frozen and in its thawed copies. Keeps processor time from running backwards.
 //
 // The kernel counts a copy's processor time from 0. But the program may remember readings from before the freeze, and
-// the difference from a new reading would be negative. Therefore hooks.c patches clock_gettime, getrusage and times of
-// the C library: in a copy they jump to the functions here, which add the processor time of the frozen process. Other
-// clocks are still read from the vDSO. Code that makes the system calls itself, or reads /proc, sees the kernel's own
-// count.
+// the difference from a new reading would be negative. Therefore libc_patches.c patches clock_gettime, getrusage and
+// times of the C library: in a copy they jump to the functions here, which add the processor time of the frozen
+// process. Other clocks are still read from the vDSO. Code that makes the system calls itself, or reads /proc, sees the
+// kernel's own count.
 //
 // Source: clock_gettime(2), getrusage(2), times(2). Source for clock ids below 0: the kernel's
 // include/linux/posix-timers_types.h.

@@ -73,7 +73,9 @@ static int describe_file(struct freezing *f, struct look *look) {
         to->index = object_of(f, (uint64_t)major(look->status.st_dev) << 32 | minor(look->status.st_dev),
                               look->status.st_ino, look->link);
         if (to->index == NO_INDEX)
-            return refuse(f, "descriptors", "there are too many deleted files; close some before the freeze", "");
+            return refuse(f, "descriptors",
+                          "too many open files are deleted, or are memory files (memfd); close some before the freeze",
+                          "");
         struct memory_object *object = AT(f->sections[SECTION_OBJECTS], struct memory_object, to->index);
         object->bytes = (uint64_t)look->status.st_size;
         AT(f->sources, struct object_source, to->index)->fd = to->number;

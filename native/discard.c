@@ -1,5 +1,5 @@
-// Runs in thawed copies, for hooks.c. Discards memory that is mapped from an image (image-backed memory): when the
-// program releases such memory with madvise, it must read as zeros, and not as in the image.
+// Runs in thawed copies, for libc_patches.c. Discards memory that is mapped from an image (image-backed memory): when
+// the program releases such memory with madvise, it must read as zeros, and not as in the image.
 //
 // A released range of pages is called a hole. There are two ways to make one. Mapping new anonymous memory over the
 // image frees the pages, but adds up to two mappings, and a process may have only 65,530 (vm.max_map_count): an

@@ -176,7 +176,7 @@ static int write_image(struct freezing *f) {
     return result;
 }
 
-// Stops all threads and writes the image. Tries again while hooks.c reports EAGAIN: a thread was stopped at the
+// Stops all threads and writes the image. Tries again while libc_patches.c reports EAGAIN: a thread was stopped at the
 // beginning of a function that must be patched.
 static int stop_and_write(struct freezing *f) {
     for (int tries_left = HOOK_TRIES;; tries_left--) {

@@ -7,7 +7,7 @@
 
 enum freeze_flag {
     // Thaw reads page data from the image instead of mapping it. Needed for code that calls madvise or mremap without
-    // the C library: for such calls, mapped data does not behave like anonymous memory (see hooks.c).
+    // the C library: for such calls, mapped data does not behave like anonymous memory (see libc_patches.c).
     FREEZE_COPY = 1,
     // For tests: do not use PAGEMAP_SCAN, as on kernels before 6.7.
     FREEZE_NO_PAGEMAP_SCAN = 2,

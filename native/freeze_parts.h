@@ -87,7 +87,7 @@ struct freezing {
     struct image_header header;
     struct landing landing_before; // the landing before clocks_note changed it
     int noted;                     // 1: clocks_note has added the processor time until this freeze to the landing
-    int hooked;                    // 1: this freeze has patched the C library (hooks.c)
+    int hooked;                    // 1: this freeze has patched the C library (libc_patches.c)
 };
 
 extern struct landing thawd_landing;
@@ -134,7 +134,7 @@ int park_is_inside(uint64_t start, uint64_t end);
 // freeze_mappings.c: reads /proc/self/smaps into `mappings`.
 int mappings_read(struct freezing *f);
 
-// rings.c: records a mapping of an io_uring, which is left out of the image. Returns 0 or a freeze_result.
+// freeze_rings.c: records a mapping of an io_uring, which is left out of the image. Returns 0 or a freeze_result.
 int ring_note_mapping(struct freezing *f, const struct mapping *mapping);
 
 // freeze_pages.c: finds the pages that must be stored.
@@ -148,10 +148,10 @@ uint32_t object_of(struct freezing *f, uint64_t device, uint64_t inode, const ch
 // process.c: describes state other than memory, threads and descriptors; refuses what cannot be restored.
 int process_describe(struct freezing *f);
 
-// rights.c: describes the rights of the process; refuses those that cannot be restored.
+// freeze_rights.c: describes the rights of the process; refuses those that cannot be restored.
 int rights_describe(struct freezing *f);
 
-// plan.c: makes SECTION_OPERATIONS from mappings and pages, and assigns offsets to all data.
+// freeze_plan.c: makes SECTION_OPERATIONS from mappings and pages, and assigns offsets to all data.
 int plan(struct freezing *f);
 
 // freeze_output.c: writes the header, the sections and the data.
@@ -171,7 +171,7 @@ int hooked_clock_gettime(int32_t clock, struct timespec *time);
 int hooked_getrusage(int who, struct rusage *usage);
 long hooked_times(struct tms *used);
 
-// hooks.c: patches madvise and mremap of the C library, so that they handle memory that a copy maps from its image, and
+// libc_patches.c: patches madvise and mremap of the C library, so that they handle memory that a copy maps from its image, and
 // the functions that clocks.c replaces. hooks_find finds all of them with the help of the C library; hooks_install and
 // hooks_remove work without it.
 int hooks_find(struct freezing *f);

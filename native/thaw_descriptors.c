@@ -30,7 +30,7 @@ static void fill(struct thaw *t, int fd, uint64_t offset, uint64_t bytes) {
         uint64_t at = offset + done;
         long got = sys6(SYS_sendfile, fd, t->image_fd, (long)&at, (long)(bytes - done), 0, 0);
         if (got <= 0)
-            thaw_fail("shared memory cannot be filled", "", got ? got : -EIO);
+            thaw_fail("shared memory cannot be filled from the image", "", got ? got : -EIO);
         done += (uint64_t)got;
     }
 }

@@ -138,7 +138,7 @@ static void give_advice(const struct operation *operation) {
 }
 
 // Records the image's device and inode as /proc/self/maps shows them; on some file systems fstat returns other numbers.
-// The functions of hooks.c recognise the image's memory by these numbers.
+// The functions of libc_patches.c recognise the image's memory by these numbers.
 static void identify_image(struct thaw *t, const struct operation *operation) {
     struct vma vma;
     if (t->image_inode || operation->kind != OPERATION_DATA || vma_at(operation->address, &vma, t->by_text) ||

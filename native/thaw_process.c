@@ -8,8 +8,8 @@
 #include "thaw_landing.h"
 
 // Writes the ranges that are mapped from the image, as pairs of addresses, to the end of the parcel. The functions of
-// hooks.c look there before they ask the kernel what is mapped, or instead if the kernel does not answer. If the parcel
-// is full, the ranges are left out.
+// libc_patches.c look there before they ask the kernel what is mapped, or instead if the kernel does not answer. If the
+// parcel is full, the ranges are left out.
 static void note_ranges(struct thaw *t, uint64_t at) {
     const struct operation *operations = SECTION(t, struct operation, SECTION_OPERATIONS);
     const struct process_facts *process = &t->header->process;

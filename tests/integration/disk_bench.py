@@ -22,7 +22,7 @@ import pytest
 
 import thawd
 from thawd.snapshot.disk import file_trees
-from thawd.snapshot.disk.folders import Disks, DiskSnapshot, MountKind
+from thawd.snapshot.disk.temporary_folders import Disks, DiskSnapshot, MountKind
 from thawd.snapshot.engine import native_folder
 
 NATIVE = Path(native_folder() or "")

@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.conftest import Project, eventually
 from tests.integration.disk_bench import NATIVE, NOBODY, python_of_nobody
-from thawd.snapshot.disk.folders import in_tmp
+from thawd.snapshot.disk.temporary_folders import in_tmp
 from thawd.snapshot.engine import unavailable
 
 pytestmark = [

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.disk_bench import MAPPED, MIB, NATIVE, SOME_FILES, USERS, Bench, bench_of, user_named
 from thawd.snapshot.disk import file_trees
-from thawd.snapshot.disk.folders import Disks, DiskSnapshot, MountKind
+from thawd.snapshot.disk.temporary_folders import Disks, DiskSnapshot, MountKind
 
 
 @pytest.fixture(params=USERS)

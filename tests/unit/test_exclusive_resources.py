@@ -1,4 +1,4 @@
-"""Claims about `thawd.server.exclusive_resources`: what a start says if it cannot listen, and whose a lock is."""
+"""Claims about `thawd.server.port_and_folder_locks`: what a start says if it cannot listen, and whose a lock is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from thawd.server.exclusive_resources import StartError, _runs, bind, lock
+from thawd.server.port_and_folder_locks import StartError, _runs, bind, lock
 
 LOOPBACK = "127.0.0.1"
 
@@ -85,7 +85,7 @@ def test_a_lock_that_a_killed_server_left_to_a_process_it_was_starting_is_waited
             if len(waits) == 3:
                 fcntl.flock(held, fcntl.LOCK_UN)
 
-        monkeypatch.setattr("thawd.server.exclusive_resources.time.sleep", sleep)
+        monkeypatch.setattr("thawd.server.port_and_folder_locks.time.sleep", sleep)
         with lock(tmp_path) as locked:
             assert locked.is_held()
             assert (tmp_path / "lock").read_text() == str(os.getpid())

@@ -1,4 +1,4 @@
-"""Claims about `thawd.models.store_process`: which part of an interrupted download is used."""
+"""Claims about `thawd.models.download_process`: which part of an interrupted download is used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from thawd.models import store_process
+from thawd.models import download_process
 
 OBJECT = b"0123456789" * 100
 
@@ -22,7 +22,7 @@ def fetch(folder: Path, left: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[d
             begun_at.append(begun)
             yield OBJECT[begun:]
 
-    monkeypatch.setattr(store_process, "_rest", rest)
+    monkeypatch.setattr(download_process, "_rest", rest)
     for name in ("partial", "index", "blobs"):
         (folder / name).mkdir()
     (folder / "partial" / "key").write_bytes(left)
@@ -38,7 +38,7 @@ def fetch(folder: Path, left: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[d
         "blobs": str(folder / "blobs"),
         "lock": str(folder / "lock"),
     }
-    recorded = store_process._fetch(request, {})
+    recorded = download_process._fetch(request, {})
     return recorded, (folder / "blobs" / recorded["sha256"]).read_bytes(), begun_at
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from thawd.errors import StoreError
-from thawd.snapshot.disk import file_trees, folders
-from thawd.snapshot.disk.folders import DiskRefusedError, Disks, MountKind
+from thawd.snapshot.disk import file_trees
+from thawd.snapshot.disk.temporary_folders import DiskRefusedError, Disks, MountKind
 
 NOBODY = 65534
 MIB = 1 << 20
@@ -265,7 +265,7 @@ def test_what_is_written_after_the_freeze_is_refused(disks: Disks) -> None:
 def test_more_than_lambda_allows_is_refused(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
     at = disks.make("template")
     (at / "file").write_bytes(b"x" * 3 * MIB)
-    monkeypatch.setattr(folders, "MAX_BYTES", 2 * MIB)
+    monkeypatch.setattr(temporary_folders, "MAX_BYTES", 2 * MIB)
     with pytest.raises(DiskRefusedError, match=r"init left 3 MiB .* holds 2 MiB at most"):
         disks.look("template")
 

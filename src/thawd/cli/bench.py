@@ -271,7 +271,7 @@ def _pairs(before: list[Run], after: list[Run]) -> list[tuple[Run, Run]]:
 def _measure(options: Mapping[str, Any]) -> None:
     from thawd.bench import text
     from thawd.bench.summary import require_library, summarise
-    from thawd.server.exclusive_resources import raise_descriptor_limit
+    from thawd.server.port_and_folder_locks import raise_descriptor_limit
 
     require_library()
     raise_descriptor_limit()

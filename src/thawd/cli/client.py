@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from thawd.cli.exits import fail
 from thawd.cli.output import sigpipe
-from thawd.server.exclusive_resources import address_in
+from thawd.server.port_and_folder_locks import address_in
 
 if TYPE_CHECKING:
     from thawd.config import Settings

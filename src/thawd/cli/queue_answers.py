@@ -35,7 +35,7 @@ def ask(settings: Settings, path: str, body: bytes | None, question: Question) -
     Raises:
         ThawdError: the state file cannot be used, or the request names something that does not exist.
     """
-    from thawd.server.exclusive_resources import StartError, lock
+    from thawd.server.port_and_folder_locks import StartError, lock
 
     if not settings.server.data.is_dir():
         fail(f"there is no data folder {settings.server.data} yet; `thawd up -c {settings.path}` creates it")

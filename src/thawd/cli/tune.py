@@ -67,7 +67,8 @@ _PATH = click.Path(path_type=Path)
     type=Finite(0, 1),
     default=0.5,
     show_default=True,
-    help="How much the price counts for the balanced size, compared with time. 1: only the price; 0: only time.",
+    help="How much the price counts, compared with time, in the choice of the balanced size: 1: only the price; "
+    "0: only time.",
 )
 @click.option(
     "--no-cpu-limits",

@@ -17,7 +17,7 @@ from thawd.control.function_records import Family, VersionRecord, decode, encode
 from thawd.control.names import not_found
 from thawd.errors import PreconditionFailedException, ResourceConflictException, StoreError
 from thawd.resources import LATEST
-from thawd.stores.catalog import Catalog, Key
+from thawd.stores.control_documents import Catalog, Key
 
 FUNCTION, VERSION, LAYER, MAPPING, PAUSED = "function", "version", "layer", "mapping", "paused"
 _BUSY = "The operation cannot be performed at this time."

@@ -1,9 +1,9 @@
-"""Matches texts against wildcards, in which ``*`` stands for any number of characters. No side effects.
+"""Matches texts against patterns in which ``*`` stands for any number of characters. No side effects.
 
-Event patterns and log filters split a pattern at its stars themselves, because their rules differ: event patterns can
-escape a star with a backslash, and log filters treat several stars side by side as one. Both pass the pieces to
-`is_like`. Other modules match the star at the end of S3's event names (`thawd.resources.Notification`) and the star in
-CORS origins (`thawd.gateway.cors.allows`). In ETags and principals, ``*`` is a complete value, not a wildcard.
+The modules for event patterns and for log filters split their patterns at the stars, and pass the pieces to `is_like`.
+Their rules differ: event patterns can escape a star with a backslash, and log filters treat several stars side by side
+as one. Two other modules handle stars without this module: `thawd.resources.Notification` the star at the end of S3's
+event names, and `thawd.gateway.cors.allows` the star in CORS origins. In ETags and principals, ``*`` is a whole value.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import re
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from thawd.models import store
+from thawd.models import downloads
 from thawd.models.addresses import Address, parse
 from thawd.models.cache import Cache, CacheLease, has_sha256, key_of, write_record
 from thawd.models.faults import ModelChangedError, ModelError, ModelNotFoundError
@@ -188,7 +188,7 @@ def _stamp(path: str, address: str) -> Tuple[int, str]:
 def _open_object(model: Model, address: Address, pins: _Pins, progress: Optional[Progress]) -> None:
     found = _pinned(model.cache, address, pins)
     if found is None:
-        found = store.head(address, version=pins.version)
+        found = downloads.head(address, version=pins.version)
         if pins.etag is not None and found["etag"] != pins.etag:
             raise ModelChangedError(f"{address.text}: its ETag is {found['etag']}, but {pins.etag} was requested")
     recorded = _hold(model, address, pins, found, progress)
@@ -245,7 +245,7 @@ def _download(
         if progress is not None and "done" not in line and not line.get("waiting"):
             progress(line["progress"], line["at"], line["size"])
 
-    recorded = store.fetch(
+    recorded = downloads.fetch(
         address,
         on_progress,
         partial=cache.place("partial", found["key"]),
@@ -271,7 +271,7 @@ def _record_pin(cache: Cache, key: str, recorded: Dict[str, Any]) -> None:
 
 
 def _open_folder(model: Model, address: Address, progress: Optional[Progress]) -> None:
-    objects = store.below(address)
+    objects = downloads.below(address)
     if not objects:
         raise ModelNotFoundError(f"{address.text}: the bucket has no object with this prefix")
     files: Dict[str, str] = {}
@@ -292,6 +292,6 @@ def _identity_of(address: Address) -> str:
     if address.path:
         return _stamp(address.path, address.text)[1]
     if address.key.endswith("/"):
-        return _listing_identity(store.below(address))
-    identity: str = store.head(address)["etag"]
+        return _listing_identity(downloads.below(address))
+    identity: str = downloads.head(address)["etag"]
     return identity

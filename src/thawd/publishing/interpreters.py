@@ -1,7 +1,7 @@
-"""Finds the Python interpreter of a function on this machine, and installs the function's requirements for it.
+"""Finds the Python interpreter of a function on this machine, and has the function's requirements installed for it.
 
 This is the first step of building a version. Each interpreter is run once before it is used, because a command that
-exists may still not work. `publishing.virtual_environments` installs the requirements.
+exists may still not work. The module `publishing.virtual_environments` does the installation.
 """
 
 from __future__ import annotations

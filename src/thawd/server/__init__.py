@@ -1,6 +1,6 @@
 """Runs a server: `serving` starts, drains and stops it, `reload` replaces its configuration.
 
-`assembly` builds the parts of a server and connects them. `exclusive_resources` locks the data folder and opens the
+`assembly` builds the parts of a server and connects them. `port_and_folder_locks` locks the data folder and opens the
 port, `backup` copies the server's data, `emulator` implements ``thawd up --aws``, and `measurement` contains the
 programs that serve a function while ``thawd bench`` or ``thawd tune`` measures it. This package does not import
 `thawd.cli`.

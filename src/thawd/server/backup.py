@@ -23,7 +23,7 @@ import msgspec
 from thawd import __version__
 from thawd.config import Settings
 from thawd.errors import NothingStored, StoreError
-from thawd.server.exclusive_resources import lock
+from thawd.server.port_and_folder_locks import lock
 from thawd.stores import backup, schema
 from thawd.stores.database import APPLICATION_ID
 from thawd.stores.tables import sqlite

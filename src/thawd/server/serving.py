@@ -27,7 +27,7 @@ from thawd.gateway.function_urls.table import PATH_PREFIX
 from thawd.server import greeting
 from thawd.server.assembly.platform import Platform
 from thawd.server.code_watch import CodeWatcher
-from thawd.server.exclusive_resources import Lock, StartError, announced, bind, lock, raise_descriptor_limit
+from thawd.server.port_and_folder_locks import Lock, StartError, announced, bind, lock, raise_descriptor_limit
 from thawd.server.ready_file import ReadyFile
 from thawd.server.reload import Reloader
 from thawd.server.switch_user import become

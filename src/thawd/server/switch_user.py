@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from thawd.server.exclusive_resources import StartError
+from thawd.server.port_and_folder_locks import StartError
 from thawd.system import folders
 
 _TRY_S = 60.0

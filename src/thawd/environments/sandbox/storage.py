@@ -12,7 +12,7 @@ import asyncio
 import time
 
 from thawd.environments.environment import Environment
-from thawd.snapshot.disk.folders import Disks
+from thawd.snapshot.disk.temporary_folders import Disks
 
 LOOK_S = 1.0
 _MIB = 1 << 20

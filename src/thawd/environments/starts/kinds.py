@@ -30,7 +30,7 @@ from thawd.environments.suspension import Suspender
 from thawd.environments.version import Version
 from thawd.errors import StoreError
 from thawd.invocation import StartKind
-from thawd.snapshot.disk.folders import DiskRefusedError, DiskSnapshot
+from thawd.snapshot.disk.temporary_folders import DiskRefusedError, DiskSnapshot
 
 ON_DEMAND = "on-demand"
 PROVISIONED = "provisioned-concurrency"
@@ -38,7 +38,7 @@ SNAP_START = "snap-start"
 
 # A restore takes milliseconds, or seconds with the image on a slow disk. After this time it counts as failed.
 _THAW_S = 10.0
-# Exit status of thawd-thaw when the image cannot be thawed on this machine, or a library in it has changed.
+# Exit status of thawd-thaw when the image cannot be thawed on this machine, or a file that it refers to has changed.
 _CANNOT_THAW = 120
 # Exit status of thawd-thaw when a stage of the thaw failed.
 _STAGE_FAILED = 121

@@ -22,11 +22,11 @@ from pathlib import Path
 from thawd.environments.channels import Channels
 from thawd.environments.children import Child, Children
 from thawd.environments.platform_log import platform_log
-from thawd.environments.sandbox.rights import Rights
+from thawd.environments.sandbox.capabilities import Rights
 from thawd.environments.version import Version, variables_of_environment
 from thawd.errors import StoreError
 from thawd.resources import Function
-from thawd.snapshot.disk.folders import DiskRefusedError, Disks, DiskSnapshot, PreparedFolder, in_tmp
+from thawd.snapshot.disk.temporary_folders import DiskRefusedError, Disks, DiskSnapshot, PreparedFolder, in_tmp
 from thawd.snapshot.engine import PROGRAM_NAME
 from thawd.telemetry.logs.groups import path_of_group
 from thawd.telemetry.logs.writer import FunctionLog, LogStream

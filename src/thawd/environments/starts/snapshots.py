@@ -33,7 +33,7 @@ from thawd.environments.starts.template import FreezeFailedError, FrozenHead, Te
 from thawd.environments.version import Version
 from thawd.errors import ResourceConflictException, ThawdError
 from thawd.invocation import Invocation
-from thawd.snapshot.disk.folders import DiskRefusedError, Disks, DiskSnapshot
+from thawd.snapshot.disk.temporary_folders import DiskRefusedError, Disks, DiskSnapshot
 from thawd.snapshot.inspect import reader
 from thawd.snapshot.store.images import Draft, SnapshotLease, SnapshotStore
 from thawd.snapshot.store.records import ImageOrigin

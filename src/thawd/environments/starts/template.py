@@ -24,7 +24,7 @@ from thawd.environments.sandbox.memory import MemoryLimit
 from thawd.environments.starts.launcher import Start
 from thawd.environments.version import Version
 from thawd.invocation import new_request_id
-from thawd.snapshot.disk.folders import DiskSnapshot, PreparedFolder
+from thawd.snapshot.disk.temporary_folders import DiskSnapshot, PreparedFolder
 from thawd.snapshot.engine import LIBRARY_NAME, native_folder
 from thawd.telemetry.logs.writer import LogStream
 from thawd.wire import frames

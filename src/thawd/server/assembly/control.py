@@ -26,7 +26,7 @@ from thawd.publishing.build import BuildContext
 from thawd.publishing.publisher import Publisher
 from thawd.resources import LATEST
 from thawd.server.assembly.execution import ExecutionSubsystem
-from thawd.stores.catalog import Catalog
+from thawd.stores.control_documents import Catalog
 from thawd.stores.database import Database
 from thawd.stores.objects.folder import BucketFolder
 from thawd.stores.uploaded_code import CodeStore

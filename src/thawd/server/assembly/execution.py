@@ -14,7 +14,7 @@ from thawd.config import Settings
 from thawd.environments import sdk
 from thawd.environments.processor_time import can_measure
 from thawd.environments.sandbox import cpu, memory, process_limit
-from thawd.environments.sandbox.rights import find_rights, notice
+from thawd.environments.sandbox.capabilities import find_rights, notice
 from thawd.environments.sandbox.storage import StorageWatch
 from thawd.environments.services import TableServices
 from thawd.environments.starts.engine_files import Engine, NoEngineError
@@ -25,8 +25,8 @@ from thawd.publishing.build import Builder
 from thawd.scheduling.admission import Cores, processor_cores
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.room import Room, default_max_environments, default_memory_mb
-from thawd.server.exclusive_resources import StartError
-from thawd.snapshot.disk.folders import Disks
+from thawd.server.port_and_folder_locks import StartError
+from thawd.snapshot.disk.temporary_folders import Disks
 from thawd.snapshot.store.images import SnapshotStore
 from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain

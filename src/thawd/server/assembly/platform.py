@@ -39,8 +39,8 @@ from thawd.server.assembly.execution import ExecutionSubsystem, SpawnTask
 from thawd.server.assembly.sources import SourceSubsystem
 from thawd.server.assembly.stores import StoreSubsystem
 from thawd.server.backup import require_whole
-from thawd.server.emulator.process import Emulator, EmulatorCallbacks, local_variables, proxy, real_variables
-from thawd.server.exclusive_resources import StartError
+from thawd.server.emulator.starting import Emulator, EmulatorCallbacks, local_variables, proxy, real_variables
+from thawd.server.port_and_folder_locks import StartError
 from thawd.sources.buckets.remote_sources import RemoteSources
 from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.buckets.watcher import BucketWatcher

@@ -10,7 +10,7 @@ import contextlib
 import time
 
 from thawd.config import Settings
-from thawd.server.exclusive_resources import StartError
+from thawd.server.port_and_folder_locks import StartError
 from thawd.stores.objects.catalog import ObjectCatalog
 from thawd.stores.objects.remote import BucketStores, require_library
 from thawd.stores.schema import open_state

@@ -1,7 +1,7 @@
 """Surveys, copies, syncs and removes folder trees with all properties of their files.
 
-Used by `thawd.snapshot.disk.folders`. A function's folder may contain anything: symbolic links, hard links, holes,
-permissions, times, extended attributes, pipes. Files that cannot be copied exactly are refused with the reason.
+Used by `thawd.snapshot.disk.temporary_folders`. A function's folder may contain anything: symbolic links, hard links,
+holes, permissions, times, extended attributes, pipes. Files that cannot be copied exactly are refused with the reason.
 Symbolic links are never followed. All functions block. Linux only.
 """
 

@@ -1,4 +1,6 @@
-"""Describes in words the sockets in an image, the file with a frozen process: addresses, and what a copy gets for each.
+"""Describes the sockets in an image in words: the addresses of each, and what a copy gets for it.
+
+An image is the file that contains a frozen process.
 
 Standard library only, Python 3.9 and later.
 """

@@ -24,7 +24,7 @@ from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.s3.xml import S3Error
 from thawd.invocation import Invocation
 from thawd.resources import ACCOUNT_ID
-from thawd.server.exclusive_resources import StartError
+from thawd.server.port_and_folder_locks import StartError
 from thawd.sources.buckets import s3_event
 from thawd.stores.tables.access import AwsAccess
 from thawd.telemetry.console import complain

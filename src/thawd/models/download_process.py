@@ -1,4 +1,4 @@
-"""Program: sends requests to S3 for `thawd.models.store`, in a separate process, and downloads objects into the cache.
+"""The program that sends requests to S3 for `thawd.models.downloads`, and downloads objects to the cache.
 
 The process is separate because an S3 client keeps threads and connections, which survive neither a snapshot nor a fork.
 It reads requests from standard input, one JSON object on each line. It answers each with lines of JSON: any number of

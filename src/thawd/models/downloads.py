@@ -1,4 +1,4 @@
-"""Accesses S3 through a separate process (`thawd.models.store_process`), which is started when it is first needed.
+"""Accesses S3 through a separate process (`thawd.models.download_process`), which is started when it is first needed.
 
 The process is ended before a snapshot is taken. A fork starts its own process.
 """
@@ -16,7 +16,7 @@ from thawd.models import snapshot_hooks
 from thawd.models.addresses import Address
 from thawd.models.faults import ModelChangedError, ModelError, ModelNotFoundError, missing
 
-_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "store_process.py")
+_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "download_process.py")
 _ERRORS = {"missing": ModelNotFoundError, "changed": ModelChangedError}
 
 OnProgress = Callable[[Dict[str, Any]], None]
@@ -133,7 +133,7 @@ def fetch(address: Address, on_progress: Optional[OnProgress], **places: Any) ->
     Args:
         address: the object.
         on_progress: called with each progress line; None: progress is not reported.
-        places: paths in the cache and properties of the object, for `thawd.models.store_process`.
+        places: paths in the cache and properties of the object, for `thawd.models.download_process`.
 
     Raises:
         ModelChangedError: the object was replaced in the meantime, or its SHA-256 is not the requested one.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from thawd.errors import ThawdError
-from thawd.server.data_folder import make_private
+from thawd.server.private_data_folder import make_private
 from thawd.system import folders
 
 _ADDRESS = "address.json"
@@ -119,8 +119,9 @@ def lock(data: Path) -> Iterator[Lock]:
 def _lock(file: IO[str], data: Path) -> None:
     """Lock the file `lock` of the data folder `data`.
 
-    A process that the holder was just starting when it was killed has the lock for a moment, until it executes its
-    program. So if the holder does not run any more, the lock is tried again for `_LEFT_OVER_S` seconds.
+    If the process that has the lock is killed while it starts a child, the child keeps the lock for a moment, until it
+    executes its program. So if the process with the lock does not run any more, the lock is tried again for
+    `_LEFT_OVER_S` seconds.
 
     Raises:
         StartError: another process of thawd has locked it.

@@ -77,7 +77,9 @@ static int plan_shared(struct freezing *f, struct mapping *mapping, struct opera
         to->kind = OPERATION_OBJECT;
         to->index = mapping->object = object_of(f, mapping->device, mapping->inode, path_of(f, mapping));
         if (to->index == NO_INDEX)
-            return refuse(f, "plan", "there are too many deleted files; unmap some before the freeze", "");
+            return refuse(
+                f, "plan",
+                "too many mapped files are deleted, or are memory files (memfd); unmap some before the freeze", "");
         struct memory_object *object = AT(f->sections[SECTION_OBJECTS], struct memory_object, to->index);
         uint64_t end = mapping->offset + (mapping->end - mapping->start);
         if (AT(f->sources, struct object_source, to->index)->fd < 0 && object->bytes < end)
