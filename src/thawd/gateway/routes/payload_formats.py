@@ -161,9 +161,7 @@ def multi_headers(values: Any) -> list[tuple[str, list[str]]]:
         MalformedResponseError: the headers cannot be sent.
     """
     if not isinstance(values, dict) or not all(isinstance(listed, list) for listed in values.values()):
-        raise MalformedResponseError(
-            "multiValueHeaders must be a JSON object with a list for each header"
-        )
+        raise MalformedResponseError("multiValueHeaders must be a JSON object with a list for each header")
     return [
         (checked_name(name), [header_text(value) for value in listed if value is not None])
         for name, listed in values.items()
