@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from thawd.errors import StoreError
-from thawd.snapshot.disk import file_trees
+from thawd.snapshot.disk import file_trees, temporary_folders
 from thawd.snapshot.disk.temporary_folders import DiskRefusedError, Disks, MountKind
 
 NOBODY = 65534
