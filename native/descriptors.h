@@ -36,8 +36,8 @@ void contents_forget(struct freezing *f, uint32_t index);
 int socket_describe(struct freezing *f, struct look *look);
 int sockets_settle(struct freezing *f);
 
-// freeze_rings.c: ring_describe describes an io_uring. rings_settle then checks that every mapping of an io_uring belongs to a
-// descriptor. Both return 0 or a freeze_result.
+// freeze_rings.c: ring_describe describes an io_uring. rings_settle then checks that every mapping of an io_uring
+// belongs to a descriptor. Both return 0 or a freeze_result.
 int ring_describe(struct freezing *f, struct look *look);
 int rings_settle(struct freezing *f);
 

@@ -171,9 +171,9 @@ int hooked_clock_gettime(int32_t clock, struct timespec *time);
 int hooked_getrusage(int who, struct rusage *usage);
 long hooked_times(struct tms *used);
 
-// libc_patches.c: patches madvise and mremap of the C library, so that they handle memory that a copy maps from its image, and
-// the functions that clocks.c replaces. hooks_find finds all of them with the help of the C library; hooks_install and
-// hooks_remove work without it.
+// libc_patches.c: patches madvise and mremap of the C library, so that they handle memory that a copy maps from its
+// image, and the functions that clocks.c replaces. hooks_find finds all of them with the help of the C library;
+// hooks_install and hooks_remove work without it.
 int hooks_find(struct freezing *f);
 int hooks_install(struct freezing *f);
 void hooks_remove(struct freezing *f);
