@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gnu/libc-version.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -285,9 +287,12 @@ static int freeze(struct freezing *f, const char *partial) {
     malloc_trim(0);
     uint32_t restored = thawd_landing.restored;
     thawd_landing.restored = 0; // if this process is a copy, it is now the original of the new image
+    thawd_landing.hold_expired = 0;
+    thawd_landing.runs_alone = f->request->flags & FREEZE_HOLD_THREADS ? f->writer_tid : 0;
     result = stop_and_write(f);
     if (result == FREEZE_THAWED)
         return result;
+    thawd_landing.runs_alone = 0;
     thawd_landing.restored = restored;
     return result ? result : make_durable(f, partial);
 }
@@ -326,6 +331,12 @@ int thawd_freeze(const struct freeze_request *request, struct freeze_report *rep
     report->bytes = sizeof *report;
     free(f);
     return result;
+}
+
+int thawd_release_threads(void) {
+    __atomic_store_n(&thawd_landing.runs_alone, 0, __ATOMIC_RELEASE);
+    sys_futex((uint32_t *)&thawd_landing.runs_alone, FUTEX_WAKE, INT_MAX, 0);
+    return !__atomic_load_n(&thawd_landing.hold_expired, __ATOMIC_ACQUIRE);
 }
 
 int32_t thawd_new_tid(int32_t tid) {

@@ -19,6 +19,9 @@ enum freeze_flag {
     // A listening socket that is not in `any_port` listens in a copy, but nothing can connect to it. Without this flag,
     // such a socket is refused.
     FREEZE_MUTE_LISTENERS = 16,
+    // In a copy, the thread that called thawd_freeze continues alone. The others wait until it calls
+    // thawd_release_threads, but at most five seconds, because one of them may hold a lock that it needs.
+    FREEZE_HOLD_THREADS = 32,
 };
 
 enum freeze_result {
@@ -80,6 +83,10 @@ __attribute__((visibility("default"))) int thawd_disk(const char *at, const char
 
 // Drops all capabilities of this process permanently; it must have a single thread. Returns 0, or -errno.
 __attribute__((visibility("default"))) int thawd_drop_capabilities(void);
+
+// In a thawed copy of an image that was made with FREEZE_HOLD_THREADS, lets all threads continue. Returns 1 if all have
+// waited until now, and 0 if a thread has continued before, because the wait took too long.
+__attribute__((visibility("default"))) int thawd_release_threads(void);
 
 // In a thawed copy, the current id of the thread whose id was `tid` at the freeze. 0 if there is no such thread, or if
 // this process is not a copy.

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #define LANDING_IMAGES 8
+#define HOLD_S 5
 
 // An image from which memory of this process may be mapped: the image of the last thaw, or, if the process was frozen
 // and thawed several times, the image of an earlier thaw.
@@ -24,8 +25,11 @@ struct landed_image {
 #define RANGE_OF_FILE UINT64_C(1)
 
 struct landing {
-    uint32_t restored;               // 0 in the original, 1 in a copy; thaw sets it when all memory is restored
-    uint32_t image_count;            // number of `images`: at most one for each thaw so far
+    uint32_t restored;    // 0 in the original, 1 in a copy; thaw sets it when all memory is restored
+    uint32_t image_count; // number of `images`: at most one for each thaw so far
+    // While not 0, all threads of a copy wait except for the one that had this id at the freeze. See freeze_flag.
+    int32_t runs_alone;
+    uint32_t hold_expired;           // 1: a thread has waited for HOLD_S seconds and then continued
     uint64_t moved;                  // 1 once mremap has moved memory of an image: the ranges are then out of date
     uint64_t started_ns;             // CLOCK_MONOTONIC at the entry of thaw
     uint64_t arguments, environment; // addresses in the parcel of NULL-terminated arrays of strings

@@ -4,8 +4,10 @@
 #include <linux/futex.h>
 #include <linux/prctl.h>
 #include <linux/sched.h>
+#include <linux/time_types.h>
 
 #include "thaw.h"
+#include "thaw_landing.h"
 
 #define RSEQ_SIGNATURE 0x53053053 // glibc's, on x86-64
 #define RSEQ_BYTES 32
@@ -95,14 +97,36 @@ static void leave_tables(void) {
         sys_munmap(ZONE_TABLES, thaw_state.tables_bytes);
 }
 
+// Waits until the thread that called thawd_freeze has called thawd_release_threads, if the image was made with
+// FREEZE_HOLD_THREADS. Until then that thread renews what must differ between copies, such as random numbers, and no
+// other thread may see it. The wait has a limit, because this thread may hold a lock for which that one waits.
+static void wait_if_held(struct landing *landing, int32_t tid) {
+    int32_t alone = __atomic_load_n(&landing->runs_alone, __ATOMIC_ACQUIRE);
+    if (!alone || alone == tid)
+        return;
+    uint64_t until_ns = monotonic_ns() + HOLD_S * UINT64_C(1000000000), now_ns;
+    while (__atomic_load_n(&landing->runs_alone, __ATOMIC_ACQUIRE)) {
+        if ((now_ns = monotonic_ns()) >= until_ns) {
+            __atomic_store_n(&landing->hold_expired, 1, __ATOMIC_RELEASE);
+            return;
+        }
+        const struct __kernel_timespec left = {(long)((until_ns - now_ns) / 1000000000),
+                                               (long)((until_ns - now_ns) % 1000000000)};
+        sys_futex((uint32_t *)&landing->runs_alone, FUTEX_WAIT, (uint32_t)alone, &left);
+    }
+}
+
 // SAFETY: this runs on the stack of a frozen thread, below its signal frame, and uses only a few hundred bytes.
 static void run_other(void *argument) {
     const struct thread_state *thread = argument;
     uint64_t context = thread->context;
+    int32_t tid = thread->tid;
+    struct landing *landing = (struct landing *)thaw_state.header->process.landing;
     while (!__atomic_load_n(&gate, __ATOMIC_ACQUIRE))
         sys_futex(&gate, FUTEX_WAIT, 0, 0);
     become(thread);
     leave_tables();
+    wait_if_held(landing, tid);
     resume_context(context);
 }
 
@@ -132,6 +156,8 @@ static void run_leader(void *argument) {
     struct thaw *t = argument;
     const struct thread_state *thread = SECTION(t, struct thread_state, SECTION_THREADS);
     uint64_t context = thread->context;
+    int32_t tid = thread->tid;
+    struct landing *landing = (struct landing *)t->header->process.landing;
     sys3(SYS_arch_prctl, ARCH_SET_FS_CODE, (long)thread->fs_base, 0);
     *(int32_t *)thread->clear_child_tid = sys_gettid();
     sys3(SYS_set_tid_address, (long)thread->clear_child_tid, 0, 0);
@@ -142,6 +168,7 @@ static void run_leader(void *argument) {
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     sys_futex(&gate, FUTEX_WAKE, INT_MAX, 0);
     leave_tables();
+    wait_if_held(landing, tid);
     resume_context(context);
 }
 

@@ -19,8 +19,8 @@ class ThawdError(Exception):
     """Base class of all errors that thawd raises on purpose.
 
     Attributes:
-        type: AWS error code, sent as ``x-amzn-ErrorType``.
-        status: HTTP status the gateway answers with.
+        type: AWS error code, sent in the header ``x-amzn-ErrorType``.
+        status: HTTP status with which the gateway answers.
         retryable: whether the same request may succeed later.
         reason: the ``Reason`` field of a throttling error, else None.
     """
@@ -96,7 +96,7 @@ class MethodNotAllowedException(ThawdError):
     """The path exists, but does not support this HTTP method (HTTP 405).
 
     Attributes:
-        allowed: methods that the path supports, sent as ``Allow``.
+        allowed: methods that the path supports, sent in the header ``Allow``.
     """
 
     type = "MethodNotAllowedException"
@@ -155,7 +155,7 @@ class ResourceConflictException(ThawdError):
 
 
 class ResourceInUseException(ThawdError):
-    """The event source mapping is being changed; try again when that is done (HTTP 400)."""
+    """The event source mapping is being changed; try again when the change is complete (HTTP 400)."""
 
     type = "ResourceInUseException"
     status = 400
@@ -193,7 +193,7 @@ class StoreFullError(StoreError):
 
 
 class ScarcityError(ThawdError):
-    """The machine has no memory or threads left for thawd itself (HTTP 503). The message ends with what to do."""
+    """The machine has no memory or threads left for thawd itself (HTTP 503). The message ends with the remedies."""
 
     status = 503
     way_out: ClassVar[str] = (

@@ -59,7 +59,7 @@ class Destination(msgspec.Struct, frozen=True):
         kind: ``table``, ``bucket``, ``s3``, ``function``, ``http``, ``sqs``, ``sns`` or ``events``.
         name: name of the table, bucket or function (with ``:QUALIFIER`` if one was declared); the URL for ``http``;
             the ARN for ``sqs``, ``sns`` and ``events``. For ``s3``, the name of a bucket that was declared by its
-            ARN; thawd gives its objects the same keys as AWS does.
+            ARN; thawd stores an outcome in it under the key that AWS would use.
     """
 
     kind: str
@@ -81,8 +81,8 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         size: most requests that one environment runs together, 1-256.
-        window_ms: how long to wait for more requests before a further environment is started, while all environments
-            of the function are busy or starting and the waiting requests do not fill a batch; milliseconds, 0-1,000.
+        window_ms: while fewer than `size` requests wait, and all environments of the function are busy or starting, the
+            start of a further environment is delayed by this time, milliseconds, 0-1,000.
     """
 
     size: int
@@ -115,14 +115,14 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
             first invocation loads; JSON text in UTF-8; None: the function is frozen after init.
         idle_timeout_s: an environment that has been idle for this long is ended; seconds.
         keep_alive: ``fixed``: idle environments are ended after `idle_timeout_s`; ``histogram``: after a time learnt
-            from the arrivals of requests, and after `idle_timeout_s` until enough arrivals are recorded.
+            from the arrivals of requests, and after `idle_timeout_s` while the recorded arrivals show no pattern.
         batch: how requests are joined; the handler takes a list of events and returns a list of answers. None: the
             handler takes one event.
         maximum_retry_attempts: retries of a failed asynchronous event, 0-2.
         maximum_event_age_s: an asynchronous event older than this is not tried again, seconds, 60-21,600.
-        on_success: destination of asynchronous results, or None.
-        on_failure: destination of the records of dead-lettered events, or None.
-        dead_letter: queue or topic that gets the payloads of dead-lettered events, or None.
+        on_success: destination of the outcomes of asynchronous events that succeeded, or None.
+        on_failure: destination of the outcomes of asynchronous events that became dead letters, or None.
+        dead_letter: SQS queue or SNS topic that gets the payloads of dead letters, or None.
         ephemeral_storage_mb: capacity of an environment's temporary folder, MiB, 512-10,240.
         freeze_idle: whether an environment's processes are paused between invocations, as on Lambda.
         log_format: ``Text`` or ``JSON``: the format of the platform's lines and of ``logging`` records.
@@ -254,8 +254,8 @@ class RemoteBucket(msgspec.Struct, frozen=True, kw_only=True):
         notify: notifications of the bucket.
         poll_s: seconds between two listings.
         existing: ``notify``: objects in the first listing cause events; ``skip``: only objects that appear later do.
-        notifications: URL or ARN of an SQS queue that receives the bucket's own notifications; None: the bucket is
-            listed instead.
+        notifications: URL or ARN of the SQS queue to which S3 sends the bucket's notifications; None: thawd lists the
+            bucket instead.
     """
 
     name: str
@@ -422,7 +422,7 @@ class ProvisionedSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reserved_variables(names: Iterable[str]) -> list[str]:
-    """The names in `names` that are reserved, sorted. Lambda's fixed list and ``THAWD_*`` are reserved.
+    """The names in `names` that are reserved, sorted. The names in Lambda's list and all ``THAWD_*`` are reserved.
 
     A function may set any other variable, even one that begins with ``AWS_LAMBDA_``, for example
     ``AWS_LAMBDA_EXEC_WRAPPER``.

@@ -91,7 +91,7 @@ class Stream:
         """Set the content type of an answer without status and headers. Call it before the first `write`.
 
         Raises:
-            StreamError: a part was written already, or `set_status` was called, which takes the type as a header.
+            StreamError: a part was written already, or `set_status` was called; its `headers` contain the type then.
             ValueError: `content_type` is not 1 to 256 printable ASCII characters.
         """
         if not 1 <= len(content_type) <= 256 or not (content_type.isascii() and content_type.isprintable()):
@@ -109,7 +109,7 @@ class Stream:
             data: bytes, or text, which is sent as UTF-8.
 
         Raises:
-            StreamError: the answer is complete.
+            StreamError: the handler has ended.
             TypeError: `data` is neither text nor bytes.
         """
         if not isinstance(data, (str, bytes, bytearray, memoryview)):
@@ -117,7 +117,7 @@ class Stream:
         view = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
         with self._lock:
             if self._closed:
-                raise StreamError("nothing more can be written: the handler has returned, so the answer is complete")
+                raise StreamError("the handler has ended, so nothing more can be written; write before it ends")
             self._begin()
             for at in range(0, len(view), _PART_BYTES):
                 self._send(bytes(view[at : at + _PART_BYTES]))
@@ -151,7 +151,7 @@ class Stream:
 
 def _texts(headers: Dict[str, str]) -> Dict[str, str]:
     if not isinstance(headers, dict):
-        raise TypeError("headers must be a dict of names and values, not a %s" % type(headers).__name__)
+        raise TypeError("headers must be a dict that maps names to values, not a %s" % type(headers).__name__)
     return {str(name): str(value) for name, value in headers.items()}
 
 
@@ -171,7 +171,7 @@ class StreamingHandler:
         self._takes_stream = _positional(function) >= 3
 
     def run(self, event: Any, stream: Stream, context: Any) -> None:
-        """Run the function and write its return value: None, one part, or an iterator of parts."""
+        """Run the function and write what it returns: nothing for None, else one part or an iterator of parts."""
         function = self.__wrapped__
         answer = function(event, stream, context) if self._takes_stream else function(event, context)
         if answer is None:
@@ -188,7 +188,11 @@ class StreamingHandler:
             )
 
     def __call__(self, event: Any, context: Any) -> Any:
-        """Run the handler and return the whole answer: text, or a response dict for Lambda's HTTP integrations."""
+        """Run the handler and return the whole answer.
+
+        The answer is a text if the handler wrote UTF-8 and did not call `Stream.set_status`, else a response dict for
+        Lambda's HTTP integrations.
+        """
         parts: List[bytes] = []
         stream = Stream(parts.append)
         self.run(event, stream, context)

@@ -174,7 +174,7 @@ def test_two_files_are_compared_and_a_regression_has_an_exit_status_of_its_own(w
     assert alike.returncode == 0, alike.stdout + alike.stderr
     worse = work.command("bench", "--compare", "a.json", "b.json", "--fail-above", "1.2", "--html", "both.html")
     assert worse.returncode == 4
-    assert "p50 is more than 1.2 times as high, even at the lower bound" in worse.stdout
+    assert "p50 is more than 1.2 times as high as in the first file, even at the lower bound" in worse.stdout
     assert "(a)" in (work.root / "both.html").read_text()
     assert work.command("bench", "--compare", "a.json", "b.json").returncode == 0
 

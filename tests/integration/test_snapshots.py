@@ -82,6 +82,35 @@ def test_a_copy_has_its_own_log_stream_variables_and_report(app: Project) -> Non
         assert "Init Duration" not in text
 
 
+def test_threads_of_a_function_draw_no_number_before_the_copy_has_its_own(app: Project, tmp_path: Path) -> None:
+    """Threads that draw numbers all the time are frozen anywhere. No two copies may draw the same number."""
+    app.code(
+        """
+        import os, pathlib, random, threading, time
+        drawn = []
+
+        def draw():
+            while True:
+                drawn.append((os.getpid(), random.random()))
+                time.sleep(0.0002)
+
+        for _ in range(4):
+            threading.Thread(target=draw, daemon=True).start()
+
+        def handler(event, context):
+            while not pathlib.Path(event["gate"]).exists():
+                time.sleep(0.001)
+            return [number for pid, number in list(drawn) if pid == os.getpid()]
+        """
+    )
+    with app.up() as running:
+        assert running.function("app")["start"] == "thaw"
+        answers = running.invoke_at_once("app", 8, {}, gate=tmp_path / "gate")
+        drawn = [number for numbers, _ in answers for number in numbers]
+        assert all(numbers for numbers, _ in answers)
+        assert len(drawn) == len(set(drawn))
+
+
 def test_what_init_changed_of_its_variables_stays(app: Project) -> None:
     app.code(
         """

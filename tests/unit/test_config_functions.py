@@ -151,4 +151,4 @@ def test_a_priming_event_is_not_waited_for(tmp_path: Path) -> None:
 
     problem = only_mistake(tmp_path, HELLO + 'prime = "event.json"')
 
-    assert problem.found == f"something else at {tmp_path}/event.json"
+    assert problem.found == f"something that is not a regular file at {tmp_path}/event.json"

@@ -118,7 +118,7 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "no vDSO": (facts(vdso_bytes=0), "process: it has no vDSO"),
     "a vDSO of another size": (facts(vdso_bytes=2 * PAGE), "the size or hash of the vDSO"),
     "a vDSO of another hash": (facts(vdso_hash=1), "the size or hash of the vDSO"),
-    "vvar behind the vDSO": (facts(vvar_start=VDSO + PAGE), "process: vvar at 0x7ffe00001000 does not end before vdso"),
+    "vvar behind the vDSO": (facts(vvar_start=VDSO + PAGE), "process: vvar at 0x7ffe00001000 does not end before the"),
     "a stack that is not mapped": (facts(stack_start=STACK - 8), "process: stack_start: 0x7ffcfffffff8 is not mapped"),
     "a landing that is not mapped": (facts(landing=0x10000), "process: landing: 0x10000 is not mapped"),
     "a landing between words": (facts(landing=LIBRARY + 4), "process: landing 0x7f1000000004 or parcel"),
@@ -261,9 +261,9 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a copy of itself": (change("descriptors", 12, index=12), "is a copy of record 12, which is not an earlier record"),
     "half a socket pair": (
         change("descriptors", 10, index=3),
-        "descriptor 10: its other end, 3, is not the other end of the same socket pair",
+        "descriptor 10: its other end, descriptor 3, does not belong to the same socket pair",
     ),
-    "a socket pair with nobody": (change("descriptors", 10, index=99), "descriptor 10: its other end, 99"),
+    "a socket pair with nobody": (change("descriptors", 10, index=99), "descriptor 10: its other end, descriptor 99"),
     "contents of no pipe": (
         change("descriptors", 7, data_bytes=1),
         "number 7: holds 1 bytes; only an end of a socket pair, or the reading end of a pipe",
@@ -277,10 +277,10 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
         "number 6: its contents, 12 bytes",
     ),
     "a pipe's contents in the tables": (change("descriptors", 6, data_offset=PAGE), "number 6: its contents, 12 bytes"),
-    "epoll that is none": (change("epoll", 0, epoll=8), "section epoll, record 0: descriptor 8 is not epoll"),
+    "epoll that is none": (change("epoll", 0, epoll=8), "section epoll, record 0: descriptor 8 is not an epoll"),
     "epoll that watches nobody": (
         change("epoll", 1, number=99),
-        "section epoll, record 1: watches 99, which is not open",
+        "section epoll, record 1: watches descriptor 99, which is not open",
     ),
     "a socket that is not there": (change("descriptors", 14, index=2), "number 22: its index 2 is not below 2"),
     "an unknown revival": (change("sockets", 0, revival=4), "section sockets, record 0: unknown kind 4"),
@@ -293,7 +293,7 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a ring that is not there": (change("descriptors", 19, index=1), "number 27: its index 1 is not below 1"),
     "a socket pair whose other end has another": (
         change("descriptors", 11, index=3),
-        "descriptor 10: its other end, 11, is not the other end of the same socket pair",
+        "descriptor 10: its other end, descriptor 11, does not belong to the same socket pair",
     ),
     **{
         f"a ring with {name} = {value:#x}": (

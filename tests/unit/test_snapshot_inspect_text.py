@@ -120,10 +120,10 @@ def test_each_kind_of_descriptor_is_told_in_words(place: Path) -> None:
         "pipe 0, writing end",
         "count at 3",
         "watches 6, 8",
-        "other end is 11",
-        "other end is 10",
-        "the same as 8",
-        "the same as 20",
+        "other end is descriptor 11",
+        "other end is descriptor 10",
+        "the same as descriptor 8",
+        "the same as descriptor 20",
         "TCP, was connected to 127.0.0.1:5432: in a copy the connection has ended",
         "UDP, new in a copy",
         "set",
@@ -256,10 +256,10 @@ Descriptors
        7  pipe write  pipe 0, writing end
        8  eventfd     count at 3
        9  epoll       watches 6, 8
-      10  socketpair  other end is 11
-      11  socketpair  other end is 10
-      20  copy        the same as 8
-      21  copy        the same as 20
+      10  socketpair  other end is descriptor 11
+      11  socketpair  other end is descriptor 10
+      20  copy        the same as descriptor 8
+      21  copy        the same as descriptor 20
       22  socket      TCP, was connected to 127.0.0.1:5432: in a copy the connection has ended
       23  socket      UDP, new in a copy
       24  timer       set

@@ -383,7 +383,7 @@ def test_trouble_is_told_once_and_its_end_too(monkeypatch: Any) -> None:
         house.queue.trouble = None
         house.queue.put("a")
         await house.until(lambda: house.queue.deleted() == ["a"])
-        assert house.told == ["cannot be read, and is tried again until it can: down", "can be read again"]
+        assert house.told == ["cannot be read; thawd keeps trying: down", "can be read again"]
         house.receiver.stop()
         await running
 

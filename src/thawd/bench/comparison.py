@@ -1,9 +1,9 @@
 """Compares two runs: ratios of their figures, with 95 % bootstrap intervals.
 
 A bootstrap repeatedly draws random samples from the measured latencies of each run. The bounds of an interval are
-chosen so that 95 of 100 ratios between such samples lie within them. A sample is not drawn in full: the percentile of a
-sample is one of the measured latencies, and its place among them, as a share of their number, has a Beta distribution,
-so one number from that distribution is enough. The interval says nothing about the differences that always exist
+chosen so that 95 of 100 ratios between such samples lie within them. No sample is drawn in full: the percentile of a
+sample is one of the measured latencies, and its rank among them, divided by their number, has a Beta distribution. So
+one number drawn from that distribution is enough. The interval says nothing about the differences that always exist
 between two runs under the same conditions. To learn about these, measure more than once.
 
 Source: Efron, Tibshirani, "An Introduction to the Bootstrap", 13.3 (percentile intervals); David, Nagaraja, "Order

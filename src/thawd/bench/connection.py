@@ -12,8 +12,8 @@ from typing import Any, Protocol, cast
 
 import httptools
 
-# This many bytes at the beginning of an answer's body are kept. The expected text is searched in them, and they are the
-# source of error messages.
+# This many bytes at the beginning of an answer's body are kept. The text of --expect-text is searched for in
+# them, and error messages quote them.
 KEPT_BYTES = 65_536
 _SHOWN_BYTES = 40
 

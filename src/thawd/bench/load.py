@@ -167,7 +167,7 @@ class Load:
         outcome = self._limits.expected.outcome(answer)
         begun_ns = self.begun_ns
         if outcome != OK and outcome not in self.samples.examples:
-            self.samples.examples[outcome] = _said(answer)
+            self.samples.examples[outcome] = _message_of(answer)
         self.samples.add(intended_ns - begun_ns, sent_ns - begun_ns, answer.done_ns - begun_ns, outcome, answer.timing)
 
     def _send(self, connection: Connection, intended_ns: int | None) -> None:
@@ -238,7 +238,7 @@ class Load:
             self._done.set()
 
 
-def _said(answer: Answer) -> str:
+def _message_of(answer: Answer) -> str:
     """Return what to report about a wrong answer: its error message, or the beginning of its body."""
     if 300 <= answer.status < 400 and answer.location:
         return f"to {answer.location[:_SHOWN_BYTES].decode('latin-1')}; redirects are not followed"
@@ -285,9 +285,9 @@ class ClosedLoop(Load):
 
     def _refused(self, error: Exception) -> None:
         super()._refused(error)
-        asyncio.get_running_loop().call_later(_AGAIN_S, self._again)
+        asyncio.get_running_loop().call_later(_AGAIN_S, self._retry)
 
-    def _again(self) -> None:
+    def _retry(self) -> None:
         if not self._done.is_set():
             self._free(None)
             self._check_end()

@@ -34,8 +34,8 @@ class Served:
 
     Attributes:
         url: URL of the server.
-        headers: headers with the server's key, if it has one.
-        function: name of the function; its environments are watched.
+        headers: headers that each request needs: one with the server's key if the server has a key, else none.
+        function: name of the function whose environments are watched.
         is_private: whether the server runs only for this measurement.
     """
 
@@ -114,7 +114,7 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
             await _function_ready(client, plan.served.function)
             await _prepare_environments(plan, client, requests)
         if plan.warm_up:
-            await _some(plan, requests, plan.warm_up)
+            await _send_uncounted(plan, requests, plan.warm_up)
         if plan.served is not None and client is not None:
             status = await client.read()
             entry = status["functions"][plan.served.function]
@@ -181,7 +181,7 @@ async def _watched(load: Load, connections: int, watch: Watch | None, progress: 
     try:
         if watch is not None:
             await asyncio.sleep(0)
-            others.append(loop.create_task(_look_on(load, watch, running)))
+            others.append(loop.create_task(_watch_load(load, watch, running)))
         await running
         if watch is not None:
             await watch.look(load.begun_ns)
@@ -193,7 +193,7 @@ async def _watched(load: Load, connections: int, watch: Watch | None, progress: 
     return interrupted
 
 
-async def _look_on(load: Load, watch: Watch, running: asyncio.Task[Any]) -> None:
+async def _watch_load(load: Load, watch: Watch, running: asyncio.Task[Any]) -> None:
     while not load.begun_ns and not running.done():  # noqa: ASYNC110 - opening the first connections is short
         await asyncio.sleep(0.001)
     await watch.run(load.begun_ns)
@@ -205,7 +205,7 @@ def _load(plan: Plan, requests: Requests) -> Load:
     return ClosedLoop(plan.target, requests, plan.limits, count=plan.shape.requests, duration_s=plan.shape.duration_s)
 
 
-async def _some(plan: Plan, requests: Requests, count: int, *, at_once: int = 1) -> None:
+async def _send_uncounted(plan: Plan, requests: Requests, count: int, *, at_once: int = 1) -> None:
     """Send `count` requests that are not part of the measurement, `at_once` of them at the same time.
 
     Raises:
@@ -251,9 +251,9 @@ async def _prepare_environments(plan: Plan, client: StatusClient, requests: Requ
     elif plan.begun_from == "zero":
         await until(lambda counts: not any(counts.values()))
     elif plan.begun_from == "one":
-        await _some(plan, requests, 2)
+        await _send_uncounted(plan, requests, 2)
     elif plan.begun_from == "warm":
-        await _some(plan, requests, plan.connections * _WARM_ROUNDS, at_once=plan.connections)
+        await _send_uncounted(plan, requests, plan.connections * _WARM_ROUNDS, at_once=plan.connections)
     if plan.begun_from in ("one", "warm"):
         await until(lambda counts: not counts["busy"] and not counts["starting"])
 

@@ -25,7 +25,7 @@ _SHARE = 0.05
 
 
 def main() -> None:
-    """Measure until standard input is closed or the process exits."""
+    """Measure until standard input is closed or the measured process exits."""
     pid = int(sys.argv[1])
     took_s = _look(pid)
     while took_s is not None:

@@ -1,4 +1,4 @@
-"""A kernel timer that wakes an event loop to within microseconds. The timers of uvloop itself count milliseconds.
+"""A kernel timer that wakes an event loop with microsecond precision. The timers of uvloop count milliseconds.
 
 Source: timerfd_create(2).
 """
@@ -39,7 +39,7 @@ class Timer:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def wake_at(self, time_ns: int) -> None:
-        """Make the descriptor readable at a time; now if it has passed.
+        """Make the descriptor readable at `time_ns`, or immediately if that time has passed.
 
         Args:
             time_ns: the time, as `time.perf_counter_ns` counts it.

@@ -172,7 +172,7 @@ class Plot:
             self._parts.append(path(f"line k-{kind}", f"M{way}"))
 
     def steps(self, points: Sequence[Point], kind: str, *, filled: bool = False) -> None:
-        """Draw a line that is horizontal until the next point, and there goes vertically to that point's value."""
+        """Draw steps: from each point a horizontal line to the next one's x, then a vertical line to its y."""
         points = _highest(points, _MOST_STEPS)
         if not points:
             return
@@ -207,9 +207,9 @@ class Plot:
         yield path("axis", f"M{_LEFT} {_TOP}V{bottom}H{right}")
         yield text("label", self.x_label, x=(_LEFT + right) / 2, y=self.height - 6, anchor="middle")
         if self.y_label:
-            across = f"{(_TOP + bottom) / 2:g}"
-            turned = f"rotate(-90 13 {across})"
-            yield text("label", self.y_label, x=13, y=across, anchor="middle", transform=turned)
+            middle = f"{(_TOP + bottom) / 2:g}"
+            rotation = f"rotate(-90 13 {middle})"
+            yield text("label", self.y_label, x=13, y=middle, anchor="middle", transform=rotation)
 
     def _x(self, value: float) -> float:
         return _LEFT + min(1.0, max(0.0, self.x.place(value))) * (WIDTH - _RIGHT - _LEFT)

@@ -1,4 +1,4 @@
-"""Shows runs on one HTML page that includes its styles and drawings. It has no scripts, and a light and a dark mode.
+"""Shows runs on one HTML page that includes its styles and drawings. The page has no scripts.
 
 The page is for people who have not read the documentation: a text beside each plot explains how to read the plot. The
 texts and the markup are in the template `templates/content.html`, for which this module computes the values.

@@ -41,8 +41,7 @@ class StartFigures(msgspec.Struct, frozen=True, kw_only=True):
         count: number of answers.
         latency_ms: latency of the answer.
         ready_ms: time from spawning the environment until it was ready.
-        spawn_ms: `ready_ms` without `prepare_ms`: most of it passes until the process runs and is connected to the
-            server.
+        spawn_ms: `ready_ms` minus `prepare_ms`: mostly the time until the process runs and is connected to the server.
         prepare_ms: part of `ready_ms` that init, fork or restore took inside the process.
         handler_ms: time in the handler. For all kinds but ``warm``, this is the environment's first invocation.
     """

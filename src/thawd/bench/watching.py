@@ -175,7 +175,7 @@ class MemoryWatch:
         """End the process and return its measurements since `begun_ns`, a time by `clock_ns`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        with contextlib.suppress(OSError, RuntimeError):  # the process has exited, because the server has
+        with contextlib.suppress(OSError, RuntimeError):  # the process has exited, because the server has exited
             self._process.stdin.close()
         written = await self._process.stdout.read()
         await self._process.wait()

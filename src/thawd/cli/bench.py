@@ -72,7 +72,11 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     help="Open loop: send requests at the times in this file, which has one time in seconds on each line. The first "
     "request is sent at the beginning; only the differences between the times count.",
 )
-@click.option("--speed", type=Finite(0, min_open=True), help="Send --arrivals this many times as fast. Default: 1.")
+@click.option(
+    "--speed",
+    type=Finite(0, min_open=True),
+    help="With --arrivals: send the requests this many times as fast as recorded. Default: 1.",
+)
 @click.option(
     "--engine",
     "engines",
@@ -86,9 +90,9 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     "--from",
     "begun_from",
     type=click.Choice(["zero", "one", "warm"]),
-    help="Measure on a private server, which has these environments when the load begins. zero: none. one: one. warm: "
-    "as many as some uncounted requests have started before the measurement. Default with --engine: zero. No effect "
-    "with --engine provisioned.",
+    help="Measure on a private server, which has these environments when the load begins. zero: none. one: one "
+    "environment. warm: as many as some uncounted requests have started before the measurement. Default with --engine: "
+    "zero. No effect with --engine provisioned.",
 )
 @click.option(
     "--environments",
@@ -224,12 +228,12 @@ def _compare(options: Mapping[str, Any]) -> None:
             slower = comparison.regressions(lines, above=options["fail_above"])
             for ratio in slower:
                 click.echo(
-                    f"{second.label}: {ratio.name} is more than {options['fail_above']:g} times as high, even at the "
-                    "lower bound"
+                    f"{second.label}: {ratio.name} is more than {options['fail_above']:g} times as high as in "
+                    "the first file, even at the lower bound of the 95 % interval"
                 )
             more_wrong = wrong[1] * len(first.columns) > wrong[0] * len(second.columns)
             if more_wrong:
-                click.echo(f"{second.label}: a larger share of the answers is wrong")
+                click.echo(f"{second.label}: a larger share of the answers is wrong than in the first file")
             worse = worse or bool(slower) or more_wrong or not lines
     if options["html_file"] is not None:
         require_library()
@@ -264,7 +268,7 @@ def _pairs(before: list[Run], after: list[Run]) -> list[tuple[Run, Run]]:
     paired = {run.label for run, _ in pairs}
     alone = dict.fromkeys(run.label for run in (*before, *after) if run.label not in paired)
     if alone:
-        warn(f"not compared, because only one of the files has them: {', '.join(alone)}")
+        warn(f"runs that only one of the files contains are not compared: {', '.join(alone)}")
     return pairs
 
 
@@ -370,7 +374,7 @@ def _progress(shape: LoadShape) -> Iterator[Any]:
         if load.waiting:
             line += f", {len(load.waiting):,} not sent yet"
         if load.stopped:
-            line += "; waiting for the answers, Ctrl-C ends without them"
+            line += "; waiting for the last answers (Ctrl-C stops waiting)"
         click.echo(f"\r\x1b[K{line}" if is_terminal else line, err=True, nl=not is_terminal)
 
     try:

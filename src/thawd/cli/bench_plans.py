@@ -1,6 +1,6 @@
 """Turns the options of ``thawd bench`` into a plan: the shape of the load, the target, and the server to measure.
 
-The shape of a load says whether its loop is closed or open, and how many requests are sent when. A closed loop sends
+The shape of a load says whether its loop is closed or open, how many requests are sent, and when. A closed loop sends
 the next request when an answer has arrived; an open loop sends at times that do not depend on the answers.
 """
 
@@ -47,7 +47,8 @@ def shape_of(options: Mapping[str, Any]) -> LoadShape:
         return LoadShape("closed", concurrency=options["concurrency"] or 1, requests=count, duration_s=duration_s)
     if options["concurrency"] is not None:
         raise click.UsageError(
-            "--concurrency is for a closed loop, but --rate and --arrivals mean an open loop; leave out one of them"
+            "--concurrency is for a closed loop, but --rate and --arrivals are for an open loop; leave out "
+            "--concurrency, or leave out --rate and --arrivals"
         )
     if rate is not None and file is not None:
         raise click.UsageError("--rate and --arrivals exclude each other")

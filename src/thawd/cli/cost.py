@@ -64,8 +64,8 @@ class CostOptions:
     "sizes",
     multiple=True,
     metavar="MB:MS[:INIT[:RESTORE]]",
-    help="Use these figures: memory in MB, then the durations of an invocation, of init, and the billed duration of a "
-    "restore, in ms. May be repeated, for several memory sizes.",
+    help="Use these figures: the memory in MB; then, in ms, the duration of an invocation, the duration of init, and "
+    "the billed duration of a restore. May be repeated, for several memory sizes.",
 )
 @click.option(
     "--report", metavar="FILE", help="Use the REPORT lines in this log of thawd or Lambda; - reads standard input."
@@ -290,7 +290,7 @@ def _print(document: dict[str, Any]) -> None:
     click.echo(f"{document['invocations']:,.0f} invocations a month of 730 hours; {said}; billed by the millisecond")
     for size in document["measured"]:
         if size["count"]:
-            waited = f"{size['start_share']:.1%} waited for a start (--starts for another share)"
+            waited = f"{size['start_share']:.1%} waited for a start (--starts sets another share)"
             click.echo(f"{size['memory_mb']:,} MB: {size['count']:,} invocations measured, {waited}")
     click.echo()
     print_text([_shown(row, document["server_monthly"]) for row in document["rows"]], key_name="memory")
@@ -346,7 +346,7 @@ def _print_warm(warm: dict[str, Any]) -> None:
             {
                 "policy": way["way"],
                 "wait for a start": f"{way['start_share']:.2%}",
-                "started ahead": f"{way['started_ahead']:,}",
+                "prewarmed": f"{way['started_ahead']:,}",
                 "environments": f"{way['most']:,}",
                 "idle memory, GB hours a day": f"{way['idle_gb_hours_a_day']:,.2f}",
                 "month on Lambda": _month(way, init_measured=warm["init_measured"]),

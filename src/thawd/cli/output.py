@@ -80,7 +80,7 @@ def _on_one_line(text: str) -> str:
 
 
 def age(seconds: float) -> str:
-    """Format an age in days, hours, minutes or seconds: the largest unit that it contains twice, such as ``3 h``."""
+    """Format an age in days, hours, minutes or seconds: the largest unit that fits at least twice, such as ``3 h``."""
     for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * unit_s:
             return f"{seconds / unit_s:.0f} {unit}"

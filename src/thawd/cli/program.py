@@ -49,7 +49,7 @@ class _Program(click.Group):
         # SIGPIPE by default, so that thawd would report an error instead.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         for stream in (sys.stdout, sys.stderr):
-            # With some locales, a name contains characters that cannot be written. They are escaped.
+            # With some locales, the stream cannot encode every character of a name. Such characters are escaped.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
         return super().main(*args, **kwargs)

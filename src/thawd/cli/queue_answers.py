@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from thawd.queue.operator_view import OperatorView
 
 Question = Callable[["OperatorView"], Awaitable[dict[str, Any]]]
-"""A function that calls a method of a `OperatorView` and returns its document. The server's API returns the same."""
+"""A function that calls a method of an `OperatorView` and returns its document. The server's API returns the same."""
 
 
 def ask(settings: Settings, path: str, body: bytes | None, question: Question) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def ask(settings: Settings, path: str, body: bytes | None, question: Question) -
         settings: the configuration.
         path: path of the request to a server.
         body: body of the request, JSON; None: the request is a GET.
-        question: does the same with a `OperatorView` that uses the state file.
+        question: does the same with an `OperatorView` that uses the state file.
 
     Raises:
         ThawdError: the state file cannot be used, or the request names something that does not exist.
@@ -76,8 +76,8 @@ async def _from_file(settings: Settings, question: Question) -> dict[str, Any]:
             report=warn,
         )
         document = await question(OperatorView(letters, upkeep, wake=lambda functions: None))
-        # The document contains payloads as encoded JSON. Encoding and parsing all of it makes them plain objects, as in
-        # an answer of the server.
+        # The document contains payloads that are encoded as JSON already. Encoding and parsing the document turns these
+        # payloads into plain objects, as in an answer of the server.
         shown: dict[str, Any] = json.loads(msgspec.json.encode(document))
         return shown
     finally:

@@ -56,8 +56,8 @@ def table(  # noqa: PLR0913, PLR0917 - an option each
     `key`. If an item has a field with that name, an underscore is added to the field's name: `_key` becomes `_key_`
     (and `_key_` becomes `_key__`), `key` becomes `key_`.
 
-    Without a format, the items are printed as columns, with line breaks and control characters escaped; JSON and CSV
-    contain them unescaped or as the format prescribes. A Parquet column is bool, int64, double or string if all its
+    Without a format, the items are printed as columns, with line breaks and control characters escaped; JSON escapes
+    them in its own way, and CSV contains them unchanged. A Parquet column is bool, int64, double or string if all its
     values have that type; otherwise it contains JSON as text.
 
     The command works whether the server runs or not.

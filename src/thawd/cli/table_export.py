@@ -45,7 +45,7 @@ def export(rows: Iterable[Row], output: Path, *, kind: str, key_name: str) -> in
     if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
         raise StoreError("Parquet needs pyarrow, which is not installed; install it with: pip install 'thawd[parquet]'")
     if output.exists() and not output.is_file():
-        raise StoreError(f"{output} is not a regular file; name a new file, or one that may be replaced")
+        raise StoreError(f"{output} is not a regular file; name a new file, or a regular file, which is then replaced")
     folders.remove_unfinished(output.parent)
     with folders.replacing(output) as file:
         if kind == "jsonl":

@@ -67,8 +67,8 @@ _PATH = click.Path(path_type=Path)
     type=Finite(0, 1),
     default=0.5,
     show_default=True,
-    help="How much the price counts, compared with time, in the choice of the balanced size: 1: only the price; "
-    "0: only time.",
+    help="Weight of the price in the choice of the balanced size, compared with the weight of the time. With 1, only "
+    "the price counts; with 0, only the time.",
 )
 @click.option(
     "--no-cpu-limits",
@@ -85,9 +85,9 @@ def tune(**options: Any) -> None:
 
     FUNCTION runs at several memory sizes. At each size, the command measures invocations in warm environments, in
     environments that start cold, and in environments that are thawed from a snapshot. The result names the cheapest
-    size, the fastest size and a balanced size. The measurements run on a private server, a second server that the
-    command starts for each size. Its environments get the CPU share that Lambda allots to the memory. A server that
-    runs already is not used.
+    size, the fastest size and the balanced size. The balanced size has the lowest weighted sum of price and time (see
+    --weight), each divided by its highest value at any size. The command starts a private server for each size, whose
+    environments get the CPU share that Lambda allots to the memory. A server that runs already is not used.
     """
     import msgspec
 

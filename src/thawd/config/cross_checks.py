@@ -30,7 +30,7 @@ class Declared:
 
 
 def check_references(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
-    """Report all mistakes that can be found only by comparing tables."""
+    """Report all mistakes that can be found only by comparing several tables of the file."""
     declared = Declared(*(_names(document.get(section)) for section in ("functions", "buckets", "tables")))
     if not document:
         allowed = (

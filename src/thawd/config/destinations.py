@@ -109,9 +109,9 @@ class _Checks:
             found = f'"{destination}", which is FIFO'
             self._findings.add(path, found=found, allowed="standard queues and topics, as on Lambda")
         elif destination.kind in ("table", "bucket"):
-            self._check_there(destination, path)
+            self._check_store(destination, path)
 
-    def _check_there(self, destination: Destination, path: KeyPath) -> None:
+    def _check_store(self, destination: Destination, path: KeyPath) -> None:
         names = self._names(f"{destination.kind}s")
         if destination.name not in names:
             existing = [f"{destination.kind}:{name}" for name in names]

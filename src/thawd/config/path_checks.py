@@ -45,18 +45,18 @@ def _check_buckets(settings: Settings, findings: Findings) -> None:
     for name, function in settings.functions.items():
         forbidden.setdefault(function.code, f"the code of function {name}")
     for name, table in settings.tables.items():
-        if table.path is not None and not _holds(settings.server.data, table.path):
+        if table.path is not None and not _contains(settings.server.data, table.path):
             forbidden[table.path] = f"the file of table {name}"
     seen: list[Bucket] = []
     for name, bucket in settings.buckets.items():
         path = ("buckets", name, "path")
         _check_place(path, bucket.path, findings, wanted="a folder")
-        held = [what for place, what in forbidden.items() if _holds(bucket.path, place)]
-        if held:
+        contained = [what for place, what in forbidden.items() if _contains(bucket.path, place)]
+        if contained:
             allowed = f"a folder of its own (every file in {bucket.path} is an object of the bucket)"
-            findings.add(path, found=f"a folder that contains {' and '.join(held)}", allowed=allowed)
+            findings.add(path, found=f"a folder that contains {' and '.join(contained)}", allowed=allowed)
         for other in seen:
-            if _holds(bucket.path, other.path) or _holds(other.path, bucket.path):
+            if _contains(bucket.path, other.path) or _contains(other.path, bucket.path):
                 found = f"{bucket.path}, which overlaps {other.path} of bucket {other.name}"
                 allowed = "a folder that is not the same as, inside or above another bucket's folder"
                 findings.add(path, found=found, allowed=allowed)
@@ -93,7 +93,7 @@ def _kind_of(path: Path) -> str:
         return f"a path that cannot be read ({error.strerror})"
 
 
-def _holds(folder: Path, place: Path) -> bool:
+def _contains(folder: Path, place: Path) -> bool:
     return _real(place).is_relative_to(_real(folder))
 
 

@@ -63,7 +63,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         webhook_secret: secret with which thawd signs requests to webhooks (destinations that are URLs); None: they are
             not signed.
         webhooks_plain_http: whether webhooks on other machines may have ``http://`` URLs.
-        names: further host names under which the server answers while it has no key.
+        names: further host names that the ``Host`` header of requests may contain while the server has no key.
         access_keys: secrets for signed requests, by access key id; empty: the Lambda API needs no signature, and
             function URLs with ``AWS_IAM`` accept only the id ``test`` with the secret ``test``.
     """

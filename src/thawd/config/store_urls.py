@@ -139,7 +139,7 @@ def read_url(
 def check_parameters(
     parameters: Mapping[str, str], findings: Findings, *, path: KeyPath, known: tuple[str, ...]
 ) -> bool:
-    """Return whether all parameters of a URL are known, and report one that is not."""
+    """Return whether all parameters of a URL are known, and report the first unknown one."""
     for name in parameters:
         if name not in known:
             findings.add(path, found=f'the parameter "{name}"', allowed=one_of(name, known, what="parameters"))

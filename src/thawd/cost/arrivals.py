@@ -21,10 +21,10 @@ _LATEST_S = 253_402_300_800.0
 
 
 def read_arrivals(path: Path, *, duration_s: float) -> list[Arrival]:
-    """Read arrivals from a file. Each line has a time, in seconds or ISO 8601, and optionally the duration in ms.
+    """Read arrivals from a file. Each line has a time, in seconds or ISO 8601, and optionally a duration in ms.
 
-    Fields are separated by commas, semicolons, tabs or blanks. Lines that begin with ``#`` are ignored, and so is the
-    first line if it is no arrival but a heading.
+    The duration is that of the invocation. Fields are separated by commas, semicolons, tabs or blanks. Lines that begin
+    with ``#`` are ignored, and so is the first line if it is a heading.
 
     Args:
         path: the file.

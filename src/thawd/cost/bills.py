@@ -109,8 +109,8 @@ def billed_ms(duration_ms: float, init_ms: float = 0.0) -> int:
     """Return the billed duration of an invocation, milliseconds.
 
     "Duration is calculated from the time your code begins executing until it returns or otherwise terminates, rounded
-    up to the nearest 1 ms". The init phase is billed too. Source: also AWS Compute Blog, "AWS Lambda standardizes
-    billing for INIT Phase" (since 2025-08).
+    up to the nearest 1 ms". The init phase is billed too. Source: AWS Lambda pricing page; AWS Compute Blog, "AWS
+    Lambda standardizes billing for INIT Phase" (since 2025-08).
     """
     return math.ceil(duration_ms + init_ms)
 
@@ -137,7 +137,7 @@ def bill(prices: Prices, shape: Shape, times: Times, load: MonthlyLoad, *, free_
     compute = prices.compute(shape.architecture)
     in_provisioned = load.invocations * load.provisioned_share if shape.provisioned else 0.0
     on_demand = load.invocations - in_provisioned
-    seconds = on_demand * times.mean_ms(min(1.0, _of(load.invocations * load.start_share, on_demand))) / 1000
+    seconds = on_demand * times.mean_ms(min(1.0, _share(load.invocations * load.start_share, on_demand))) / 1000
     provisioned_seconds = in_provisioned * times.warm_ms / 1000
     # "The Lambda free tier does not apply to functions enabling Provisioned Concurrency". But in the pricing page's
     # examples of provisioned concurrency during a part of the month, it does apply to the invocations on demand.
@@ -156,7 +156,7 @@ def bill(prices: Prices, shape: Shape, times: Times, load: MonthlyLoad, *, free_
     )
 
 
-def _of(part: float, whole: float) -> float:
+def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
@@ -171,7 +171,7 @@ def _provisioned(prices: Prices, shape: Shape) -> float:
 
 
 def _cache(prices: Prices, shape: Shape) -> float:
-    """Return the price of keeping the snapshot, at least for 3 hours. It depends on the function's memory size."""
+    """Return the price of keeping the snapshot, for at least 3 hours. It depends on the memory size."""
     return max(shape.kept_s, prices.snapstart_cache_least_s) * shape.memory_gb * prices.snapstart_cache_gb_s
 
 
@@ -181,19 +181,19 @@ def _storage_gb(prices: Prices, shape: Shape) -> float:
 
 
 def per_million(prices: Prices, shape: Shape, times: Times, *, start_share: float = 0.0) -> float:
-    """Return the price of a million invocations on demand, without free tier and without the price of the snapshot."""
+    """Return the price of a million invocations on demand, without free tier and without the snapshot's storage."""
     load = MonthlyLoad(invocations=1e6, start_share=start_share)
     bare = bill(prices, msgspec.structs.replace(shape, provisioned=0), times, load)
     return bare.total - bare.snapstart_cache
 
 
 def break_even(cost: Callable[[float], float], other: Callable[[float], float]) -> float | None:
-    """Return the number of invocations a month above which the alternative is cheaper.
+    """Return the number of invocations a month above which an alternative is cheaper than the present choice.
 
     None: the alternative is never cheaper, or is cheaper even without invocations.
 
     Args:
-        cost: returns the monthly cost, given the number of invocations.
+        cost: returns the monthly cost of the present choice, given the number of invocations.
         other: returns the monthly cost of the alternative. There must be no more than one number of invocations at
             which both cost the same.
     """
@@ -216,7 +216,7 @@ def break_even(cost: Callable[[float], float], other: Callable[[float], float]) 
 def against_server(
     prices: Prices, shape: Shape, times: Times, monthly: float, *, start_share: float = 0.0, free_tier: bool = False
 ) -> float | None:
-    """Return the number of invocations a month above which a server with the fixed price `monthly` is cheaper.
+    """Return above how many invocations a month a server that costs `monthly` a month is cheaper than Lambda.
 
     None: the server is never cheaper, or is cheaper even without invocations.
     """
@@ -249,8 +249,8 @@ def against_provisioned(
 
     A provisioned environment has a fixed price for each second, but a second of duration in it costs less than on
     demand. If all invocations are warm, and the free tier is not subtracted, the environment is cheaper if it is busy
-    for more than a certain share of the time: its fixed price divided by what a second of duration costs less. This
-    is 60 % at the prices of 2026-09.
+    for more than a certain share of the time: its fixed price a second, divided by the difference
+    between the prices of a second of duration on demand and in it. This is 60 % at the prices of 2026-09.
     """
     provisioned = msgspec.structs.replace(shape, snapstart=False, provisioned=1, provisioned_s=MONTH_S)
 

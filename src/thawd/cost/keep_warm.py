@@ -80,7 +80,7 @@ class _Simulation:
 
     Attributes:
         keeper: decides how long environments are kept, and when one is prewarmed.
-        start_s: how much longer an invocation takes that waits for a start, seconds.
+        start_s: by how much a start delays an invocation that waits for it, seconds.
         provisioned: returns the number of provisioned environments at a given time.
         now_s: time up to which everything has been simulated.
         idle: idle environments, the one that was used last at the end; without provisioned ones.
@@ -204,9 +204,9 @@ def simulate(
     Args:
         arrivals: arrivals in the order of their times.
         policy: decides how long one environment of an idle function is kept. A policy learns from the arrivals, so use
-            a new one for each simulation.
+            a new policy object for each simulation.
         surplus_s: how long the other idle environments are kept, seconds.
-        start_s: how much longer an invocation takes that waits for a start, seconds.
+        start_s: by how much a start delays an invocation that waits for it, seconds.
         provisioned: returns the number of provisioned environments at a given time.
         span: beginning and end of the simulated time. It is extended if arrivals, or the end of the last invocation,
             are outside of it. None: from the first arrival to the end of the last invocation.

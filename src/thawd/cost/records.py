@@ -53,8 +53,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         init_ms: duration of the init phase for which the invocation waited, milliseconds; None: it waited for none.
         restore_ms: duration of the restore for which the invocation waited, milliseconds; None: it waited for none.
         billed_restore_ms: billed part of `restore_ms`, milliseconds.
-        used_mb: peak memory of the environment until the invocation ended, MB; None: the line does not contain it.
-        ended_s: time of the line, seconds since the epoch; None: the line does not contain a time.
+        used_mb: peak memory of the environment until the invocation ended, MB; None: the REPORT line does not contain it.
+        ended_s: time of the REPORT line, seconds since the epoch; None: the line has no time.
     """
 
     memory_mb: int
@@ -119,7 +119,7 @@ def _record(line: str) -> Record | None:
     found = _TIME.search(line)
     ended_s = None if found is None else datetime.fromisoformat(found[0]).timestamp()
     if '"platform.report"' in line:
-        return _of_json(line, ended_s)
+        return _record_of_json(line, ended_s)
     begin = line.find("REPORT RequestId: ")
     if begin < 0:
         return None
@@ -137,7 +137,7 @@ def _record(line: str) -> Record | None:
     )
 
 
-def _of_json(line: str, ended_s: float | None) -> Record | None:
+def _record_of_json(line: str, ended_s: float | None) -> Record | None:
     try:
         metrics = msgspec.json.decode(line[line.index("{") :], type=_PlatformReport).record.metrics
     except (msgspec.DecodeError, UnicodeEncodeError, ValueError):

@@ -47,8 +47,8 @@ class KeepWarmQuestion(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         arrivals: arrivals of the function, in order.
         keep_alive_s: how long the fixed keep-alive policy keeps idle environments, seconds. The histogram policy uses
-            the same time while it knows too little.
-        start_s: how much longer an invocation takes that waits for a start, seconds; 0 if no start was measured.
+            the same time while the recorded arrivals show no pattern.
+        start_s: by how much a start delays an invocation that waits for it, seconds; 0 if no start was measured.
         plan: schedule of provisioned concurrency to simulate; None: none.
         provisioned: number of environments that are kept initialised all the time, to simulate; 0: not simulated.
         span: beginning and end of the simulated time; None: from the first arrival to the end of the last invocation.
@@ -240,5 +240,5 @@ def provisioned_seconds(plan: ProvisionedPlan, begin_s: float, end_s: float) -> 
 
 
 def _busy_provisioned_s(warm: KeepWarmQuestion, outcome: SimulationResult) -> float:
-    """Return about how long provisioned environments were busy: their share of the invocations times all durations."""
+    """Return about how long provisioned environments were busy: their share of the invocations, multiplied by the sum of all durations."""
     return sum(arrival.duration_s for arrival in warm.arrivals) * outcome.provisioned_share

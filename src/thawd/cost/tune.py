@@ -1,10 +1,10 @@
 """Finds the best memory size for a function: measures it at several sizes, and computes the price of each size.
 
-At each size, it measures invocations in warm environments, in environments that start cold, and in environments that
-are restored from a snapshot. Each size is measured on its own private server, a thawd server that runs only for this
-measurement. A cgroup limits the server's environments to the CPU share that Lambda allots to the memory (1,769 MB are
-one CPU). The limit holds from the beginning of a cold start, and from the end of a restore. If CPU limits do not work
-on the machine, tuning is refused unless the user accepts measurements without them.
+At each size, this module measures invocations in warm environments, in environments that start cold, and in
+environments that are restored from a snapshot. Each size is measured on its own private server, a thawd server that
+runs only for this measurement. A cgroup limits the server's environments to the CPU share that Lambda allots to the
+memory (1,769 MB are one CPU). The limit holds from the beginning of a cold start, and from the end of a restore. If CPU
+limits do not work on the machine, tuning is refused unless the user accepts measurements without them.
 
 Source: AWS Lambda developer guide, "Configure Lambda function memory". The best sizes are chosen as in AWS Lambda Power
 Tuning.
@@ -36,9 +36,10 @@ from thawd.resources import MEMORY_MB_PER_VCPU
 SIZES_MB = (128, 256, 512, 1024, 1536, 1769, 3008)
 """Sizes to try by default, except those that need more CPUs than the machine has."""
 COLD, RESTORED = "tune-cold", "tune-restored"
-"""Names of two copies of the function on the private server: one starts cold, the other from a snapshot.
+"""Names of two further functions on the private server, with the code of the measured one.
 
-Their environments end after each invocation, so that each invocation needs a start.
+The environments of the first start cold, those of the second from a snapshot. They end after each invocation, so that
+each invocation needs a start.
 """
 
 _LOOK_S = 0.02
@@ -85,7 +86,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         memory_mb: memory size, MB.
-        cpus: CPU share of this size.
+        cpus: CPU share of this size, in CPUs.
         measured: average billed durations; None: the measurement failed.
         warm_median_ms: median handler time of warm invocations, milliseconds.
         most_memory_mb: peak memory of an environment, MB; None: unknown.
@@ -256,7 +257,7 @@ class _Client:
             {"X-Amz-Log-Type": "Tail"},
         )
         if "x-amz-function-error" in headers:
-            raise CostError(_said(body))
+            raise CostError(_message_of(body))
         tail = base64.b64decode(headers.get("x-amz-log-result", "")).decode(errors="replace")
         records = read_records(tail.splitlines())
         if not records:
@@ -279,7 +280,7 @@ class _Client:
         return {name.lower(): value for name, value in answer.getheaders()}, content
 
 
-def _said(body: bytes) -> str:
+def _message_of(body: bytes) -> str:
     """Format a function's error as one line."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         error = json.loads(body)

@@ -73,29 +73,29 @@ def _plot(tuned: Tuned) -> Markup:
     shown = [size for size in tuned.sizes if size.measured is not None]
     times = [size.measured.warm_ms for size in shown if size.measured is not None]
     costs = [tuned.per_million[size.memory_mb] for size in shown]
-    across = _across([size.memory_mb for size in shown])
-    up_time, time_steps = _upward(max(times))
-    up_cost, cost_steps = _upward(max(costs))
+    x_of = _x_scale([size.memory_mb for size in shown])
+    y_of_time, time_steps = _y_scale(max(times))
+    y_of_cost, cost_steps = _y_scale(max(costs))
     base = _HEIGHT - _BOTTOM
-    shapes = list(_columns(tuned, shown, across, base))
+    shapes = list(_columns(tuned, shown, x_of, base))
     for step, other in zip(time_steps, cost_steps, strict=True):
-        y = up_time(step)
+        y = y_of_time(step)
         shapes.append(_level("grid", f"{y:.1f}"))
         shapes.append(_text(f"{step:g}", x=_LEFT - 8, y=f"{y + 4:.1f}", kind="time", anchor="end"))
         shapes.append(_text(f"{other:g}", x=_WIDTH - _RIGHT + 8, y=f"{y + 4:.1f}", kind="cost"))
     shapes.append(_text("time, ms (line)", x=8, y=16, kind="time"))
     shapes.append(_text("cost of a million (dashes)", x=_WIDTH - 8, y=16, kind="cost", anchor="end"))
     shapes.append(_level("axis", base))
-    shapes += _curve("time", [(across(s.memory_mb), up_time(value)) for s, value in zip(shown, times, strict=True)])
-    shapes += _curve("cost", [(across(s.memory_mb), up_cost(value)) for s, value in zip(shown, costs, strict=True)])
+    shapes += _curve("time", [(x_of(s.memory_mb), y_of_time(value)) for s, value in zip(shown, times, strict=True)])
+    shapes += _curve("cost", [(x_of(s.memory_mb), y_of_cost(value)) for s, value in zip(shown, costs, strict=True)])
     return drawing(shapes, width=_WIDTH, height=_HEIGHT, title="Time and cost by memory")
 
 
-def _columns(tuned: Tuned, shown: Sequence[Size], across: Callable[[float], float], base: float) -> Iterator[Shape]:
+def _columns(tuned: Tuned, shown: Sequence[Size], x_of: Callable[[float], float], base: float) -> Iterator[Shape]:
     """Draw the labels of the sizes along the bottom, and a column behind each size with a mark such as "cheapest"."""
     last_x, below = -math.inf, 0
     for size in shown:
-        x, marks = across(size.memory_mb), marks_of(tuned, size.memory_mb)
+        x, marks = x_of(size.memory_mb), marks_of(tuned, size.memory_mb)
         if marks:
             where = {"x": f"{x - 22:.1f}", "y": _TOP, "width": 44, "height": base - _TOP}
             yield Shape("rect", {"class": "column", **where})
@@ -124,14 +124,14 @@ def _text(words: str, *, x: object, y: object, kind: str | None = None, anchor: 
     return Shape("text", {"class": kind, "x": x, "y": y, "text-anchor": anchor}, words)
 
 
-def _across(sizes_mb: Sequence[int]) -> Callable[[float], float]:
+def _x_scale(sizes_mb: Sequence[int]) -> Callable[[float], float]:
     """Return a function that gives the horizontal position of a memory size, on a logarithmic scale."""
     low, high = math.log(min(sizes_mb)), math.log(max(sizes_mb))
     inner = _WIDTH - _LEFT - _RIGHT - 60
     return lambda size: _LEFT + 30 + (inner * (math.log(size) - low) / (high - low) if high > low else inner / 2)
 
 
-def _upward(most: float) -> tuple[Callable[[float], float], list[float]]:
+def _y_scale(most: float) -> tuple[Callable[[float], float], list[float]]:
     """Return a function that gives the vertical position of a value, and the values of the grid lines.
 
     Above the line for 0 there are five more, at equal, round steps. The highest is at least `most`.

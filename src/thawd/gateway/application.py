@@ -1,9 +1,9 @@
 """The ASGI application of the HTTP port: checks a request's key or signature and decides which part serves the request.
 
-The first match in this order serves it: function URLs, links to uploaded code, Invoke and InvokeWithResponseStream, the
-control plane (the Lambda API's other operations), thawd's own pages (``/_thawd`` and ``/metrics``), the AWS emulator
-(moto, with ``thawd up --aws``), the Logs API, requests that are recognisably meant for S3, declared routes, buckets,
-the ``$default`` route.
+The first of these parts that matches a request serves it: function URLs, downloads of uploaded code, Invoke and
+InvokeWithResponseStream, the control plane (the Lambda API's other operations), thawd's own pages (``/_thawd`` and
+``/metrics``), the AWS emulator (moto, with ``thawd up --aws``), the Logs API, buckets if the request is recognisably
+meant for S3 whatever its path, declared routes, buckets by the request's path, the ``$default`` route.
 """
 
 from __future__ import annotations
@@ -62,18 +62,19 @@ class GatewayParts:
         objects: serves buckets.
         logs: the Logs API.
         status: makes the document for ``/_thawd/status``.
-        count_table: returns the number of items in the table with a name.
+        count_table: returns the number of items in a table, by the table's name.
         metrics: makes the text for ``/metrics``.
         control: the control plane of the Lambda API.
-        key: the key that clients must present; None: they need none, and the server listens on loopback only.
+        key: the key that clients must send; None: they need no key, and the server listens on loopback only.
         urls: serves function URLs; each URL's own settings decide who may call it.
         invoke_stream: InvokeWithResponseStream.
         sources: thawd's own operations on event sources.
         aws: passes requests for other AWS services on to the emulator; None without ``--aws``.
         gate: checks the signatures of requests to the Lambda API, the Logs API and `queue`; None: these requests need
             no signature.
-        hosts: the host names that a request's ``Host`` may have; None where a key protects the server instead.
-        queue: the operators' API for the queue and for dead letters.
+        hosts: the host names that a request's ``Host`` may have; None: every name is accepted, because a key protects
+            the server.
+        queue: the operators' API for the queue of asynchronous events and for dead letters.
     """
 
     invoke: InvokeApi
@@ -133,7 +134,7 @@ class Application:
         elif parts.control.claims(path):
             await parts.control(scope, receive, send)
         elif path.startswith("/_thawd/") or path == "/metrics":
-            await self._own(scope, receive, send)
+            await self._own_page(scope, receive, send)
         elif parts.aws is not None and parts.aws.claims(scope):
             await parts.aws(scope, receive, send)
         elif is_logs_request(scope):
@@ -141,18 +142,18 @@ class Application:
         elif parts.objects.claims(scope):
             await parts.objects(scope, receive, send)
         else:
-            await self._declared(scope, receive, send)
+            await self._route_or_object(scope, receive, send)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """Check the request's key or signature.
 
         Returns:
-            The callable to read the request's body with; None if this method has answered the request.
+            The ASGI callable that gives the request's body; None if this method has answered the request.
         """
         parts = self.parts
         if parts.gate is not None and self._is_api(scope) and not _has_key(scope, parts.key):
             return await parts.gate.admit(scope, receive, send)
-        if is_preflight(scope) and self._shared(scope) is not None:
+        if is_preflight(scope) and self._cors_for(scope) is not None:
             await parts.routes.preflight(scope, send)
             return None
         try:
@@ -163,7 +164,7 @@ class Application:
         return receive
 
     def _authorize(self, scope: Scope) -> None:
-        """Refuse a request without the server's key, or, if the server has no key, one that a foreign web page sends.
+        """Refuse a request without the server's key. If the server has no key, refuse one that a foreign page sends.
 
         A server without a key listens on loopback only. A web page of another site that is open in a browser on this
         machine must not be able to run functions, so its requests are refused unless they are for a declared route
@@ -178,7 +179,7 @@ class Application:
                 raise AccessDeniedException(
                     "The server's key is missing or wrong; send it as X-Api-Key: KEY or as Authorization: Bearer KEY"
                 )
-        elif not may_ask(scope, allows=lambda origin: self._is_shared_with(scope, origin)):
+        elif not may_ask(scope, allows=lambda origin: self._cors_allows(scope, origin)):
             origin = (header(scope, b"origin") or b"").decode("latin-1")
             raise AccessDeniedException(
                 f"Requests from web pages of {origin or 'an unknown origin'} are refused, because the server has no "
@@ -186,20 +187,20 @@ class Application:
                 "http.cors"
             )
 
-    def _is_shared_with(self, scope: Scope, origin: str) -> bool:
-        shared = self._shared(scope)
+    def _cors_allows(self, scope: Scope, origin: str) -> bool:
+        shared = self._cors_for(scope)
         return shared is not None and allows(shared, origin)
 
     def _is_api(self, scope: Scope) -> bool:
-        """Whether `gate` checks requests of this kind: those for the Lambda API, the Logs API or thawd's queue API."""
+        """Whether `gate` checks the request: whether it is for the Lambda API, the Logs API or thawd's queue API."""
         path: str = scope["path"]
         if self.parts.queue is not None and self.parts.queue.claims(path):
             return True
         is_lambda = path.startswith(_INVOKING) or self.parts.control.claims(path)
         return is_lambda or is_logs_request(scope)
 
-    def _shared(self, scope: Scope) -> Cors | None:
-        """The CORS rules for the request; None if it is not for a declared route, or no rules are configured."""
+    def _cors_for(self, scope: Scope) -> Cors | None:
+        """The settings of http.cors; None if there are none, or if another API than the routes serves the request."""
         cors = self.parts.routes.http.cors
         path: str = scope["path"]
         if cors is None or path.startswith((*_INVOKING, "/_thawd/")) or path == "/metrics":
@@ -214,7 +215,7 @@ class Application:
         )
         return None if is_of_other_api else cors
 
-    async def _declared(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _route_or_object(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
         raw_path = raw_path_of(scope)
         found = parts.routes.table.find(scope["method"], raw_path)
@@ -234,7 +235,7 @@ class Application:
             )
             await respond_error(send, error, request_id=new_request_id())
 
-    async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _own_page(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         try:
             if scope["method"] not in READING and (path in _PAGES or path.startswith(_TABLES)):
@@ -262,7 +263,7 @@ class Application:
 
 
 def _has_key(scope: Scope, key: str | None) -> bool:
-    """Whether the server has a key and the request presents it."""
+    """Whether the server has a key and the request contains it, in ``X-Api-Key`` or ``Authorization``."""
     if key is None:
         return False
     presented = header(scope, b"x-api-key")

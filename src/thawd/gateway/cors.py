@@ -20,7 +20,7 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def is_this_machine(origin: str) -> bool:
-    """Whether pages of `origin` are served by this machine."""
+    """Whether `origin` names this machine as localhost, 127.0.0.1 or ::1."""
     try:
         return urlsplit(origin).hostname in _LOOPBACK_NAMES
     except ValueError:
@@ -86,7 +86,10 @@ def _origin_headers(cors: Cors, origin: str) -> Headers:
 
 
 def answer_headers(cors: Cors, origin: str, headers: Headers) -> Headers:
-    """The headers of an answer to a page of `origin`: the handler's `headers`, with the CORS headers from `cors`."""
+    """The headers of an answer to a page of `origin`: `headers`, with their CORS headers replaced by those of `cors`.
+
+    If `cors` does not allow `origin`, the answer has no CORS headers.
+    """
     kept = [(name, value) for name, value in headers if not name.lower().startswith(_PREFIX)]
     if not allows(cors, origin):
         return kept
@@ -97,7 +100,7 @@ def answer_headers(cors: Cors, origin: str, headers: Headers) -> Headers:
 
 
 def adding(send: Send, cors: Cors | None, scope: Scope) -> Send:
-    """Wrap `send` so that answers get the CORS headers from `cors`.
+    """Wrap `send` so that answers get the CORS headers of `cors` instead of those that a handler sets.
 
     Returns `send` itself if `cors` is None or the request has no ``Origin``.
     """

@@ -1,4 +1,4 @@
-"""Decides which requests a server without a key accepts, by host name and by the web page that sends them. No I/O.
+"""Decides, by host name and sending web page, which requests a server without a key accepts. No I/O.
 
 Without a key thawd listens on loopback only. Every program on this machine may call it, but a web page of another site
 that is open in a browser on this machine may not. These headers show whether such a page sends a request. The browser
@@ -23,7 +23,7 @@ from thawd.gateway.cors import is_this_machine
 from thawd.gateway.function_urls.table import id_in
 from thawd.gateway.http import Scope, header
 
-# Most accepted ``Host`` values that are remembered, so that they are not parsed again.
+# At most this many accepted ``Host`` values are remembered, so that they are not parsed again.
 _MOST_REMEMBERED = 256
 
 
@@ -31,8 +31,8 @@ class Hosts:
     """The host names that a request's ``Host`` may have.
 
     Args:
-        names: the address thawd listens on and the configured names. Loopback names and the host names of function
-            URLs are always accepted.
+        names: the address that thawd listens on, and the configured names (``server.names``). Loopback names and the
+            host names of function URLs are accepted even if they are not among `names`.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -31,11 +31,11 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-# Longest time to receive a body that arrives in pieces. It is limited because an incomplete body occupies memory.
+# Longest time to receive a body that arrives in pieces. The time is limited because an incomplete body occupies memory.
 _BODY_S = 60.0
 _SMALL_BYTES = 1 << 16
 # Memory for the bodies of all open requests together, enough for about forty synchronous events of the largest size.
-# Bodies of up to `_SMALL_BYTES` have a separate budget, so that large ones cannot keep them out.
+# Bodies of up to `_SMALL_BYTES` have a separate budget, which large bodies cannot use up.
 BUDGET_BYTES = 256 << 20
 _SMALL_BUDGET_BYTES = 32 << 20
 # Memory for incomplete bodies. If they need more, thawd refuses requests with slow bodies, the slowest first. A body is
@@ -43,10 +43,10 @@ _SMALL_BUDGET_BYTES = 32 << 20
 _SLOW_BUDGET_BYTES = 24 << 20
 _SLOW_S = 1.0
 
-_BY_NAME = "thawd.headers"  # the key in a scope under which `header` keeps the headers by their names
+_BY_NAME = "thawd.headers"  # under this key of a scope, `header` stores a dict of the headers by name
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 READING = ("GET", "HEAD")
-"""The methods that thawd's own pages accept."""
+"""The methods of requests that only read one of thawd's own pages."""
 
 
 class ClientGoneError(Exception):
@@ -58,7 +58,8 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     listed = scope["headers"]
     kept = scope.get(_BY_NAME)
     if kept is None or kept[0] is not listed:
-        kept = scope[_BY_NAME] = (listed, dict(reversed(listed)))  # reversed: of equal names the first one counts
+        # reversed, so that of several headers with one name the first one remains
+        kept = scope[_BY_NAME] = (listed, dict(reversed(listed)))
     value: bytes | None = kept[1].get(name)
     return value
 
@@ -75,9 +76,9 @@ def trace_of(scope: Scope) -> str:
 
 
 class _Incomplete:
-    """Counts the bytes of the bodies that are being received, and refuses slow ones when they need too much memory.
+    """Counts the bytes of the bodies that are being received. If these need too much memory, it refuses slow bodies.
 
-    A body is represented by the `asyncio.Timeout` that limits its time: the body is refused by letting the timeout
+    A body is represented by the `asyncio.Timeout` that limits its time: to refuse the body, the timeout is set to
     expire at once. `_bodies` begins with the slowest body, the one whose last full 64 KiB arrived the longest time ago.
     """
 
@@ -97,28 +98,30 @@ class _Incomplete:
             self._bodies[body] = (held + size, 0, now_s)
             self._bodies.move_to_end(body)
         if self._held_bytes > _SLOW_BUDGET_BYTES and not self._is_waiting:
-            self._look_later()  # not now: the event loop may not yet have read all data that has arrived
+            self._check_later()  # not at once: the event loop may not yet have read all data that has arrived
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         loop = asyncio.get_running_loop()
         self._is_waiting = True
-        loop.call_later(_SLOW_S / 4, self._give_up_slow, loop.time() + _SLOW_S / 4)
+        loop.call_later(_SLOW_S / 4, self._refuse_slow, loop.time() + _SLOW_S / 4)
 
-    def _give_up_slow(self, due_s: float) -> None:
-        """Refuse slow bodies until the others fit the budget. If they do not fit, but none is slow, check again later.
+    def _refuse_slow(self, due_s: float) -> None:
+        """Refuse slow bodies, the slowest first, until the bodies need at most `_SLOW_BUDGET_BYTES` together.
+
+        If they need more and none of them is slow, or if the event loop is late, this checks again later.
 
         Args:
-            due_s: when this call was due, seconds of the event loop's clock.
+            due_s: when this call was due, in seconds of the event loop's clock.
         """
         now_s = asyncio.get_running_loop().time()
         self._is_waiting = False
         if now_s - due_s > _SLOW_S / 4:
-            self._look_later()  # the event loop is late, so data of a body that seems slow may have arrived unread
+            self._check_later()  # the event loop is late: it may not yet have read data of a body that seems slow
             return
         while self._held_bytes > _SLOW_BUDGET_BYTES:
             slowest = next(iter(self._bodies))
             if now_s - self._bodies[slowest][2] < _SLOW_S:
-                self._look_later()
+                self._check_later()
                 return
             self.remove(slowest)
             with contextlib.suppress(RuntimeError):  # raised if the timeout is expiring already
@@ -130,15 +133,15 @@ class _Incomplete:
         self._held_bytes -= held
 
 
-_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Incomplete] = weakref.WeakKeyDictionary()
+_incomplete_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Incomplete] = weakref.WeakKeyDictionary()
 
 
 def _incomplete_bodies() -> _Incomplete:
     """The incomplete bodies of the running event loop. There is one event loop for each server."""
     loop = asyncio.get_running_loop()
-    found = _of_loops.get(loop)
+    found = _incomplete_by_loop.get(loop)
     if found is None:
-        found = _of_loops[loop] = _Incomplete()
+        found = _incomplete_by_loop[loop] = _Incomplete()
     return found
 
 
@@ -146,8 +149,8 @@ class Budget:
     """Limits the memory for the bodies of all requests that have not been answered yet.
 
     Attributes:
-        used_bytes: memory for large bodies.
-        small_bytes: memory for bodies of up to 64 KiB; it has a limit of its own.
+        used_bytes: memory reserved for bodies of more than 64 KiB.
+        small_bytes: memory reserved for bodies of up to 64 KiB, which has a limit of its own.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -156,14 +159,16 @@ class Budget:
         self.small_bytes = 0
 
     def hold(self, scope: Scope, *, most_bytes: int) -> Held:
-        """Reserve memory for the request's body until the request is answered: until the returned context ends.
+        """Reserve memory for the request's body until the ``with`` block of the returned object ends.
+
+        The caller answers the request within this block.
 
         Args:
             scope: the request.
-            most_bytes: the largest body accepted; a body of unknown length counts as this many bytes.
+            most_bytes: size of the largest body accepted; a body of unknown length counts as this many bytes.
 
         Raises:
-            TooManyRequestsException: other requests use up the budget (429).
+            TooManyRequestsException: other requests have reserved too much of the budget (429).
         """
         announced = header(scope, b"content-length")
         size = int(announced) if announced is not None and announced.isdigit() else most_bytes
@@ -180,7 +185,7 @@ class Budget:
 
 
 class Held:
-    """Memory that a `Budget` has reserved for one request. The end of the context releases it."""
+    """Memory that a `Budget` has reserved for one request; the end of the ``with`` block releases this memory."""
 
     __slots__ = ("_budget", "_small_bytes", "_used_bytes")
 
@@ -190,7 +195,7 @@ class Held:
         self._small_bytes = small_bytes
 
     def __enter__(self) -> None:
-        """The memory is reserved already."""
+        """Do nothing: `Budget.hold` has reserved the memory already."""
 
     def __exit__(self, *error: object) -> None:
         """Release the memory."""

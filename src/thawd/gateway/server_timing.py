@@ -12,7 +12,7 @@ ASKED_BY = b"x-thawd-timing"
 
 
 def timing(scope: Scope, result: Result) -> list[tuple[bytes, bytes]]:
-    """A list with the header ``Server-Timing``; an empty list when the request does not ask for it.
+    """A list with the header ``Server-Timing``; an empty list if the request does not ask for this header.
 
     The header has up to three metrics. ``start`` describes how the environment was started (`StartKind`); its duration
     is the time from creating the process until the environment was ready. ``prepare`` is the part of that time which

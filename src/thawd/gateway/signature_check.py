@@ -47,7 +47,7 @@ class Gate:
         """Check a request's signature.
 
         Returns:
-            The callable to read the request's body with; None if the request has been refused and answered.
+            The ASGI callable that gives the request's body; None if the request has been refused and answered.
         """
         request_id = new_request_id()
         service = "logs" if is_logs_request(scope) else "lambda"

@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, unquote_plus
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 SKEW_S = 300
-"""Most seconds by which the clocks of client and server may differ."""
+"""The clocks of client and server may differ by at most this many seconds."""
 # Seven days, AWS's limit for presigned URLs.
 _LONGEST_PRESIGNED_S = 604_800
 # A client whose signature does not cover the body sends this in place of the body's hash.
@@ -47,7 +47,7 @@ class SignedRequest:
     """The parts of a request that a signature covers, as received or as they will be sent.
 
     Attributes:
-        method: in capitals.
+        method: in upper case.
         raw_path: percent-encoded, as sent.
         query: percent-encoded query string, as sent, without the question mark.
         headers: pairs of name and value, names in lower case.
@@ -75,8 +75,8 @@ class _Claim:
         signed_headers: names of the headers that are signed, in order.
         signature: hexadecimal.
         date: ``20260101T000000Z``.
-        valid_s: seconds after `date` for which the signature is valid; None: `SKEW_S`, the most by which the clocks of
-            client and server may differ.
+        valid_s: for how many seconds after `date` a signature in the URL is valid; None: the signature is in a header,
+            and is valid for `SKEW_S` seconds.
     """
 
     access_key: str
@@ -97,8 +97,8 @@ def claimed_service(authorization: str, query: str) -> str | None:
     """The service that a request's signature names, even if the signature is wrong; None for an unsigned request.
 
     Args:
-        authorization: the header.
-        query: percent-encoded query string, for presigned requests.
+        authorization: value of the ``Authorization`` header.
+        query: percent-encoded query string, which contains the signature of a presigned request.
     """
     if authorization.startswith("AWS4-"):
         credential = _fields(authorization.partition(" ")[2]).get("Credential", "")
@@ -112,7 +112,7 @@ def claimed_service(authorization: str, query: str) -> str | None:
 
 
 def verify(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, service: str = "lambda") -> str:
-    """The access key id that `request` is signed with.
+    """Verify the signature of `request`; returns the access key id of the signer.
 
     Args:
         request: as received.
@@ -135,7 +135,7 @@ def verify(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, ser
 
 
 def check_claim(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, service: str = "lambda") -> None:
-    """Check the parts of a signature that do not depend on the body: key, service, date and signed headers.
+    """Check the parts of a signature that do not depend on the body: key id, service, date and signed headers.
 
     Raises:
         SignatureError: as `verify` (403).
@@ -184,7 +184,7 @@ def sign(
 
 
 def _fields(text: str) -> dict[str, str]:
-    """The ``Name=value`` pairs of a comma-separated list. Takes linear time even for a list that an attacker made."""
+    """The ``Name=value`` pairs of a comma-separated list. Takes linear time, even if an attacker made the list."""
     pairs = (part.strip().partition("=") for part in text.split(","))
     return {name: value for name, equals, value in pairs if equals}
 
@@ -325,9 +325,10 @@ def _canonical_paths(raw_path: str) -> list[str]:
 
 
 def _canonical_queries(query: str) -> list[str]:
-    """The query strings that the client may have signed, sorted by name and value: the one sent, and it re-encoded.
+    """The query strings that the client may have signed: the query as sent, and the query encoded again.
 
-    The re-encoded query is needed because some clients send fewer characters percent-encoded than they sign.
+    Both are sorted by name and value. The second one is needed because some clients percent-encode fewer characters in
+    the query that they send than in the query that they sign.
     """
     pairs = []
     for pair in query.split("&") if query else []:

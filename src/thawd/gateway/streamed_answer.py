@@ -15,7 +15,7 @@ from thawd.wire.response_stream import ResponseStream
 
 
 class Streamed:
-    """Runs an invocation in an ``async with`` block; the end of the block cancels the invocation if it still runs.
+    """Runs an invocation during an ``async with`` block. The end of the block cancels an invocation that still runs.
 
     Attributes:
         stream: the parts of the answer.
@@ -37,7 +37,7 @@ class Streamed:
             self.stream.end()
 
     async def begun(self) -> bool:
-        """Wait for the answer's first part; returns False if the answer is not streamed: `result` then returns it all.
+        """Wait for the answer's first part. False: the answer is not streamed, and `result` returns all of it.
 
         Raises:
             ThawdError: the function could not be run. This is not raised after a part has arrived.
@@ -66,5 +66,6 @@ class Streamed:
     ) -> None:
         if not self._running.done():
             self._running.cancel()
-        # An error of the invocation is ignored here: `result` has raised it already, or the request was cancelled.
+        # An error of the invocation is ignored here: `result` or `drop` has raised it already, or the request was
+        # cancelled.
         await asyncio.gather(self._running, return_exceptions=True)

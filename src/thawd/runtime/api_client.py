@@ -1,8 +1,7 @@
-"""The invoke phase as a client of the Runtime API, for functions whose environment also runs extensions.
+"""The runtime as a client of the Runtime API, for functions whose code contains both extensions and a wrapper script.
 
-It is used when the code has both extensions and a wrapper script. The platform then runs the function like a program
-that is not thawd's: it starts the wrapper, which executes this program. In all other cases the runtime exchanges frames
-with the platform over a socketpair.
+For such a function the platform starts the wrapper, and the wrapper executes this program. For all other functions, the
+runtime exchanges frames with the platform over a socketpair.
 
 Source: AWS Lambda developer guide, "Using the Lambda runtime API for custom runtimes".
 """
@@ -23,7 +22,7 @@ _BASE = "/2018-06-01/runtime"
 
 
 def run() -> NoReturn:
-    """Init, then answer invocations until the platform ends the process."""
+    """Run init, then answer invocations until the platform ends the process."""
     process.set_up_output()
     logs.install()
     hooks.install()

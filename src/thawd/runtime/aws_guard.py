@@ -35,7 +35,7 @@ def install() -> None:
 
 
 class _Hook:
-    """Finds the modules to change through the other finders, and changes each after it has been executed."""
+    """Finds the modules in `_CHANGES` by asking the other finders, and changes each after it has been executed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         change = _CHANGES.get(name)
@@ -104,7 +104,7 @@ def _give_endpoint(owner: Any, name: str) -> None:
     setattr(owner, name, create_client)
 
 
-def _keep_here(owner: Any) -> None:
+def _refuse_requests_to_aws(owner: Any) -> None:
     """Make the method `send` of the class `owner` refuse a request that would go to AWS."""
     send = owner.send
 
@@ -132,7 +132,7 @@ def _refusal(host: str) -> Exception:
 
 _CHANGES: Dict[str, Callable[[Any], None]] = {
     "botocore.session": lambda module: _give_endpoint(module.Session, "create_client"),
-    "botocore.httpsession": lambda module: _keep_here(module.URLLib3Session),
+    "botocore.httpsession": lambda module: _refuse_requests_to_aws(module.URLLib3Session),
     "aiobotocore.session": lambda module: _give_endpoint(module.AioSession, "_create_client"),
-    "aiobotocore.httpsession": lambda module: _keep_here(module.AIOHTTPSession),
+    "aiobotocore.httpsession": lambda module: _refuse_requests_to_aws(module.AIOHTTPSession),
 }

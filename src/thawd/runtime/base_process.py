@@ -63,6 +63,7 @@ def run(channel: Channel, *, started_s: float) -> List[Stamp]:
         original=original,
         thread_ids=lambda tid: engine.new_thread_id(tid, library=library),
     )
+    engine.release_threads(library=library)
     process.die_with_platform(_LIFELINE)
     process.limit_descriptors()
     stale = changed(stamps)
@@ -73,9 +74,9 @@ def run(channel: Channel, *, started_s: float) -> List[Stamp]:
 
 
 def _rehearse() -> None:
-    """Do before the freeze what each copy does before init.
+    """Record openings and report the state once before the freeze, as each copy does before init.
 
-    The memory that this changes is then part of the base, so the images of versions need not store it.
+    The memory that these steps change is then part of the base, so the images of versions need not store it.
     """
     openings = Openings("/")
     openings.watch()

@@ -100,7 +100,8 @@ class BatchHandler:
         if len(items) == 1 and trace_ids[0]:
             os.environ["_X_AMZN_TRACE_ID"] = trace_ids[0]
         else:
-            os.environ.pop("_X_AMZN_TRACE_ID", None)  # the items have different traces, and the variable holds one
+            # The variable can hold only one trace id, and several items have different ones.
+            os.environ.pop("_X_AMZN_TRACE_ID", None)
         try:
             answers = _checked(self._handler(events, context), len(items))
         except SystemExit as error:

@@ -7,7 +7,8 @@ when the platform ends. MODE is one of these:
 - ``template``: run init, then fork environments on request.
 - ``snapshot``: run init, then be frozen.
 - ``base``: be frozen before init. To publish a version, a thawed copy continues in mode ``snapshot``.
-- ``bare``: report the state of the interpreter before init, then end. The platform compares it with the copy of a base.
+- ``bare``: report the state of the interpreter before init, then end. The platform compares this state with that of a
+  copy of a base.
 - ``lint``: run init, then report what a snapshot would break.
 
 ``python bootstrap.py api`` has no descriptors, and gets its invocations from the Runtime API. Lambda's own environment

@@ -42,7 +42,7 @@ class _Open:
             try:
                 self._opened.add(os.path.abspath(os.fsdecode(file)))
             except TypeError:
-                pass  # `file` is a descriptor; the call that opened it was not seen
+                pass  # `file` is a descriptor, so its path is not known here
         return stream
 
 

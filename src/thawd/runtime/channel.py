@@ -33,9 +33,10 @@ class Channel:
     def wait_by_poll(self) -> None:
         """From now on, wait for frames with poll(2).
 
-        While a process waits in read(2), the kernel wakes it for nothing when the platform reads the answer, because
-        then the process could write again. That costs both sides up to 10 us. A cold start does this only after its
-        first answer, because importing the module `select` takes 0.2 to 0.6 ms.
+        While a process waits in read(2), the kernel wakes the process for nothing when the platform reads the answer
+        that the process has sent, because the process could then write again. That costs both sides up to 10 us. After
+        a cold start, an environment calls this only after its first answer, because importing the module `select`
+        takes 0.2 to 0.6 ms.
         """
         if self._poll is None:
             import select

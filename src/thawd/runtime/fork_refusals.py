@@ -16,7 +16,7 @@ from typing import Iterable, List, Optional
 from thawd.runtime import process
 
 _STANDARD_STREAMS = (0, 1, 2)
-_MOST_NAMED = 3  # a refusal names this many resources and counts the others
+_MOST_NAMED = 3  # a refusal names at most this many resources, and counts the others
 # Linux, include/uapi/linux/major.h: major number 1 means memory devices. Minors: null, zero, full, random, urandom.
 _MEMORY_DEVICES = frozenset(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9))
 _SQLITE = b"SQLite format 3\0"  # Source: sqlite.org, "Database File Format", 1.3
@@ -24,8 +24,8 @@ _SQLITE = b"SQLite format 3\0"  # Source: sqlite.org, "Database File Format", 1.
 _SHARED_WRITABLE = re.compile(r"^\S+ .w.s \S+ \S+ \S+ *(.*)$")
 
 _WAY_OUT = (
-    "forks would share it and get each other's data; open it on the first invocation or close it in a before-snapshot "
-    "hook"
+    "forks would share every such resource and get each other's data; open it on the first invocation, or close it in "
+    "a before-snapshot hook"
 )
 
 
@@ -72,7 +72,7 @@ def _descriptors() -> List[int]:
         try:
             os.fstat(int(name))
         except OSError:
-            continue  # the descriptor that listed the folder; it is closed now
+            continue  # the descriptor through which the folder was listed is closed by now
         if int(name) not in not_the_functions:
             found.append(int(name))
     return sorted(found)
@@ -131,8 +131,8 @@ def _flags(fd: int) -> int:
 def _path_of(fd: int) -> str:
     """The path at which to reopen a file.
 
-    Usually this is the path at which init opened the file. If another file is there now, it is the descriptor's link in
-    /proc, which leads to the file that is open.
+    Usually this is the path at which init opened the file. If another file is there now, the path is the descriptor's
+    link in /proc, which leads to the file that is open.
     """
     link, opened = os.readlink("/proc/self/fd/%d" % fd), os.fstat(fd)
     try:

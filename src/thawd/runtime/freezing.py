@@ -1,9 +1,10 @@
 """The process of a function with a snapshot: initialised and primed once, frozen, and thawed any number of times.
 
 The original process runs init, the before-snapshot hooks and the priming event, and is then frozen. If the freeze is
-refused, it becomes a template. A copy uses the descriptors and environment variables that the platform gives it, renews
-state that must differ between copies, runs the after-restore hooks, and is ready. If a copy becomes a template, it only
-uses its descriptors, and the environments that it forks do the other steps.
+refused, or the image fails its self-test, the original becomes a template. A copy takes over the descriptors and
+environment variables that the platform gives it, renews state that must differ between copies, runs the after-restore
+hooks, and is ready. A copy that becomes a template takes over only the descriptors; each environment that it forks does
+the other steps.
 """
 
 import gc
@@ -17,7 +18,7 @@ from thawd.runtime.changed_files import SourceFiles, Stamp, changed
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
-from thawd.snapshot import engine, hooks
+from thawd.snapshot import engine, hooks, uniqueness
 from thawd.snapshot.connections import CONNECTED, Openings
 from thawd.wire import frames
 
@@ -35,7 +36,8 @@ class _Frozen(NamedTuple):
         variables: environment variables that the original was started with.
         facts: fields to report to the platform: ``init_ms``; ``fork_refused``, why this process must not be forked;
             ``dropped``, the connections that are closed in each copy.
-        stamps: stamps of the files outside the code folder that init has read.
+        stamps: stamps of the files that init has read, and of those that the base was loaded from. Files in the code
+            folder or the temporary folder are left out.
     """
 
     pid: int
@@ -86,7 +88,7 @@ def run(
     unshared = shared_files.keep()
     facts["fork_refused"] = template.fork_refusal() or unshared
     facts["dropped"] = [one.describe() for one in openings.sockets(frames.DESCRIPTORS) if one.kind == CONNECTED]
-    frozen = _Frozen(os.getpid(), original, facts, _merged(base, sources.stamps(_kept(request.head))))
+    frozen = _Frozen(os.getpid(), original, facts, _merged_stamps(base, sources.stamps(_stored_folders(request.head))))
     outcome_head: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
     if outcome_head["refused"] is None:
         with services.quiet():
@@ -94,7 +96,7 @@ def run(
             if outcome is not None and outcome.restored:
                 services.go_on(_SERVICES)
         if outcome is not None and outcome.restored:
-            return _in_copy(channel, handler, frozen, outcome, library=request.head["library"])
+            return _continue_in_copy(channel, handler, frozen, outcome, library=request.head["library"])
     channel.send(frames.FROZEN, {**facts, **outcome_head, "answers_differ": primed.differ}, primed.answer)
     loop.serve(channel, handler, until=frames.GO_ON)
     # Check again: the self-test of an image may have sent the priming event once more to this process, which is the
@@ -122,13 +124,13 @@ def _wrapper_refusal() -> Optional[str]:
     )
 
 
-def _kept(request: Head) -> List[str]:
+def _stored_folders(request: Head) -> List[str]:
     """Folders whose contents are stored with the snapshot: the code and the temporary folder."""
     return [folder for folder in (os.environ["LAMBDA_TASK_ROOT"], request["disk"]) if folder is not None]
 
 
-def _merged(base: Sequence[Stamp], of_init: List[Stamp]) -> List[Stamp]:
-    """All stamps. A file that the base has loaded keeps the base's stamp: memory holds the content of that time."""
+def _merged_stamps(base: Sequence[Stamp], of_init: List[Stamp]) -> List[Stamp]:
+    """All stamps. A file that the base has loaded keeps the base's stamp: memory holds what the file contained then."""
     loaded = {stamp[0] for stamp in base}
     return [*base, *(stamp for stamp in of_init if stamp[0] not in loaded)]
 
@@ -146,7 +148,8 @@ def freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Option
     """Freeze this process. Returns in it, and once more in each copy.
 
     Returns:
-        The outcome, None if the freeze was refused or failed; and fields for the FROZEN frame: the reason, or figures.
+        The outcome, and fields for the FROZEN frame. If the freeze was refused or failed, the outcome is None and the
+        fields are the reason; otherwise the fields are figures, such as durations.
     """
     # The copies share the image's memory. gc.freeze keeps the garbage collector from writing to it: a copy needs memory
     # of its own for each page that it writes to.
@@ -163,6 +166,7 @@ def freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Option
             listeners=request["listeners"],
             any_port=any_port,
             seccomp_filters=filters,
+            hold_threads=True,
         )
     except (engine.SnapshotRefused, engine.SnapshotFailed) as error:
         return None, {"refused": str(error)}
@@ -170,25 +174,29 @@ def freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Option
     return outcome, {"refused": None, **{name: getattr(outcome, name) for name in figures}}
 
 
-def _in_copy(
+def _continue_in_copy(
     channel: Channel, handler: Handler, frozen: _Frozen, outcome: "engine.FreezeOutcome", *, library: str
 ) -> Tuple[Channel, Handler, Head]:
     """Continue in a copy, in the role that `outcome.arguments[0]` names: environment, spare, template or probe."""
     role = outcome.arguments[0]
     head: Head = {**frozen.facts, "restore_ms": outcome.restore_ms}
+    if role != "environment":
+        engine.release_threads(library=library)  # a spare has no other Python threads, and the other roles never serve
     blocked = spare.park(channel) if role == "spare" else None
     begun_s = time.monotonic()
     if role in ("environment", "spare"):
-        # This must be the first step. As soon as a later call waits and releases the GIL, the function's own threads
-        # run, and they must not run with the random numbers and variables of the original.
-        _become(frozen, outcome.environment, thread_ids=lambda tid: engine.new_thread_id(tid, library=library))
+        _become_distinct(frozen, outcome.environment, thread_ids=lambda tid: engine.new_thread_id(tid, library=library))
+    # Until here the function's own threads have not run in this copy: they would have used the random numbers and the
+    # variables of the original.
+    if role == "environment" and not engine.release_threads(library=library):
+        process.refuse_copy(uniqueness.NOT_ALONE)
     if blocked is not None:
         spare.resume(blocked)
     process.die_with_platform(_LIFELINE)
     process.limit_descriptors()
     shared_files.restore()
     if role in ("environment", "spare"):
-        return channel, handler, {**head, **_renewed(channel, begun_s=begun_s)}
+        return channel, handler, {**head, **_run_after_restore_hooks(channel, begun_s=begun_s)}
     if role == "template":
         channel.send(frames.READY, {"pid": os.getpid(), **head})
         return _fork_on_request(channel, handler, frozen)
@@ -203,12 +211,16 @@ def _fork_on_request(channel: Channel, handler: Handler, frozen: _Frozen) -> Tup
     forked = template.serve(channel, own_fds=[_SERVICES, _LIFELINE])
     begun_s = time.monotonic()
     # A forked process has only the thread that called fork, so the ids of all other threads map to 0.
-    _become(frozen, {**frozen.variables, **forked.environ}, thread_ids=lambda tid: 0)
-    return forked.channel, handler, {"init_ms": forked.fork_ms, **_renewed(forked.channel, begun_s=begun_s)}
+    _become_distinct(frozen, {**frozen.variables, **forked.environ}, thread_ids=lambda tid: 0)
+    return (
+        forked.channel,
+        handler,
+        {"init_ms": forked.fork_ms, **_run_after_restore_hooks(forked.channel, begun_s=begun_s)},
+    )
 
 
-def _become(frozen: _Frozen, variables: Mapping[str, str], *, thread_ids: Callable[[int], int]) -> None:
-    """Make this copy distinct from the original process."""
+def _become_distinct(frozen: _Frozen, variables: Mapping[str, str], *, thread_ids: Callable[[int], int]) -> None:
+    """Give this copy its own environment variables, and renew its state that must differ between copies."""
     if _WRAPPER in frozen.variables:
         # Init saw the variables as the wrapper had changed them. No wrapper runs for a copy, so keep those values.
         own = {name: variables[name] for name in frames.PER_ENVIRONMENT if name in variables}
@@ -216,8 +228,8 @@ def _become(frozen: _Frozen, variables: Mapping[str, str], *, thread_ids: Callab
     process.become_own_process(frozen.pid, variables=variables, original=frozen.variables, thread_ids=thread_ids)
 
 
-def _renewed(channel: Channel, *, begun_s: float) -> Head:
-    """Run a copy's after-restore hooks; returns the durations for its READY frame."""
+def _run_after_restore_hooks(channel: Channel, *, begun_s: float) -> Head:
+    """Run a copy's after-restore hooks; returns fields for its READY frame, such as how long the hooks took."""
     logs.configure()
     renewed_s = time.monotonic()
     if hooks.MODULE in sys.modules:

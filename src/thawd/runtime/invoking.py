@@ -17,14 +17,14 @@ MAX_RESPONSE_BYTES = 6_291_556
 def invoke(
     handler: Handler, head: Any, event: bytes, *, now_s: float, encode: Optional[Callable[[Any], bytes]] = None
 ) -> Tuple[bytes, bool]:
-    """Run the handler on one event; returns the answer as JSON text, and whether the answer is an error document.
+    """Run the handler on one event; returns the answer, and whether the answer is an error document.
 
     Args:
         handler: the function's handler.
         head: head of the INVOKE frame: ``id``, ``arn``, ``left_ms``, and optionally ``trace`` and ``client``.
         event: JSON text.
         now_s: when the invocation began, ``time.monotonic()`` seconds.
-        encode: encodes the handler's return value; None: as JSON text.
+        encode: makes the answer from the handler's return value; None: the answer is JSON text.
 
     Raises:
         SystemExit: the handler called ``sys.exit``.

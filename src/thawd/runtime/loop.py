@@ -1,4 +1,7 @@
-"""The invoke phase: receives a frame, runs the handler, sends a frame, until the platform closes the channel."""
+"""The invoke phase: runs the handler for each invocation that the platform sends, and sends the answer back.
+
+It ends when the platform closes the channel.
+"""
 
 import os
 import sys
@@ -24,7 +27,7 @@ def give_up(channel: Channel, report: faults.Report, *, status: int) -> NoReturn
 
 
 def init(channel: Channel) -> Handler:
-    """Load the handler; if that fails, report it to the platform and end."""
+    """Load the handler; if that fails, report the failure to the platform and end this process."""
     try:
         handler = load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"])
         return _for_batches(handler) if os.environ.get("THAWD_BATCH") else handler
@@ -98,7 +101,7 @@ def run(requests: List[frames.Frame], handler: Any, streams: Any, *, now_s: floa
     Raises:
         SystemExit: the handler called ``sys.exit``.
     """
-    batches = sys.modules.get("thawd.runtime.batches")  # imported by `init` if the handler takes lists
+    batches = sys.modules.get("thawd.runtime.batches")  # `init` imports it if the handler takes lists
     if batches is not None and isinstance(handler, batches.BatchHandler):
         answers: List[Tuple[bytes, bool]] = handler.invoke(requests, now_s=now_s)
         return answers

@@ -59,7 +59,7 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
 
         before_init = base_process.state() if begins_as_base else None
         channel, handler, head = freezing.run(channel, started_s=started_s, before_init=before_init, base=base)
-        # From here on this process is an environment: thawed, or forked from a process that was thawed or frozen.
+        # From here on this process is an environment: thawed, or forked from a template.
     else:
         handler = loop.init(channel)
         head = {"init_ms": (time.monotonic() - started_s) * 1000}

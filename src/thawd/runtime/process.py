@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from typing import Callable, List, Mapping, Optional
+from typing import Callable, List, Mapping, NoReturn, Optional
 
 from thawd.runtime import faults
 from thawd.snapshot import uniqueness
@@ -27,8 +27,8 @@ def die_with_platform(lifeline: int) -> None:
 
     The platform never writes to the pipe. When the platform dies, for whatever reason, the pipe hangs up and the kernel
     sends SIGKILL to the descriptor's owner, which is this process group, with the handler's children in it.
-    PR_SET_PDEATHSIG would send the signal only to this process, and when the parent ends: for a forked environment the
-    parent is the template, not the platform.
+    PR_SET_PDEATHSIG does not suffice: it sends the signal only to this process, and sends it when the parent ends. The
+    parent of a forked environment is the template, not the platform.
 
     Source: fcntl(2), F_SETOWN, F_SETSIG and O_ASYNC; pipe(7).
     """
@@ -142,8 +142,13 @@ def become_own_process(
     try:
         uniqueness.renew(old_pid, thread_ids=thread_ids)
     except uniqueness.RenewalError as error:
-        faults.write_log("thawd: %s\n" % error)
-        os._exit(_NOT_RENEWED)
+        refuse_copy(str(error))
+
+
+def refuse_copy(why: str) -> NoReturn:
+    """End this copy because it may not be distinct from other copies. The function's log says why."""
+    faults.write_log("thawd: %s\n" % why)
+    os._exit(_NOT_RENEWED)
 
 
 def seccomp_filters() -> int:

@@ -21,7 +21,7 @@ _found: "Optional[_Sdk]" = None
 
 def install() -> None:
     """Install the finder for boto3."""
-    global _found  # noqa: PLW0603 - the process has one, which `hint` uses
+    global _found  # noqa: PLW0603 - the process has one finder, which `hint` uses
     described = os.environ.get(VARIABLE)
     if described:
         _found = _Sdk(json.loads(described))
@@ -69,10 +69,10 @@ class _Sdk:
         """Why boto3 is not provided, and what to do; None when it is provided."""
         if not self._looked:
             self._looked = True
-            self._missing = self._missing or self._mixture()
+            self._missing = self._missing or self._conflict()
         return self._missing
 
-    def _mixture(self) -> Optional[str]:
+    def _conflict(self) -> Optional[str]:
         """Why the function's own packages cannot be combined with thawd's boto3; None when they can."""
         from importlib.machinery import PathFinder
 

@@ -33,7 +33,7 @@ class _Connection:
         self._owner = os.getpid()
 
     def go_on(self, fd: int) -> None:
-        """Continue in a thawed copy with the descriptor `fd`; threads that wait for `quiet` to end keep waiting."""
+        """In a thawed copy, use the descriptor `fd` from now on; threads that wait for `quiet` to end keep waiting."""
         self._channel = Channel(fd)
         self._owner = os.getpid()
 
@@ -77,12 +77,12 @@ def quiet() -> ContextManager[None]:
 
 
 def go_on(fd: int) -> None:
-    """Use the descriptor `fd` for the calls of all threads. Call this in a thawed copy, within `quiet`."""
+    """In a thawed copy, make calls to the platform through the descriptor `fd`. Call this within `quiet`."""
     _connection.go_on(fd)
 
 
 def connect(fd: int) -> None:
-    """Use the descriptor `fd` for calls."""
+    """Make calls to the platform through the descriptor `fd`."""
     _connection.open(fd)
 
 
@@ -190,7 +190,8 @@ def _stage(folder: str) -> Tuple[str, int, int]:
         lock = -1
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(staged, os.O_RDONLY | os.O_CLOEXEC)
-            with contextlib.suppress(OSError):  # a file system without locks: the platform does not remove the file
+            # On a file system without locks, the platform does not remove the file.
+            with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if os.fstat(lock).st_nlink:
                 return staged, fd, lock

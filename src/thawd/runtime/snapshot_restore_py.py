@@ -1,8 +1,8 @@
-"""The module ``snapshot_restore_py``, with which functions register snapshot hooks, if they do not bring it themselves.
+"""thawd's own ``snapshot_restore_py``, with which functions register hooks unless their code contains that package.
 
-`thawd.snapshot.hooks` provides it under that name; it is never imported as a part of thawd. The module only keeps the
-two lists of hooks; the runtime reads and runs them. The interface is that of AWS's package ``snapshot_restore_py``
-1.0.0, which is installed in Lambda's Python runtimes::
+`thawd.snapshot.hooks` lets functions import this file under the name ``snapshot_restore_py``. The module only keeps the
+two lists of hooks; the runtime reads the lists and runs the hooks. The interface is that of AWS's package
+``snapshot_restore_py`` 1.0.0, which is installed in Lambda's Python runtimes::
 
     from snapshot_restore_py import register_after_restore, register_before_snapshot
 
@@ -38,10 +38,16 @@ def register_after_restore(func: _Hook, *args: Any, **kwargs: Any) -> _Hook:
 
 
 def get_before_snapshot() -> List[_Registered]:
-    """The list of before-snapshot hooks itself, not a copy: (function, arguments, keyword arguments), in order."""
+    """The list of before-snapshot hooks itself, not a copy, in the order of registration.
+
+    Each entry is (function, arguments, keyword arguments).
+    """
     return _before
 
 
 def get_after_restore() -> List[_Registered]:
-    """The list of after-restore hooks itself, not a copy: (function, arguments, keyword arguments), in order."""
+    """The list of after-restore hooks itself, not a copy, in the order of registration.
+
+    Each entry is (function, arguments, keyword arguments).
+    """
     return _after

@@ -26,8 +26,8 @@ class Streams:
         """Run one invocation, as `invoking.invoke` does; the body is empty if the answer was sent in parts.
 
         Args:
-            head: head of the INVOKE frame. If it contains ``stream``, the answer is sent in parts; the value is the
-                largest size of the answer in bytes.
+            head: head of the INVOKE frame. If it contains ``stream``, the answer is sent in parts; the value of
+                ``stream`` is the largest size of the answer in bytes.
             event: JSON text.
             now_s: when the invocation began, ``time.monotonic()`` seconds.
         """
@@ -58,7 +58,8 @@ class _Sender:
 
     Attributes:
         kept: the parts of an answer that is returned whole.
-        fault: why a part was refused. If the handler ignores this error, the invocation fails with it at the end.
+        fault: the error with which a part was refused; None before. If the handler ignores the error, the invocation
+            fails with it at the end.
     """
 
     def __init__(self, channel: Optional[Channel], limit_bytes: int) -> None:

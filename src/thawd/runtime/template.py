@@ -1,7 +1,7 @@
 """The template: a process that has run init and then forks execution environments.
 
 A fork copies only one thread. With a library that keeps native threads and does not handle forks (the pools of ONNX
-Runtime and OpenMP), the copy would wait for threads that do not exist. The template therefore tries a fork first and
+Runtime and OpenMP), the fork would wait for threads that do not exist. The template therefore tries a fork first and
 then looks at its own native threads. A thread that still runs was not stopped by its library for the fork. Forks would
 lack it and could hang, so forking is refused, and the refusal names the threads.
 
@@ -44,7 +44,7 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
         own_fds: descriptors of the template that a forked environment must not keep.
     """
     if os.geteuid() == 0:
-        # Imported once here, so that not each fork has to import it to drop its capabilities.
+        # Imported here, once, because each fork needs it to drop its capabilities.
         from thawd.snapshot import engine  # noqa: F401
 
     # The forks share the memory that init left. gc.freeze keeps the garbage collector from writing to it: a fork needs

@@ -74,7 +74,7 @@ class Openings:
     """Records which code opens sockets, from the call of `watch` to the call of `stop`."""
 
     def __init__(self, folder: str = "") -> None:
-        """`folder` holds the function's own code. The place of an opening is a line in that code, not in a library."""
+        """`folder` holds the function's own code. `Opening.place` is always a line in that code, not in a library."""
         self._folder = os.path.join(os.path.realpath(folder), "") if folder else ""
         self._noted: dict[int, Opening] = {}
         self._replaced: dict[str, Any] = {}

@@ -24,14 +24,14 @@ LIBRARY_VARIABLE = "THAWD_FREEZE_LIBRARY"
 
 # Results and flags of the freeze library's functions, as in native/freeze.h.
 _FROZEN, _THAWED, _REFUSED = 0, 1, -1
-_COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY, _REFUSE_CONNECTED, _MUTE_LISTENERS = 1, 2, 4, 8, 16
+_COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY, _REFUSE_CONNECTED, _MUTE_LISTENERS, _HOLD_THREADS = 1, 2, 4, 8, 16, 32
 
 
 class SnapshotError(Exception):
-    """This process was not frozen; it continues unchanged.
+    """The snapshot engine refused an action, or failed. After a failed `freeze`, this process continues unchanged.
 
     Attributes:
-        stage: the stage in which the freeze failed, for example ``descriptors``.
+        stage: the stage in which the engine stopped, for example ``descriptors``.
     """
 
     def __init__(self, message: str, *, stage: str = "") -> None:
@@ -40,11 +40,11 @@ class SnapshotError(Exception):
 
 
 class SnapshotRefused(SnapshotError):
-    """This process has state that no copy could have; the message names the state and says what to do."""
+    """The engine refused, usually because no copy could have this process's state; the message says what to do."""
 
 
 class SnapshotFailed(SnapshotError):
-    """The operating system reported an error during the freeze: a full disk, a missing folder, no memory."""
+    """The engine is not installed, or the operating system reported an error, for example a full disk."""
 
 
 class FreezeOutcome(NamedTuple):
@@ -54,7 +54,7 @@ class FreezeOutcome(NamedTuple):
         restored: whether this process is a thawed copy.
         arguments: in a copy, the arguments after the image's path on thawd-thaw's command line.
         environment: in a copy, the environment variables that thawd-thaw was started with.
-        restore_ms: in a copy, time from the start of thawd-thaw's own code to the return of freeze, milliseconds.
+        restore_ms: in a copy, time from the start of thawd-thaw's own code to the return of `freeze`, milliseconds.
         image_bytes: size of the image, holes included.
         data_bytes: size of the page data in the image.
         operations: number of steps, such as mappings, in which thawd-thaw builds the memory of a copy.
@@ -198,6 +198,16 @@ def new_thread_id(tid: int, *, library: str | None = None) -> int:
     return int(_load(library or library_path()).thawd_new_tid(tid))
 
 
+def release_threads(*, library: str | None = None) -> bool:
+    """In a copy of a process that was frozen with `hold_threads`, let all threads continue.
+
+    Returns:
+        False if a thread has continued before, because it had waited for five seconds. That happens if this thread
+        waited for something that the other one does, for example until it releases a lock.
+    """
+    return bool(_load(library or library_path()).thawd_release_threads())
+
+
 def _texts(pointers: Any) -> list[str]:
     texts: list[str] = []
     while pointers and pointers[len(texts)] is not None:
@@ -270,6 +280,7 @@ def freeze(
     listeners: str = "refuse",
     any_port: Sequence[int] = (),
     seccomp_filters: int = -1,
+    hold_threads: bool = False,
 ) -> FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each thawed copy.
 
@@ -286,8 +297,8 @@ def freeze(
         pagemap_scan: whether to find changed pages with the kernel's PAGEMAP_SCAN, if it has that (Linux 6.7).
         procmap_query: whether to read mappings with the kernel's PROCMAP_QUERY, if it has that (Linux 6.11).
         fail_at: for tests, name of the step at which the freeze is to fail; None: at none.
-        disk: a folder of which each copy gets its own version, without symbolic links in its path. Files in it may be
-            mapped shared and writable (docs/explanation/disk-snapshots.md).
+        disk: path of a folder, without symbolic links in the path. Each copy gets its own version of the folder, so
+            files in the folder may be mapped shared and writable (docs/explanation/disk-snapshots.md).
         connections: ``drop``: in a copy all connections have ended, as if they had been lost; ``refuse``: a process
             with a connected socket is not frozen.
         listeners: ``refuse``: a process with a socket that listens on a port of the program's choice is not frozen;
@@ -295,6 +306,9 @@ def freeze(
         any_port: descriptors of sockets whose port the kernel chose; it chooses again for each copy.
         seccomp_filters: number of seccomp filters that the process was started under; -1: as many as its parent has. If
             the process has more filters now, it has added some itself and is not frozen.
+
+        hold_threads: whether in a copy only the thread that called this function continues, until it calls
+            `release_threads`; the other threads wait at most five seconds.
 
     Raises:
         SnapshotRefused: the process has state that no copy could have.
@@ -313,6 +327,7 @@ def freeze(
     gc.collect()
     flags = _COPY * copy | _NO_PAGEMAP_SCAN * (not pagemap_scan) | _NO_PROCMAP_QUERY * (not procmap_query)
     flags |= _REFUSE_CONNECTED * (connections == "refuse") | _MUTE_LISTENERS * (listeners == "close")
+    flags |= _HOLD_THREADS * hold_threads
     request = _Request(
         bytes=ctypes.sizeof(_Request),
         flags=flags,
@@ -369,7 +384,7 @@ def enter_disk(
     thawd-thaw does the same for a copy. If this fails, the process must end.
 
     Args:
-        at: path of the temporary folder of the process that was forked.
+        at: path of the temporary folder of the process from which this one was forked.
         own: folder that only this process uses; with `lower` it holds the folders ``upper`` and ``work``.
         lower: folder with the initial contents; None: `own` holds them.
         tmp: a second path at which to mount the folder, such as ``/tmp``; None: no second path.

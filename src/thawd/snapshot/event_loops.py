@@ -37,10 +37,10 @@ def runs_here() -> bool:
 
 
 class PausedLoops:
-    """Loops that are paused between two callbacks, from `hold` to `release`.
+    """Event loops that are paused between two callbacks, from `hold` to `release`.
 
-    If a loop were frozen inside a callback, that callback would continue in the copy, and `asyncio.get_running_loop`
-    would fail in it.
+    If a loop were frozen inside a callback, the callback would continue in the copy, and its calls of
+    `asyncio.get_running_loop` would fail there.
     """
 
     def __init__(self, loops: Iterable[Any]) -> None:

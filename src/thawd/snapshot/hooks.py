@@ -33,12 +33,15 @@ _FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class HookError(Exception):
-    """A hook failed or took too long: this process must not be frozen, or this copy must not answer invocations.
+    """A hook raised an exception or took too long.
+
+    If it was a before-snapshot hook, this process must not be frozen. If it was an after-restore hook, this copy must
+    not answer invocations.
 
     Attributes:
         error_type: `BEFORE_ERROR` or `AFTER_ERROR`.
         exit_status: the process's exit status, as on Lambda.
-        message: the hook's name and what it raised.
+        message: the hook's name, and what the hook raised or that the time limit has passed.
         cause: the exception; its traceback shows where the hook raised, or where it was at the time limit.
         timed_out: whether the time limit ended the hook.
     """

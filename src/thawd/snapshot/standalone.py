@@ -28,16 +28,16 @@ def freeze(
 
     Before the freeze, the hooks of `register_before_snapshot` run, the last registered first. Each copy has the
     environment variables of ``thawd thaw``; variables that this program set itself stay. In a copy, ``random``,
-    ``secrets``, OpenSSL, NumPy and PyTorch return fresh numbers. Then the hooks of `register_after_restore` run, in
-    order. A copy's standard input, output and error are those of ``thawd thaw``. The arguments after the image's path
-    are in ``outcome.arguments``.
+    ``secrets``, OpenSSL, NumPy and PyTorch return fresh numbers. Then the hooks of `register_after_restore` run, in the
+    order of registration. A copy's standard input, output and error are those of ``thawd thaw``. What follows the
+    image's path on the command line of ``thawd thaw`` is in ``outcome.arguments``.
 
     Args:
         path: path of the image, mode 0600. An existing file is replaced. A copy keeps working when the image is
             deleted.
         provided: further descriptors, which ``thawd-thaw --fd OLD=NEW`` passes to each copy.
-        copy: whether a thaw copies page data instead of mapping it. That takes 0.4 s longer per GB and makes a copy
-            independent of the image.
+        copy: whether a thaw copies page data instead of mapping it. A thaw then takes 0.4 s longer per GB, and later
+            changes of the image's file do not reach the copy.
         connections: ``drop``: in a copy all connections have ended, and libraries connect again; ``refuse``: a process
             with a connected socket is not frozen.
         listeners: ``refuse``: a process with a socket that listens on a port of the program's choice is not frozen;
@@ -54,11 +54,22 @@ def freeze(
     original = uniqueness.started_with()
     old_pid = os.getpid()
     outcome = engine.freeze(
-        os.fspath(path), provided=provided, copy=copy, connections=connections, listeners=listeners, any_port=any_port
+        os.fspath(path),
+        provided=provided,
+        copy=copy,
+        connections=connections,
+        listeners=listeners,
+        any_port=any_port,
+        hold_threads=True,
     )
     if outcome.restored:
-        uniqueness.environment(outcome.environment, original=original)
-        uniqueness.renew(old_pid, thread_ids=engine.new_thread_id)
+        try:
+            uniqueness.environment(outcome.environment, original=original)
+            uniqueness.renew(old_pid, thread_ids=engine.new_thread_id)
+        finally:
+            waited = engine.release_threads()
+        if not waited:
+            raise uniqueness.RenewalError(uniqueness.NOT_ALONE)
         hooks.run_after()
     return outcome
 

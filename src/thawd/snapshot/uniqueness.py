@@ -3,8 +3,8 @@
 All copies of a snapshot start with identical memory. Generators would return the same numbers in each copy, and caches
 would hold the pid, the threads and the variables of the frozen process. `RENEWALS` lists the repairs that Python code
 can make. A library that is not in ``sys.modules`` has no frozen state and needs no repair, so this module imports none.
-`environment` runs right after the thaw, then `renew`. Both run before the after-restore hooks and thus before any code
-of the function. Standard library only, Python 3.9 and later.
+`environment` runs right after the thaw, then `renew`. Both run before the after-restore hooks and before the first
+invocation. Standard library only, Python 3.9 and later.
 
 This module cannot renew state in the function's own objects. State that libraries keep in native code is renewed only
 where `RENEWALS` has a repair: see docs/explanation/uniqueness.md.
@@ -24,6 +24,14 @@ _SIGKILL = 9
 _MULTICAST = 1 << 40  # set in a UUID's node if that is random, not the address of a network card (RFC 9562, 6.10)
 _TEMPORARY_FOLDER_VARIABLES = (b"TMPDIR", b"TEMP", b"TMP")
 _TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/usr/tmp")
+
+
+NOT_ALONE = (
+    "a thread of the process ran before this copy was renewed, because renewing it waited for that thread for five "
+    "seconds. Two copies might return the same random numbers, so this copy is not used; start the thread on the first "
+    "invocation, or set snapshot = false"
+)
+"""Says why a copy is refused if `thawd.snapshot.engine.release_threads` returns False."""
 
 
 class RenewalError(Exception):
@@ -101,8 +109,8 @@ def environment(
     - A variable that is among neither stays as init left it.
 
     When ``TZ`` changes, local time follows; when ``TMPDIR`` changes, so does the default folder of ``tempfile``. Only
-    differences are written: other threads run already, and a process may crash if C code reads the variables while they
-    are changed (setenv(3)).
+    differences are written, because a process may crash if C code in another thread reads the variables while they are
+    changed (setenv(3)).
 
     Args:
         new: the variables this copy was started with.
@@ -165,8 +173,8 @@ def _numpy(mtrand: Any) -> None:
 
 
 def _torch(torch: Any) -> None:
-    # Not torch.seed(), which also prepares seeds for GPUs and takes time for that. They are not needed, because a
-    # process that uses a GPU is not frozen.
+    # Not torch.seed(), which takes longer, because it also prepares seeds for GPUs. Those seeds are not needed: thawd
+    # does not freeze a process that uses a GPU.
     torch.default_generator.seed()
 
 
@@ -193,7 +201,7 @@ def _cryptography(binding: Any) -> None:
 def _uuid(uuid: Any) -> None:
     """Stop ``uuid1`` from using libuuid, whose node and clock sequence are equal in every copy and cannot be reset.
 
-    ``uuid1`` in Python draws a clock sequence for each UUID. Source: CPython, Lib/uuid.py.
+    Without libuuid, ``uuid1`` itself draws a random clock sequence for each UUID. Source: CPython, Lib/uuid.py.
     """
     generate = uuid._generate_time_safe
     if generate is not None:
@@ -258,7 +266,7 @@ def _threads(threading: Any, old_pid: int, thread_ids: Callable[[int], int]) -> 
 
 
 def _logging(logging: Any) -> None:
-    # `relativeCreated` counts from this time, which is in nanoseconds from Python 3.13 on.
+    # A log record's `relativeCreated` counts from this time. From Python 3.13 on, the time is in nanoseconds.
     if hasattr(logging, "_startTime"):  # the function may have its own module of this name
         logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
 

@@ -1,7 +1,7 @@
 """Scheduled provisioned concurrency: keeps as many environments initialised as each function's schedule says.
 
-Nothing is stored, because the number depends only on the schedule and the current time. So it is correct again after
-the server was down, the clock was changed or the machine was suspended.
+Nothing is stored, because the number depends only on the schedule and the current time. So the number is correct
+again after the server was down, the clock was changed or the machine was suspended.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ProvisionedSchedules:
         self._changed = asyncio.Event()
 
     def declare(self, plans: Mapping[str, ProvisionedPlan]) -> None:
-        """From now on, use these plans, by function. A function whose plan is gone follows its own option again."""
+        """Use `plans`, by function, from now on. A function without a plan follows `provisioned_concurrency` again."""
         for name in set(self._plans) - set(plans):
             self._applied.pop(name, None)
             self._set(name, None)

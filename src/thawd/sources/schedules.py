@@ -39,8 +39,8 @@ _STORE_RETRY_S = 2.0
 _AT_ONCE = 500
 # Appended to the definition of a paused schedule in the state file.
 _RESTING = " resting"
-# If the clock is set back by no more than this, schedules wait until it has caught up, so that nothing runs twice. If
-# it is set back by more, it is assumed to have been wrong before, and schedules continue from its present time.
+# If the clock is set back by no more than this, schedules wait until it shows the earlier time again, so that nothing
+# runs twice. If it is set back by more, it is assumed to have been wrong, and schedules continue from the new time.
 _CLOCK_FAULT_S = 86_400.0
 
 
@@ -220,7 +220,7 @@ class Schedules:
         await self._advance(state, after, [_event(schedule, at) for at in wanted])
         if schedule.missed != "all" and first not in wanted:
             self._reports.report(
-                f"thawd: schedule {schedule.name}: runs were missed since {utc_text(first)} and will not run later"
+                f"thawd: schedule {schedule.name}: the run of {utc_text(first)} was missed and is not made up for"
             )
         if wanted:
             self._wake({schedule.function})
@@ -251,7 +251,7 @@ def _parse(schedule: Declared) -> schedule_expressions.ScheduleExpression:
 def _times(
     parsed: schedule_expressions.ScheduleExpression, state: ScheduleState, after: float, until: float
 ) -> list[float]:
-    """Return the first times of a schedule after `after` and up to `until`, at most enough for one transaction."""
+    """Return the first times of a schedule after `after` and up to `until`, at most those of one transaction."""
     times: list[float] = []
     at = parsed.after(after, anchor=state.anchor)
     while at is not None and at <= until and len(times) < _AT_ONCE:

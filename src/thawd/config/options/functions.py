@@ -133,9 +133,9 @@ FUNCTION = (
         kinds.whole(60, 21_600),
         "Age above which an asynchronous event is not tried again, in seconds.",
     ),
-    Option("on_success", _DESTINATION, "Destination of the results of asynchronous events.", "none"),
-    Option("on_failure", _DESTINATION, "Destination of the records of dead-lettered asynchronous events.", "none"),
-    Option("dead_letter", _DEAD_LETTER, "Destination of the payloads of dead-lettered asynchronous events.", "none"),
+    Option("on_success", _DESTINATION, "Destination of the outcomes of asynchronous events that succeeded.", "none"),
+    Option("on_failure", _DESTINATION, "Destination of the outcomes of events that became dead letters.", "none"),
+    Option("dead_letter", _DEAD_LETTER, "Queue or topic that gets the payloads of dead letters.", "none"),
     Option(
         "ephemeral_storage_mb",
         kinds.whole(512, 10_240),

@@ -75,7 +75,7 @@ CORS = (
     Option(
         "max_age_s",
         kinds.whole(0, 86_400),
-        "How long a browser may cache these CORS rules, in seconds; 0: thawd sends no such limit.",
+        "How long a browser may cache these CORS rules, in seconds; 0: answers have no `Access-Control-Max-Age`.",
     ),
     Option("allow_credentials", kinds.flag(), "Whether requests may contain cookies and authorization."),
 )

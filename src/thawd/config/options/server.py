@@ -32,8 +32,8 @@ SERVER = (
     Option(
         "names",
         kinds.list_of('a list of host names, such as "build-box.example"'),
-        "Further host names under which the server answers while it has no `key`, such as a proxy's or a tunnel's. "
-        "The names of this machine are always accepted; requests for other hosts are refused.",
+        "Further host names, such as a proxy's or a tunnel's, that the `Host` header of requests may contain. Without "
+        "`key`, the server refuses requests for any other host than these, this machine and function URLs.",
         "[]",
     ),
     Option("data", kinds.folder(), "Folder for everything that thawd stores; created if missing.", '".thawd"'),

@@ -33,8 +33,8 @@ SOURCE = (
     Option(
         "report_batch_item_failures",
         kinds.flag(),
-        "Whether the handler's answer names the messages that failed, in `batchItemFailures`. Then only these come "
-        "again; otherwise a failed invocation makes all messages of the batch come again.",
+        "Whether the handler's answer names the messages that failed, in `batchItemFailures`; only these are then "
+        "received again. If the invocation fails, all messages of its batch are received again.",
     ),
     Option("enabled", kinds.flag(), "Whether the queue is read."),
 )

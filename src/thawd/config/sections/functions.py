@@ -46,7 +46,7 @@ def read_event(written: object, reader: Reader, *, path: KeyPath) -> bytes | Non
     if isinstance(written, str):
         file = reader.absolute(written)
         if not file.is_file():
-            found = f"{'something else' if file.exists() else 'nothing'} at {file}"
+            found = f"{'something that is not a regular file' if file.exists() else 'nothing'} at {file}"
             reader.findings.add(path, found=found, allowed="a JSON file that exists")
             return None
         try:

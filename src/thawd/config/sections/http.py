@@ -80,7 +80,7 @@ def read_cors(table: object, reader: Reader, *, path: KeyPath) -> Cors:
     cors = Cors(**values)
     if cors.allow_credentials and "*" in cors.allow_origins:
         # Source: Fetch standard, "CORS protocol and credentials": browsers refuse "*" with credentials.
-        allowed = 'with allow_credentials = true, named origins, "https://*" or "http://*"'
+        allowed = 'named origins, "https://*" or "http://*", because allow_credentials is true'
         reader.findings.add((*path, "allow_origins"), found='"*"', allowed=allowed)
     return cors
 

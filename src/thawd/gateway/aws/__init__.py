@@ -1,1 +1,1 @@
-"""Other AWS services on thawd's port: passes requests to moto, an emulator; its buckets' events invoke functions."""
+"""Other AWS services: passes their requests to moto, an emulator, and invokes functions for events of its buckets."""

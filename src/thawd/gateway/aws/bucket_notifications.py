@@ -1,7 +1,7 @@
 """S3 event notifications of the AWS emulator's (moto's) buckets, set by PutBucketNotificationConfiguration.
 
-thawd stores each notification configuration in a file beside the emulator's own state, and invokes the functions that
-it names. thawd passes only the rest of the configuration, which names queues and topics, on to the emulator.
+thawd stores the notification configurations in a file beside the emulator's own state, and invokes the functions that
+they name. thawd passes only the rest of each configuration, which names queues and topics, on to the emulator.
 
 Source: Amazon S3 API reference, "PutBucketNotificationConfiguration".
 """
@@ -67,9 +67,9 @@ class EmulatedObjectEvent:
         name: event name, for example ``ObjectCreated:Put``.
         bucket: name of the bucket.
         key: the object's key.
-        size: bytes; None when the object does not exist (any more).
-        etag: MD5 in hexadecimal digits; None when the object does not exist (any more).
-        sequencer: grows with every event.
+        size: bytes; None: the object does not exist, or no longer exists.
+        etag: MD5 in hexadecimal digits; None: the object does not exist, or no longer exists.
+        sequencer: a number that is larger than that of every earlier event.
         request_id: request id of the invocation that the event causes.
         configuration_id: id of the notification configuration that matched.
     """
@@ -95,12 +95,12 @@ class BucketNotifications:
 
     Args:
         accept: stores an asynchronous invocation.
-        find: returns the name and qualifier of the function that an ARN names; raises when there is no such function.
-        encode: makes the invocation's payload from an event.
+        find: returns the name and qualifier of the function that an ARN names; raises ThawdError if there is none.
+        encode: makes the invocation's event document from the object's event.
         complain: reports a problem to the operator.
 
     Attributes:
-        head: returns size and ETag of the object at a path, or None if there is no object. `AwsProxy` sets this.
+        head: returns size and ETag of the object at a path, or None if there is no object. `AwsProxy` sets `head`.
     """
 
     def __init__(self, *, accept: Accept, find: Find, encode: Encode, complain: Callable[[str], None]) -> None:
@@ -115,7 +115,7 @@ class BucketNotifications:
         self.head: Head
 
     def keep_in(self, file: Path) -> None:
-        """Load the configurations from a file, and write every change to it from now on.
+        """Load the configurations from `file`, and from now on write every change of a configuration to `file`.
 
         Raises:
             OSError: the file cannot be read.
@@ -130,8 +130,8 @@ class BucketNotifications:
         for bucket, document in kept.items():
             self._by_bucket[bucket] = _Configuration(document.encode("latin-1"), parse(document.encode("latin-1"))[0])
 
-    async def _keep(self) -> None:
-        """Write all configurations to the file; if that fails, they remain in effect until the server stops."""
+    async def _save(self) -> None:
+        """Write all configurations to the file. If that fails, the newest ones are in effect until the server stops."""
         if self._file is None:
             return
         async with self._writing:  # one write at a time, so that an older state does not replace a newer one
@@ -141,12 +141,12 @@ class BucketNotifications:
             except OSError as error:
                 self._complain(
                     f"thawd: the notification configurations of buckets could not be written to {self._file}: {error}; "
-                    "they are lost when thawd stops"
+                    "if no later write succeeds, the latest changes are lost when thawd stops"
                 )
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, pass_on: PassOn) -> bool:
-        """Serve a request for a bucket's notification configuration; False: the emulator is to serve the request."""
-        bucket, key = _place(scope)
+        """Serve a request for a bucket's notification configuration; False: it is left to the emulator."""
+        bucket, key = _bucket_and_key(scope)
         if "notification" not in _query(scope) or key or not bucket:
             return False
         if scope["method"] == "GET" and bucket in self._by_bucket:
@@ -168,7 +168,7 @@ class BucketNotifications:
         async def after_keeping(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 300:
                 self._by_bucket[bucket] = _Configuration(document, rules)
-                await self._keep()
+                await self._save()
             await send(message)
 
         await pass_on(scope, rest, after_keeping)
@@ -185,11 +185,14 @@ class BucketNotifications:
             ) from None
 
     async def request_succeeded(self, scope: Scope) -> None:
-        """Invoke the functions whose notifications match an S3 request that has just succeeded."""
-        bucket, key = _place(scope)
+        """Invoke the functions whose notifications match an S3 request that the emulator has just carried out.
+
+        If the request deleted a bucket, remove the bucket's configuration.
+        """
+        bucket, key = _bucket_and_key(scope)
         removes = scope["method"] == "DELETE" and not key and bucket and not _query(scope)
         if removes and self._by_bucket.pop(bucket, None) is not None:
-            await self._keep()
+            await self._save()
         name = event_name(scope)
         configuration = self._by_bucket.get(bucket)
         if name is None or configuration is None:
@@ -201,11 +204,11 @@ class BucketNotifications:
         if name.startswith("ObjectCreated"):
             found = await self.head(raw_path_of(scope), scope)
         for rule in wanted:
-            await self._fire(rule, name, bucket, key, found)
+            await self._invoke(rule, name, bucket, key, found)
 
     async def objects_deleted(self, scope: Scope, answer: bytes) -> None:
-        """Invoke the functions whose notifications match an object that a DeleteObjects answer lists as deleted."""
-        bucket, _ = _place(scope)
+        """Invoke the functions whose notifications match the objects that a DeleteObjects answer lists as deleted."""
+        bucket, _ = _bucket_and_key(scope)
         configuration = self._by_bucket.get(bucket)
         if configuration is None:
             return
@@ -215,9 +218,9 @@ class BucketNotifications:
                 key = next((child.text or "" for child in element if _local(child.tag) == "Key"), "")
                 for rule in configuration.rules:
                     if wants(rule.notification, name, key.encode()):
-                        await self._fire(rule, name, bucket, key, None)
+                        await self._invoke(rule, name, bucket, key, None)
 
-    async def _fire(
+    async def _invoke(
         self, rule: NotificationRule, name: str, bucket: str, key: str, found: tuple[int, str] | None
     ) -> None:
         size, etag = found or (None, None)
@@ -242,8 +245,8 @@ class BucketNotifications:
 
 
 def event_name(scope: Scope) -> str | None:
-    """The event name of a successful request for an object; None for a request that causes no event."""
-    _, key = _place(scope)
+    """The name of the event that a successful request causes; None for a request that causes no event."""
+    _, key = _bucket_and_key(scope)
     query = _query(scope)
     if not key:
         return None
@@ -287,7 +290,7 @@ def _rule(element: ElementTree.Element, index: int) -> NotificationRule:
             400, "MalformedXML", "The notification configuration for a function must have an ARN and at least one Event"
         )
     if set(filters) - {"prefix", "suffix"}:
-        raise S3Error(400, "InvalidArgument", "filter rule name must be either prefix or suffix")
+        raise S3Error(400, "InvalidArgument", "The name of a filter rule must be prefix or suffix")
     identifier = (texts.get("Id") or [f"thawd-{index}"])[0]
     notification = Notification(
         function=arns[0],
@@ -308,12 +311,12 @@ def _local(tag: str) -> str:
 
 
 def _query(scope: Scope) -> dict[str, list[str]]:
-    """The query parameters, without those of a presigned URL."""
+    """The query parameters, without the ``X-Amz-`` parameters of a presigned URL."""
     given = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     return {name: value for name, value in given.items() if not re.match("x-amz-", name, re.IGNORECASE)}
 
 
-def _place(scope: Scope) -> tuple[str, str]:
-    """Bucket and key of a path-style request."""
+def _bucket_and_key(scope: Scope) -> tuple[str, str]:
+    """Bucket and key in the path of a request, decoded."""
     bucket, _, key = raw_path_of(scope).lstrip("/").partition("/")
     return unquote(bucket), unquote(key)

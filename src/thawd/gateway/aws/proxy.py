@@ -1,8 +1,8 @@
 """Passes requests for AWS services other than Lambda and CloudWatch Logs on to moto, the AWS emulator.
 
-Clients thus use one port for all services. A request's signature names the service that the request is for. S3 requests
-for thawd's own buckets are not passed on. Changes in the emulator's buckets invoke the functions that were configured
-through S3's notification API.
+So clients use thawd's port for all services. A request's signature names the service that the request is for. S3
+requests for thawd's own buckets are not passed on. Changes in the emulator's buckets invoke the functions that were
+configured through S3's notification API.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from thawd.gateway.sigv4 import claimed_service
 if TYPE_CHECKING:
     import httpx
 
-# Services that thawd itself serves.
+# AWS services that thawd itself serves.
 _OWN = ("lambda", "logs")
 # Headers that belong to one connection and so are not passed on. Source: RFC 9110, 7.6.1.
 _OF_CONNECTION = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
@@ -88,7 +88,7 @@ class AwsProxy:
         answered: list[bytes] = []
         is_bulk = scope["method"] == "POST" and scope["query_string"].split(b"=")[0] == b"delete"
         try:
-            status = await self._pass_on(scope, _body(receive), _listening(send, answered) if is_bulk else send)
+            status = await self._pass_on(scope, _body(receive), _copying_body(send, answered) if is_bulk else send)
         except ClientGoneError:
             return
         except httpx.HTTPError as error:
@@ -100,7 +100,7 @@ class AwsProxy:
                 await self._notifications.objects_deleted(scope, b"".join(answered))
 
     async def read(self, bucket: str, key: str) -> bytes | None:
-        """The contents of an object in the emulator; None when it does not exist or is too large to be code."""
+        """The contents of an object in the emulator; None if there is no such object, or it is too large to be code."""
         path = f"/{quote(bucket)}/{quote(key)}"
         headers = [(b"host", b"localhost"), (b"authorization", _UNSIGNED)]
         response = await self._client.send(
@@ -122,7 +122,7 @@ class AwsProxy:
         return await self._pass_on(changed, whole(), send)
 
     async def _pass_on(self, scope: Scope, body: AsyncIterator[bytes], send: Send) -> int:
-        """Pass a request on and send its answer; returns the answer's status."""
+        """Pass a request on to the emulator and send the emulator's answer; returns the answer's status."""
         raw_path = raw_path_of(scope).encode("latin-1")
         query = scope["query_string"]
         target = self._url.copy_with(raw_path=raw_path + (b"?" + query if query else b""))
@@ -140,7 +140,7 @@ class AwsProxy:
         return response.status_code
 
     async def _head(self, path: str, scope: Scope) -> tuple[int, str] | None:
-        """Size and ETag of an object; None when it does not exist."""
+        """Size and ETag of an object in the emulator; None if there is no such object."""
         headers = [(b"host", header(scope, b"host") or b""), (b"authorization", header(scope, b"authorization") or b"")]
         response = await self._client.head(self._url.copy_with(raw_path=path.encode("latin-1")), headers=headers)
         if response.status_code != 200:
@@ -148,14 +148,14 @@ class AwsProxy:
         return int(response.headers.get("content-length", 0)), response.headers.get("etag", "").strip('"')
 
 
-def _listening(send: Send, answered: list[bytes]) -> Send:
+def _copying_body(send: Send, answered: list[bytes]) -> Send:
     """Wrap `send` so that the body of the answer is also appended to `answered`."""
 
-    async def both(message: Message) -> None:
+    async def copy_and_send(message: Message) -> None:
         answered.append(message.get("body", b""))
         await send(message)
 
-    return both
+    return copy_and_send
 
 
 async def _body(receive: Receive) -> AsyncIterator[bytes]:

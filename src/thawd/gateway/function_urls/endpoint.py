@@ -46,7 +46,7 @@ from thawd.scheduling.dispatcher import Dispatcher
 from thawd.streaming import HTTP_RESPONSE
 
 LOCAL_KEYS: Mapping[str, str] = {"test": "test"}
-"""The access key that is accepted (id, secret) when none is configured and only this machine can reach the port."""
+"""Id and secret of the access key that is accepted if none is configured and only this machine can reach the port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,10 @@ class Access:
 
     Attributes:
         keys: secrets by access key id.
-        is_local: whether only this machine is meant to call. If so, requests of web pages of other origins are refused,
-            unless the URL's own CORS settings allow these origins.
-        key: the server's key; None: there is none. Function URLs do not require the key. If a request contains it, it
-            is removed from the event.
+        is_local: whether only this machine is meant to call. If so, requests that web pages of other origins send are
+            refused, unless the URL's own CORS settings allow these origins.
+        key: the server's key; None: there is none. Function URLs do not require the key. If a request contains the key,
+            the event is made without it.
     """
 
     keys: Mapping[str, str]
@@ -87,9 +87,10 @@ class FunctionUrlApi:
         self._budget = budget
 
     def addressed(self, scope: Scope) -> str | None:
-        """The identifier in the request's path or host name, or "" if the one in the path is malformed.
+        """The identifier of a function URL in the request's path or host name; None if neither is of that form.
 
-        Returns None if the request is not for a function URL. A URL with the returned identifier need not exist.
+        Returns "" if the path begins like that of a function URL, but the identifier in it is malformed. A URL with the
+        returned identifier need not exist.
         """
         path: str = scope["path"]
         if path.startswith(PATH_PREFIX):
@@ -111,7 +112,7 @@ class FunctionUrlApi:
         if shared is not None and cors.is_preflight(scope):
             await respond(send, 200, cors.preflight_headers(shared, scope))
             return
-        if self._access.is_local and not _from_here(scope, url):
+        if self._access.is_local and not _may_call(scope, url):
             await _refuse(send, "AccessDeniedException")
             return
         send = cors.adding(send, shared, scope)
@@ -143,7 +144,7 @@ class FunctionUrlApi:
         return Caller(verify(_signed(scope, body), self._access.keys, now_s=time.time()))
 
     def _check_claim(self, scope: Scope, url: Url) -> None:
-        """Check the parts of a signature that do not depend on the body: its key id, date and signed headers.
+        """Check the parts of a signature that do not depend on the body: key id, service, date and signed headers.
 
         This is called before the body is read. `_caller` verifies the signature itself once the body has been read.
 
@@ -158,7 +159,7 @@ class FunctionUrlApi:
 
     async def _invoke(self, scope: Scope, send: Send, url: Url, body: bytes, caller: Caller | None) -> None:
         request_id, trace_id = new_request_id(), trace_of(scope)
-        send = _named(send, request_id, trace_id)
+        send = _with_ids(send, request_id, trace_id)
         request = request_of(
             scope,
             body,
@@ -194,7 +195,7 @@ class FunctionUrlApi:
             if result.function_error is not None:
                 await _fail(send)
                 return
-            # The handler does not stream. As on Lambda, its answer then becomes the body, unchanged.
+            # The handler does not stream. As on Lambda, its whole answer becomes the body, unchanged.
             kind = JSON if result.content_type is None else (b"content-type", result.content_type.encode())
             await respond(send, 200, [kind], result.payload)
 
@@ -209,23 +210,23 @@ def _signed(scope: Scope, body: bytes) -> SignedRequest:
     )
 
 
-def _named(send: Send, request_id: str, trace_id: str) -> Send:
-    """Wrap `send` so that answers carry the request id and the trace id."""
+def _with_ids(send: Send, request_id: str, trace_id: str) -> Send:
+    """Wrap `send` so that answers have headers with the request id and the trace id."""
     names = [
         (b"x-amzn-requestid", request_id.encode()),
         (b"x-amzn-trace-id", trace_id.partition(";")[0].encode("latin-1")),
     ]
 
-    async def with_names(message: Message) -> None:
+    async def send_with_ids(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message["headers"], *names]}
         await send(message)
 
-    return with_names
+    return send_with_ids
 
 
 async def _pass_on(send: Send, answer: Streamed) -> None:
-    """Send an answer as it arrives.
+    """Send a streamed answer to the client while the function produces it.
 
     If the function fails meanwhile, the chunk that ends the answer is not sent, so the client notices the failure.
     """
@@ -264,8 +265,8 @@ async def _read_prelude(prelude: Prelude, answer: Streamed) -> bytes | None:
     return None
 
 
-def _from_here(scope: Scope, url: Url) -> bool:
-    """Whether no web page sends the request, or a page of this machine, of the URL's origin or of an allowed origin."""
+def _may_call(scope: Scope, url: Url) -> bool:
+    """Whether no web page sends the request, or its page is of this machine, the URL's origin or an allowed origin."""
     shared = url.settings.cors
     return may_ask(scope, allows=lambda origin: shared is not None and cors.allows(shared, origin))
 

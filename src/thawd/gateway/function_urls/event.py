@@ -1,6 +1,6 @@
 """Makes events from requests to function URLs, and responses from handlers' answers.
 
-The form is API Gateway's payload format 2.0 with small changes.
+Both have the form of API Gateway's payload format 2.0, with small changes.
 
 No side effects.
 
@@ -29,7 +29,7 @@ class Caller:
     access_key: str
 
     def described(self) -> dict[str, Any]:
-        """The signer as the event's ``authorizer.iam``."""
+        """The signer as an object for the field ``requestContext.authorizer.iam`` of the event."""
         return {
             "accessKey": self.access_key,
             "accountId": ACCOUNT_ID,

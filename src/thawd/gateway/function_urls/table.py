@@ -2,7 +2,7 @@
 
 The host name of a function URL is ``ID.lambda-url.REGION.localhost`` or ``ID.lambda-url.REGION.on.aws``. Clients whose
 resolver does not know names under ``localhost`` can use the path ``/_urls/ID/...`` of the server instead. ``ID`` is
-computed from function and qualifier, so it does not change with a restart.
+computed from the names of the function and its qualifier, so ``ID`` remains the same after a restart.
 
 Source: AWS Lambda developer guide, "Creating and managing Lambda function URLs".
 """
@@ -42,12 +42,12 @@ class Url:
 
     @property
     def domain(self) -> str:
-        """The URL's host name on AWS."""
+        """The URL's host name in the form that AWS uses."""
         return f"{self.identifier}.lambda-url.{REGION}.on.aws"
 
 
 def url_id(function: str, qualifier: str = LATEST) -> str:
-    """The identifier of a function's URL."""
+    """The identifier of the URL of a function (`qualifier` is ``$LATEST``) or of one of its aliases."""
     name = f"{ACCOUNT_ID}:{REGION}:{function}:{qualifier}"
     number = int.from_bytes(hashlib.sha256(name.encode()).digest(), "big")
     letters = []
@@ -58,7 +58,7 @@ def url_id(function: str, qualifier: str = LATEST) -> str:
 
 
 def id_in(address: str) -> str | None:
-    """The identifier of a function URL in a host (perhaps with a port) or a path; None if there is none.
+    """The identifier of a function URL in `address`: a host, perhaps with a port, or a path. None if there is none.
 
     A function URL with this identifier need not exist.
     """
@@ -67,7 +67,7 @@ def id_in(address: str) -> str | None:
 
 
 def settings_of(config: Mapping[str, Any]) -> FunctionUrl:
-    """The settings in a URL configuration of the Lambda API (AuthType, InvokeMode, Cors)."""
+    """The settings that a function URL configuration of the Lambda API contains (AuthType, InvokeMode, Cors)."""
     shared = config.get("Cors")
     return FunctionUrl(
         auth_type=config["AuthType"],
@@ -86,7 +86,7 @@ def settings_of(config: Mapping[str, Any]) -> FunctionUrl:
 
 
 def described(settings: FunctionUrl) -> dict[str, Any]:
-    """`settings` as a URL configuration of the Lambda API; the inverse of `settings_of`."""
+    """`settings` as a function URL configuration of the Lambda API; the inverse of `settings_of`."""
     config: dict[str, Any] = {"AuthType": settings.auth_type, "InvokeMode": settings.invoke_mode}
     shared = settings.cors
     if shared is not None:
@@ -126,7 +126,7 @@ class UrlTable:
         self._declared = {url.identifier: url for url in made}
 
     def set(self, function: str, qualifier: str, settings: FunctionUrl) -> str:
-        """Make or change the URL of a function or of one of its aliases; returns the identifier."""
+        """Make or change the URL of a function or of one of its aliases; returns the URL's identifier."""
         identifier = url_id(function, qualifier)
         self._set[identifier] = Url(identifier, function, qualifier, settings)
         return identifier
@@ -136,7 +136,7 @@ class UrlTable:
         return self._set.pop(url_id(function, qualifier), None) is not None
 
     def find(self, address: str) -> Url | None:
-        """The URL that a host (perhaps with a port) or a path belongs to, or None."""
+        """The function URL whose identifier `address` contains; None if there is none. `address` is as for `id_in`."""
         identifier = id_in(address)
         if identifier is None:
             return None

@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
-# The head is joined with a body of up to this size. A copy of a larger body would take longer than a write.
+# The head is joined with a body of up to this size. Copying a larger body would take longer than a second write.
 _JOINED_BYTES = 1 << 16
 
 
 class Outlet:
     """The transport for the answers of one connection.
 
-    Its `close` waits until even a client that is still sending can have read the answer.
+    Its `close` lets even a client that is still sending its request read the answer before the connection ends.
 
     Args:
         transport: the connection's transport.
-        close: ends the connection after an answer.
+        close: ends the connection after an answer has been written.
         loop: the event loop.
     """
 
@@ -39,17 +39,17 @@ class Outlet:
         self.is_closing = transport.is_closing
 
     def begin(self, cycle: RequestResponseCycle) -> None:
-        """Expect the answer to the request `cycle`."""
+        """Prepare for the answer to the next request, which uvicorn represents by `cycle`."""
         self._answering = cycle
 
     def write(self, data: bytes) -> None:
-        """Write a part of the answer. A head is kept for what follows it, until the loop's next turn at the latest."""
+        """Write a part of the answer. A head is kept for the next part, but only until the event loop's next turn."""
         if self._head:
             if len(data) > _JOINED_BYTES:
                 self.flush()
             else:
                 data, self._head = self._head + data, b""
-        elif self._answering is not None and self._answering.response_started:  # ``100 Continue`` comes before that
+        elif self._answering is not None and self._answering.response_started:  # false for ``100 Continue``
             self._answering = None
             self._head = data
             self._loop.call_soon(self.flush)
@@ -72,7 +72,7 @@ class Outlet:
             self._transport.write(head)
 
     def close(self) -> None:
-        """Close the connection once the client can have read the answer."""
+        """Send a kept head and end the connection; the client can read the whole answer first."""
         self.flush()
         self._close()
 

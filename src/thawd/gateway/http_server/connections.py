@@ -61,8 +61,8 @@ class Connection(HttpToolsProtocol):
     """
 
     def __init__(self, connections: Connections, **options: Any) -> None:
-        # The parser calls `on_body` for each piece of a body. The data of one `data_received` can contain 100,000
-        # pieces, so they are collected, and `_take_pieces` joins them.
+        # The parser calls `on_body` for each piece of a body. The data of one call of `data_received` can contain
+        # 100,000 pieces, so the pieces are collected, and `_take_pieces` joins them.
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # type: ignore[method-assign, assignment]
         super().__init__(**options)
@@ -83,7 +83,7 @@ class Connection(HttpToolsProtocol):
         # Per-request state
         self._is_in_head = True
         self._may_begin = False  # whether a request may begin in the data that the parser gets next
-        self._end_of_piece = b""  # last three bytes of an incomplete head: its end may be split between two pieces
+        self._end_of_piece = b""  # last three bytes of an incomplete head: `_END_OF_HEAD` may begin in them
         self._left_bytes: int | None = 0  # bytes of the body still to come; None: the body is chunked
         self._is_past_parser = False  # whether the body bypasses the parser
         self._framing_bytes = 0  # bytes of a chunked body's framing since the last byte of its content
@@ -155,7 +155,7 @@ class Connection(HttpToolsProtocol):
         return self._unsent_bytes > 0 and now_s - self._read_at_s < patience_s
 
     def has_unread(self) -> bool:
-        """Whether a part of an answer waits for the client to read."""
+        """Whether a part of an answer is unsent because the client has not read enough."""
         return self.transport.get_write_buffer_size() > 0
 
     def end(self) -> None:
@@ -169,7 +169,7 @@ class Connection(HttpToolsProtocol):
     # Methods that turn received bytes into requests.
 
     def _feed(self, data: bytes, at: int) -> None:
-        """Parse `data` from `at` on, one request at a time."""
+        """Parse `data` from the position `at` on, one request at a time."""
         size = len(data)
         while at < size and not self._is_discarding:
             if not self._is_in_head:
@@ -256,7 +256,7 @@ class Connection(HttpToolsProtocol):
         return end
 
     def _parse(self, data: bytes, at: int, end: int) -> bool:
-        """Pass `data` from `at` to `end` to the parser; False: parsing failed, and the failure has been handled."""
+        """Pass ``data[at:end]`` to the parser; False: parsing failed, and the failure has been handled."""
         try:
             while at < end:
                 try:
@@ -339,7 +339,7 @@ class Connection(HttpToolsProtocol):
         self.cycle.transport = self._outlet  # type: ignore[assignment]
 
     def _announced_bytes(self) -> int | None:
-        """The announced size of the body; None: the body is chunked.
+        """The size of the body that the headers announce; None: the body is chunked.
 
         The parser has already refused a Content-Length that is not a number, and a request with both Content-Length
         and Transfer-Encoding.
@@ -409,7 +409,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.disconnected
 
     def close_after_answer(self) -> None:
-        """Close the connection once the client can have read the answer: some clients first send the whole request."""
+        """Let the client read the answer, then close the connection. Some clients read only after sending all."""
         self.cycle.disconnected = True  # tells uvicorn to send nothing more: the answer has ended
         if self._is_in_head and not self._held:
             self._close_when_sent()
@@ -417,7 +417,7 @@ class Connection(HttpToolsProtocol):
             self._begin_discarding()
 
     def _close_when_sent(self) -> None:
-        """Stop reading and close once the answer is sent; until then the connection may be closed to make room."""
+        """Stop reading; close the connection once the answer is sent, or earlier if another connection needs room."""
         self._outlet.flush()
         self.transport.close()
         self.server_connections.rest(self)
@@ -444,7 +444,7 @@ class Connection(HttpToolsProtocol):
         self._begin_discarding()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Tell the application that the client has disconnected; unless it has begun to answer, answer in its place."""
+        """Answer with an error unless the application has begun to answer; tell it that the client has disconnected."""
         cycle = self.cycle
         is_at_work = cycle is not None and not cycle.response_complete
         if self.transport.is_closing() or (not self._is_in_head and self._has_answered()):
@@ -457,7 +457,7 @@ class Connection(HttpToolsProtocol):
 
 
 async def _expecting(cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request with ``Expect: 100-continue``; if it is answered before its body is read, close the connection.
+    """Serve a request with ``Expect: 100-continue``. If it is answered before its body is read, close the connection.
 
     After such an answer some clients send the body and others their next request, and the server cannot tell which.
     """

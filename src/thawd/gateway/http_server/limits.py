@@ -6,8 +6,8 @@ room for new ones. It does not deal with HTTP, which is the task of the module `
 A connection is in one of three states:
 
 - *resting*: it has no complete request. It is new, between two requests, or in the middle of a head (request line and
-  headers). It may be closed at any time to make room for another. Only connections in the half that has rested longest
-  are closed: first the oldest whose client has read all answers, otherwise the oldest.
+  headers). It may be closed at any time to make room for another. The one to close is chosen from the half that has
+  rested longest: the longest-resting one whose client has read all answers, or, if there is none, the longest-resting.
 - *at work*: a request is being served. It is never closed to make room; its only deadline is on the body's progress.
 - *stalled*: the client has left so much of the answer unread that the server writes no more. When room is needed and
   few connections are resting, the one that has been stalled longest is closed.
@@ -27,11 +27,11 @@ from typing import Protocol
 from thawd.system.retry import SayOnce
 
 MOST_CONNECTIONS = 4096
-"""The most connections, even if more file descriptors are available: each needs about 10 KiB of memory."""
+"""Limit on open connections, even if there are file descriptors for more: each needs about 10 KiB of memory."""
 _FEWEST_CONNECTIONS = 16
 _UNLIMITED_DESCRIPTORS = 1 << 20
-# If at most one in this many connections is resting, a stalled one is closed instead of a resting one. Clients that
-# have just connected are resting, too, and would otherwise be disconnected before they can send a request.
+# If at most one in this many of the allowed connections is resting, a stalled one is closed instead of a resting one.
+# A connection that was just opened is resting, too; otherwise it would be closed before its client can send a request.
 _RESTING_SHARE = 8
 
 
@@ -40,21 +40,21 @@ class ConnectionLimits:
     """The limits of a server's connections.
 
     Attributes:
-        connections: most connections open at a time.
-        head_bytes: most bytes of a request's line and headers together; more is answered 431. The framing of a chunked
-            body (sizes, extensions, trailers) has the same limit.
-        headers: most headers of a request; more is answered 431.
-        head_s: how long the head of a request may take from its first byte, or the first head of a new connection from
-            the connection's start, seconds.
+        connections: how many connections may be open at a time.
+        head_bytes: how many bytes a request's line and headers may have together; a larger head is answered 431. The
+            framing of a chunked body (sizes, extensions, trailers) has the same limit.
+        headers: how many headers a request may have; more are answered 431.
+        head_s: how long the head of a request may take from its first byte, seconds. The first byte on a new connection
+            must also arrive within this time.
         idle_s: how long a connection may rest between two requests, seconds.
         stall_s: longest pause between two bytes of an unfinished body, seconds.
-        unread_s: how long a client may read nothing of its answer, seconds.
+        unread_s: how long a client may read nothing of an answer that the application has finished, seconds.
         discard_s: longest pause between two bytes that are discarded after the answer was sent, seconds. Discarding is
-            needed because a client that is still sending reads the answer only after it has sent everything, and
-            closing the socket with unread data would reset the connection.
-        discard_bytes: most bytes that are discarded after the answer; the connection is closed when more arrive.
-        unfinished_bytes: most bytes of unfinished heads, all connections together.
-        held_bytes: most bytes of pipelined requests that wait for the one before them, all connections together.
+            needed because some clients read the answer only after they have sent the whole request, and closing the
+            socket with unread data would reset the connection.
+        discard_bytes: how many bytes may be discarded after an answer; when more arrive, the connection is closed.
+        unfinished_bytes: how many bytes the unfinished heads of all connections may have together.
+        held_bytes: how many bytes all pipelined requests that wait for an earlier request may have together.
     """
 
     connections: int = MOST_CONNECTIONS
@@ -71,7 +71,7 @@ class ConnectionLimits:
 
 
 def most_connections() -> int:
-    """The most connections: a third of the file descriptors that this process may open, within fixed bounds.
+    """How many connections may be open: a third of this process's limit on open files, within fixed bounds.
 
     The other descriptors are for the files and environments that requests need.
     """
@@ -84,9 +84,9 @@ class Limited(Protocol):
     """The part of a connection that `Connections` uses.
 
     Attributes:
-        deadline_s: when `expire` is called, in seconds of the loop's clock; infinite: never.
-        head_bytes: bytes of a head that is not complete yet.
-        held_bytes: bytes of pipelined requests that wait for the one before them.
+        deadline_s: when `expire` is called, in seconds of the event loop's clock; infinite: never.
+        head_bytes: size of the part of an incomplete head that has arrived; 0: there is no incomplete head.
+        held_bytes: size of the pipelined requests that wait until the request before them is answered.
     """
 
     deadline_s: float
@@ -97,7 +97,7 @@ class Limited(Protocol):
         """Called when the deadline has passed."""
 
     def has_unread(self) -> bool:
-        """Whether a part of an answer waits for the client to read."""
+        """Whether a part of an answer is unsent because the client has not read enough."""
 
     def end(self) -> None:
         """Close the connection now."""
@@ -115,7 +115,8 @@ class Connections:
         self.limits = limits
         self._reports = SayOnce(complain)
         self._open: set[Limited] = set()
-        # Connections that rest, send a head, or are stalled, each group in the order in which they began to do so.
+        # Connections that rest, that have received a part of a head, and that are stalled. Each group is in the order
+        # in which the connections joined it.
         self._resting: OrderedDict[Limited, None] = OrderedDict()
         self._sending: OrderedDict[Limited, None] = OrderedDict()
         self._stalled: OrderedDict[Limited, None] = OrderedDict()
@@ -180,13 +181,13 @@ class Connections:
         self._sending.pop(connection, None)
 
     def hold(self, connection: Limited, size: int) -> bool:
-        """Set the bytes held for a connection to `size`; False: all connections together exceed the limit."""
+        """Set `held_bytes` of a connection to `size`; False: all connections together exceed the limit."""
         self._held_bytes += size - connection.held_bytes
         connection.held_bytes = size
         return self._held_bytes <= self.limits.held_bytes
 
     def _make_room(self) -> bool:
-        """Close the connection that has rested longest, or stalled longest if few rest; False: none can be closed."""
+        """Close one resting or stalled connection; False: all connections are at work, so none can be closed."""
         self._reports.say(
             f"thawd: {len(self._open)} connections are open, which is the limit. thawd closes connections that have no "
             "request or whose client does not read, oldest first; if it can close none, it answers new connections "

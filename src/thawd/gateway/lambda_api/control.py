@@ -1,4 +1,4 @@
-"""The control plane of the Lambda API over HTTP: finds the operation, checks its input, answers as AWS does."""
+"""The control plane of the Lambda API over HTTP: finds a request's operation, checks its input, answers as AWS does."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from thawd.gateway.lambda_api import shapes
 from thawd.gateway.lambda_api.operations import ControlPlane
 from thawd.invocation import new_request_id
 
-# Source: the limit in AWS Lambda's error for a CreateFunction request that is too large. A zip file of 50 MB in Base64
-# and the other fields of the request fit.
+# Source: the limit that AWS Lambda's error names if a CreateFunction request is too large. The limit leaves room for a
+# zip file of 50 MB in Base64 and for the other fields of the request.
 MAX_BODY_BYTES = 70_167_211
 CODE_PREFIX = "/_thawd/code/"
 CODE_VALID_S = 600
 # Each path of the Lambda API begins with a date. These are the dates of the control plane's paths.
 _DATES = "2015-03-31 2016-08-19 2017-03-31 2017-10-31 2018-10-31 2019-09-25 2019-09-30 2021-07-20 2021-10-31 2024-08-31"
 _PREFIXES = tuple(f"/{date}/" for date in _DATES.split())
-# Operations whose requests can contain a zip file. The request of any other operation has at most `_SMALL_BYTES`.
+# Operations whose requests can contain a zip file. A request for any other operation has at most `_SMALL_BYTES`.
 _LARGE = ("CreateFunction", "UpdateFunctionCode", "PublishLayerVersion")
 _SMALL_BYTES = 1 << 20
 
 
 class CodeLinks:
-    """Links to uploaded code. As on AWS, anyone who has a link can use it for ten minutes, without a key.
+    """Makes and opens links to uploaded code. As on AWS, whoever has a link can use it for ten minutes, without a key.
 
     Args:
         zip_path: returns the path of the zip file of a package (the code of a function or layer).
@@ -68,7 +68,7 @@ class CodeLinks:
 
         Raises:
             AccessDeniedException: the link has a wrong signature or has expired (403).
-            ResourceNotFoundException: the code has been removed (404).
+            ResourceNotFoundException: the code cannot be read, for example because it was deleted (404).
         """
         package = scope["path"].removeprefix(CODE_PREFIX).removesuffix(".zip")
         query = parse_qs(scope["query_string"].decode("latin-1"))
@@ -79,12 +79,14 @@ class CodeLinks:
         )
         if not is_ours or int(expires) < time.time():
             raise AccessDeniedException(
-                "Request has expired, or its signature is wrong; call GetFunction for a new link"
+                "The link has expired, or its signature is wrong; call GetFunction or GetLayerVersion for a new link"
             )
         try:
             return self._zip_path(package).read_bytes()
         except OSError as error:
-            raise ResourceNotFoundException(f"The code of this link no longer exists: {error.strerror}") from None
+            raise ResourceNotFoundException(
+                f"The code that this link refers to cannot be read: {error.strerror}; it may have been deleted"
+            ) from None
 
 
 class ControlApi:
@@ -107,7 +109,7 @@ class ControlApi:
         self._complain = complain
 
     def claims(self, path: str) -> bool:
-        """Whether a request of this path is for the control plane."""
+        """Whether a request with this path is for the control plane."""
         return path.startswith(_PREFIXES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,7 +145,7 @@ class ControlApi:
             await respond_json(send, operation.status, document)
 
     async def code(self, scope: Scope, send: Send) -> None:
-        """Answer a request to a link that `CodeLinks` made: send the zip file."""
+        """Answer a request for a link that `CodeLinks` made: send the zip file."""
         try:
             content = await asyncio.to_thread(self._links.open, scope)
         except ThawdError as error:

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 
 CONTENT_TYPE = b"application/vnd.amazon.eventstream"
 _TEXT = 7
-# Clients refuse messages of more than 16 MiB. This size is smaller, so that clients get the first data sooner.
+# Largest payload of one message. Clients refuse messages of more than 16 MiB; with smaller messages, they get the first
+# data sooner.
 _CHUNK_BYTES = 1 << 20
 
 
@@ -30,7 +31,7 @@ def message(headers: Mapping[str, str], payload: bytes) -> bytes:
 
 
 def event(kind: str, payload: bytes, *, content_type: str) -> bytes:
-    """Encode an event, for example ``PayloadChunk``."""
+    """Encode an event of the type `kind`, for example ``PayloadChunk``."""
     return message({":message-type": "event", ":event-type": kind, ":content-type": content_type}, payload)
 
 
@@ -41,5 +42,5 @@ def payload_chunks(data: bytes) -> Iterator[bytes]:
 
 
 def invoke_complete(details: bytes) -> bytes:
-    """Encode the last event. `details` is a JSON object, perhaps with ErrorCode and ErrorDetails, or LogResult."""
+    """Encode the last event. `details` is a JSON object with any of ErrorCode, ErrorDetails and LogResult."""
     return event("InvokeComplete", details, content_type="application/json")

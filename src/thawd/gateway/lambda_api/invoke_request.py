@@ -37,7 +37,7 @@ _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class InvokeOperation(abc.ABC):
-    """An operation of the API that invokes a function; the class attributes describe the operation.
+    """An operation of the Lambda API that invokes a function; the class attributes describe the operation.
 
     Args:
         dispatcher: finds functions by name and runs invocations.
@@ -63,7 +63,7 @@ class InvokeOperation(abc.ABC):
 
     @classmethod
     def claims(cls, path: str) -> bool:
-        """Whether a request of this path is for the operation."""
+        """Whether a request with this path is for the operation."""
         return path.startswith(cls.prefix) and path.endswith(cls.suffix)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,7 +105,7 @@ class InvokeOperation(abc.ABC):
 
 
 def one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> str:
-    """The value of the header `name`, which must be one of `allowed`; the first of these when the header is missing.
+    """The value of the header `name`, which must be one of `allowed`; the first of `allowed` if the header is missing.
 
     Raises:
         InvalidParameterValueException: the header has another value (400).
@@ -126,7 +126,8 @@ def resolve(scope: Scope, encoded: str) -> tuple[str, str | None]:
     """The function's name and the qualifier, if any, from the path segment `encoded` and the parameter ``Qualifier``.
 
     Raises:
-        InvalidParameterValueException: `encoded` is not a function name, or the two qualifiers differ (400).
+        InvalidParameterValueException: `encoded` is not a function's name or ARN, or the qualifier in it differs from
+            the parameter (400).
         ResourceNotFoundException: the ARN names another account (404).
     """
     reference = unquote(encoded)

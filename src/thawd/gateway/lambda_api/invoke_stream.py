@@ -69,7 +69,7 @@ def _completion(result: Result, *, with_log: bool) -> bytes:
 
 
 def error_type(document: bytes) -> str | None:
-    """The ``errorType`` of an error document, or None."""
+    """The ``errorType`` of an error document; None if the document has none."""
     try:
         error = msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Maps the name of each control-plane operation to the method in `thawd.control` that carries it out, and calls it."""
+"""Calls the method in `thawd.control` that carries out an operation of the control plane, by the operation's name."""
 
 from __future__ import annotations
 
@@ -35,10 +35,9 @@ class ControlParts:
         code: uploaded code.
         deployments: publishes versions and retires them.
         read_object: reads the contents of an object, by bucket and key.
-        serve_url: starts serving a function URL, or stops if the configuration is None. Its arguments are the function,
-            the qualifier or None, and the configuration; it returns the URL.
-        declared_url: returns the configuration of the URL that thawd.toml declares for a function; None: it declares
-            none.
+        serve_url: starts to serve a function URL, or stops serving it if the configuration is None; returns the URL.
+            The arguments are the function, the qualifier or None, and the configuration.
+        declared_url: returns the configuration of the URL that thawd.toml declares for a function, or None.
         in_background: runs a coroutine as a background task.
         locate: makes a link to the zip file of a function's or layer's code.
     """
@@ -81,7 +80,7 @@ def assemble(parts: ControlParts) -> ControlPlane:
 
 
 def _changed(parameters: Mapping[str, Any]) -> str | None:
-    """The name by which `Registry.changing` locks the function or layer that an operation changes; None: there is none.
+    """The name by which `Registry.changing` locks the function or layer that an operation changes; None if it has none.
 
     Args:
         parameters: the operation's input.
@@ -115,9 +114,9 @@ class ControlPlane:
         Args:
             name: name of the operation.
             parameters: its checked input.
-            changes: whether the operation changes something. Such an operation holds the lock of its function or
-                layer, so that no other operation changes this function or layer meanwhile. If an operation on a
-                function fails, the function's record is restored, except for its list of versions.
+            changes: whether the operation changes something. If so, it runs with the lock of its function or layer,
+                so that no other operation changes this function or layer meanwhile. If it fails, the record of its
+                function is restored, except for the list of versions.
 
         Raises:
             KeyError: there is no such operation.

@@ -1,4 +1,4 @@
-"""The Lambda API's operations and their inputs: finds the operation of a request, checks and converts its input.
+"""The Lambda API's operations and their inputs: finds a request's operation, and checks and converts the input.
 
 The operations and the shapes (types) of their inputs are described in ``lambda_operations.json``, which
 ``tools/lambda_operations.py`` makes from the service model that AWS publishes. Error texts have AWS's wording. No side
@@ -28,12 +28,12 @@ from thawd.errors import (
 )
 
 Shape = Mapping[str, Any]
-# One error names at most this many constraints that the input does not meet.
+# An error message names at most this many constraints that the input does not meet.
 _MOST_SHOWN = 10
-# Most levels of nesting in an input.
+# An input may have at most this many levels of nesting.
 _DEEPEST = 32
-# Longest text that is matched against a shape's pattern if the shape has no maximum length. Only the names of
-# environment variables have such a shape.
+# Longest text that is matched against a shape's pattern if the shape has no maximum length. In AWS's model, only the
+# names of environment variables have a pattern and no maximum length.
 _LONGEST_MATCHED = 4096
 
 
@@ -100,11 +100,11 @@ def find(method: str, raw_path: str, query: str) -> tuple[ApiOperation, dict[str
 
 
 def read(operation: ApiOperation, *, in_path: Mapping[str, str], query: str, body: bytes) -> dict[str, Any]:
-    """The checked input of an operation, by member; members that the request leaves out are missing.
+    """The checked input of an operation, by member, without the members that the request leaves out.
 
     Args:
         operation: the operation that the request is for.
-        in_path: the members that are part of the path.
+        in_path: the members that are part of the path, as `find` returns them.
         query: percent-encoded query string.
         body: JSON text, or empty.
 
@@ -273,7 +273,7 @@ def _problems_of_members(members: Mapping[str, Shape], values: Mapping[str, Any]
 
 
 def _problems(shape: Shape, value: Any, path: str) -> Iterator[str]:
-    """The constraints that a converted value does not meet, in AWS's wording."""
+    """The constraints that `value` and the values in it do not meet, in AWS's wording; `value` is converted already."""
     for constraint in _broken(shape, value):
         # The values of environment variables can be secrets, so the error does not show them.
         is_secret = path.startswith("environment") and not path.endswith(".key")
@@ -297,7 +297,7 @@ def _shown(value: Any) -> str:
 
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of AWS's model. It is written for Java; classes that Python lacks (``\\p{L}``) are replaced."""
+    """Compile a pattern of AWS's model. Character classes of Java that Python lacks (``\\p{L}``) are replaced."""
     for java, python in ((r"\p{L}", r"\w"), (r"\p{N}", r"\w"), (r"\p{Z}", r"\s")):
         pattern = pattern.replace(java, python)
     return re.compile(pattern, re.DOTALL if pattern == ".*" else 0)
@@ -318,8 +318,8 @@ def _broken(shape: Shape, value: Any) -> Iterator[str]:
             yield f"Member must have length less than or equal to {most}"
     if kind == "string":
         pattern, enum = shape.get("pattern"), shape.get("enum")
-        # A text that is too long in any case is not matched, since matching some of AWS's patterns takes far more than
-        # linear time.
+        # A text that is longer than allowed breaks the pattern's constraint without being matched, since matching some
+        # of AWS's patterns takes far more than linear time.
         is_bounded = len(value) <= (_LONGEST_MATCHED if most is None else most)
         if pattern is not None and not (is_bounded and _compiled(pattern).fullmatch(value)):
             yield f"Member must satisfy regular expression pattern: {pattern}"

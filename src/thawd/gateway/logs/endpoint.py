@@ -43,12 +43,12 @@ from thawd.telemetry.logs.streams import StreamSummary, streams_by_name, streams
 
 TARGET_PREFIX = b"Logs_20140328."
 _MAX_BODY_BYTES = 1 << 20
-# Source: GetLogEvents and FilterLogEvents: an answer has at most 1 MB, where each event counts as its message and 26
-# bytes.
+# Source: GetLogEvents and FilterLogEvents: an answer has at most 1 MB. Each event counts as the length of its message
+# plus 26 bytes.
 _MAX_ANSWER_BYTES = 1 << 20
 _EVENT_OVERHEAD_BYTES = 26
-# A FilterLogEvents request stops after reading this much of the log. Its answer has a token with which the next request
-# continues from there. So a page can be empty although more events follow, as on AWS.
+# A FilterLogEvents request reads this much of the log, and then stops. The answer has a token with which the next
+# request continues from there. So a page can be empty although more events follow, as on AWS.
 _SCAN_BYTES = 8 << 20
 _JSON_1_1 = (b"content-type", b"application/x-amz-json-1.1")
 
@@ -79,7 +79,7 @@ class LogsApi:
 
     Args:
         folder: the folder with the logs.
-        flush: writes out buffered log lines, so that answers contain everything that functions have printed.
+        flush: writes buffered log lines to the files, so that answers contain everything that functions have printed.
     """
 
     def __init__(self, folder: Path, *, flush: Callable[[], None]) -> None:
@@ -278,7 +278,7 @@ class _Page:
         self._size_bytes = 0
 
     def is_full(self, event: LogEvent) -> bool:
-        """Whether the page has no room for `event`; the first event always fits."""
+        """Whether the page has no room for `event`; an empty page has room for an event of any size."""
         size_bytes = self._size_bytes + len(event.message) + _EVENT_OVERHEAD_BYTES
         return len(self.events) >= self._limit or (bool(self.events) and size_bytes > _MAX_ANSWER_BYTES)
 

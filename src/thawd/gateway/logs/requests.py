@@ -16,16 +16,16 @@ from thawd.errors import ThawdError
 from thawd.telemetry.logs.events import LogPosition
 
 MAX_EVENTS = 10_000
-"""Most events of an answer. Source: GetLogEvents, FilterLogEvents."""
+"""Largest number of events in an answer. Source: GetLogEvents, FilterLogEvents."""
 MAX_PAGE = 50
-"""Most groups or streams of an answer. Source: DescribeLogGroups, DescribeLogStreams."""
+"""Largest number of groups or streams in an answer. Source: DescribeLogGroups, DescribeLogStreams."""
 _TOKEN = re.compile(r"([fb])/(\d{20})(\d{20})")
 _GROUP = re.compile(r"[.\-_/#A-Za-z0-9]{1,512}")
 _GROUP_ARN = re.compile(r"arn:aws:logs:[a-z0-9-]+:\d{12}:log-group:([.\-_/#A-Za-z0-9]{1,512})(?::\*)?")
 
 
 class InvalidParameterException(ThawdError):
-    """A parameter has a value outside its range (HTTP 400)."""
+    """The value of a parameter, or the combination of parameters, is not allowed (HTTP 400)."""
 
     type = "InvalidParameterException"
     status = 400
@@ -41,7 +41,7 @@ class LogsRequest(msgspec.Struct, rename="camel"):
     next_token: str | None = None
 
     def page(self, default: int) -> int:
-        """The most entries that the answer may have.
+        """How many entries the answer may have: the request's limit, or `default` if the request names none.
 
         Raises:
             InvalidParameterException: the requested limit is out of range (400).
@@ -138,7 +138,11 @@ def token_of(*parts: str) -> str:
 
 
 def parts_of(token: str | None, count: int) -> list[str] | None:
-    """The parts of a token that `token_of` made; None for no token.
+    """The parts of a token that `token_of` made; None if `token` is None.
+
+    Args:
+        token: as the client sent it.
+        count: how many parts the token must have.
 
     Raises:
         InvalidParameterException: the token was not made by `token_of` (400).
@@ -166,12 +170,12 @@ def whole_of(text: str) -> int:
 
 
 def position_token(direction: str, place: LogPosition) -> str:
-    """A token for the page that begins at `place` and goes in `direction`: ``f`` forward, ``b`` backward."""
+    """A token for the page that begins at `place` and continues in `direction`: ``f`` forward, ``b`` backward."""
     return f"{direction}/{place.file:020d}{place.offset:020d}"
 
 
 def position_of(token: str | None) -> tuple[str, LogPosition] | None:
-    """Direction and place in a token that `position_token` made; None for no token.
+    """Direction and place in a token that `position_token` made; None if `token` is None.
 
     Raises:
         InvalidParameterException: the token was not made by `position_token` (400).

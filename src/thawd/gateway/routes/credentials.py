@@ -1,7 +1,7 @@
-"""Removes credentials from the headers and the query string of a request, before an event is made from them.
+"""Removes credentials from the headers and the query string of a request, before an event is made from the request.
 
-Events reach handlers, logs, traces and destinations. Whoever reads them there must not learn how to call thawd. Removed
-are:
+Events reach handlers, logs, traces and destinations. Whoever reads an event there must not learn how to call thawd.
+Removed are:
 
 - each header, cookie and query parameter whose value is the key that thawd requires from clients (``server.key``). A
   header with another value is meant for the function, so it is kept.
@@ -35,19 +35,20 @@ def without_credentials(
     """
     if was_signed:
         headers = [(name, value) for name, value in headers if name not in _OF_SIGNATURES]
-        query = _kept(query, lambda name, _: name not in _SIGNATURE_PARAMETERS)
+        query = _filtered(query, lambda name, _: name not in _SIGNATURE_PARAMETERS)
     if key is not None:
         secret = key.encode()
         cleaned = ((name, _without_key(name, value, secret)) for name, value in headers)
         headers = [(name, value) for name, value in cleaned if value is not None]
-        query = _kept(query, lambda _, value: value != key)
+        query = _filtered(query, lambda _, value: value != key)
     return headers, query
 
 
 def _without_key(name: bytes, value: bytes, key: bytes) -> bytes | None:
     """The value of a header without the key; None to remove the header.
 
-    A header is removed if its value is the key, perhaps after a scheme such as ``Bearer``, or if no cookie is left.
+    A header is removed if its value is the key, perhaps after a scheme such as ``Bearer``. A ``Cookie`` header is
+    removed if no cookie is left.
     """
     if key not in value:
         return value
@@ -57,7 +58,7 @@ def _without_key(name: bytes, value: bytes, key: bytes) -> bytes | None:
     return None if value.rpartition(b" ")[2] == key else value
 
 
-def _kept(query: str, keeps: Callable[[str, str], bool]) -> str:
+def _filtered(query: str, keeps: Callable[[str, str], bool]) -> str:
     """The query string without the parameters that `keeps` rejects, otherwise as sent."""
     if not query:
         return query

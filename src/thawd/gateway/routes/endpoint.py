@@ -33,7 +33,8 @@ from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocat
 from thawd.resources import HttpApi, Route
 from thawd.scheduling.dispatcher import Dispatcher
 
-# As Base64 in an event, a body of this size leaves 21 KiB of the limit on payloads for the other fields of the event.
+# Events contain a body in Base64. In an event of the largest size, a body of this size leaves 21 KiB for the other
+# fields.
 MAX_BODY_BYTES = MAX_PAYLOAD_BYTES * 3 // 4 - 16_384
 _DEFAULT = "$default"
 _PLAIN = HttpApi()
@@ -63,7 +64,7 @@ class RouteTable:
         )
 
     def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]] | None:
-        """The route and its path parameters, or None."""
+        """The route for a request and the values of its path parameters; None if no route matches."""
         asked = _segments(raw_path)
         for route, wanted, segments in self._routes:
             if wanted in (method, "ANY"):
@@ -73,7 +74,7 @@ class RouteTable:
         return (self._default, {}) if self._default is not None else None
 
     def methods(self, raw_path: str) -> list[str]:
-        """The methods that have a route for the path, for ``Allow``."""
+        """The methods that have a route for the path: the value of an ``Allow`` header."""
         asked = _segments(raw_path)
         return sorted({wanted for _, wanted, segments in self._routes if _match(segments, asked) is not None})
 
@@ -185,7 +186,7 @@ class RoutesApi:
     async def _store(
         self, scope: Scope, receive: Receive, send: Send, route: Route, parameters: dict[str, str]
     ) -> None:
-        """Store the request as an asynchronous event, and answer 202 with its id once it is durable."""
+        """Store the request as an asynchronous event. Answer 202 with the request id once the event is durable."""
         assert self._accept is not None, "the composition root passes `accept`"
         limit_bytes = MAX_ASYNC_PAYLOAD_BYTES
         request_id = new_request_id()
@@ -261,8 +262,8 @@ def request_of(  # noqa: PLR0913 - an event is made from all of these
         scope: the request's ASGI scope.
         body: the request's body.
         route_key: the route that matched.
-        trace_id: value of the invocation's trace header. If the request has no trace header, the event gets one with
-            the root id in this value, as on AWS.
+        trace_id: value of the invocation's trace header. If the request has no trace header, the event gets a trace
+            header with only the root id of this value, as on AWS.
         path_parameters: values of the route's parameters, decoded.
         stage_variables: variables of the API's stage.
         key: the server's key, which is removed from the event; None: there is none.

@@ -103,7 +103,11 @@ def response(payload: bytes) -> Response:
 
 
 def response_of(answer: Mapping[str, Any], *, content_type: bytes) -> Response:
-    """The HTTP response for an answer that has a ``statusCode``; `content_type` is the default for a body.
+    """The HTTP response for an answer that has a ``statusCode``.
+
+    Args:
+        answer: the handler's answer, decoded.
+        content_type: the ``Content-Type`` of a body if the answer names none.
 
     Raises:
         MalformedResponseError: the answer has fields that API Gateway does not accept.

@@ -33,7 +33,7 @@ class IntegrationRequest:
     """The parts of a request that an event is made from.
 
     Attributes:
-        method: in capitals.
+        method: in upper case.
         raw_path: percent-encoded path.
         query: percent-encoded query string, without the question mark.
         headers: names in lower case.
@@ -77,7 +77,7 @@ class MalformedResponseError(Exception):
 
 
 def header_values(request: IntegrationRequest) -> dict[str, list[str]]:
-    """All headers of a request in the order received, with those that API Gateway adds."""
+    """The values of each header of a request, in the order received, and the headers that API Gateway adds."""
     values: dict[str, list[str]] = {}
     for name, value in request.headers:
         values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
@@ -89,7 +89,7 @@ def header_values(request: IntegrationRequest) -> dict[str, list[str]]:
 
 
 def text_of(body: bytes, content_type: str) -> str | None:
-    """The body as text if it is UTF-8 and API Gateway passes its type as text; None: it is passed as Base64."""
+    """The body as text; None: the event contains it as Base64, because of its type or because it is not UTF-8."""
     if not body:
         return ""
     media_type = content_type.split(";", maxsplit=1)[0].strip().lower()
@@ -139,13 +139,15 @@ def status_of(value: Any) -> int:
 
 
 def single_headers(values: Any) -> list[tuple[str, str]]:
-    """The ``headers`` of an answer, names in lower case. Left out are null values and headers that the server sets.
+    """The ``headers`` of an answer, names in lower case, without null values and headers that the HTTP server sets.
 
     Raises:
         MalformedResponseError: the headers cannot be sent.
     """
     if not isinstance(values, dict):
-        raise MalformedResponseError(f"headers is a {type(values).__name__}; it must be an object of names and values")
+        raise MalformedResponseError(
+            f"headers is a {type(values).__name__}; it must be a JSON object with one value for each header"
+        )
     kept = []
     for name, value in values.items():
         if value is None or name.lower() in _CONNECTIONS_OWN:
@@ -206,12 +208,12 @@ def cookie_values(values: Any) -> list[str]:
 
 
 def wire_header(name: str, value: str) -> tuple[bytes, bytes]:
-    """A header encoded for sending."""
+    """A header as the bytes to send."""
     return name.encode("latin-1", "replace"), value.encode("latin-1", "replace")
 
 
 def body_of(answer: Mapping[str, Any], status: int) -> bytes:
-    """The ``body`` of an answer as bytes to send; empty where `status` allows no body.
+    """The ``body`` of an answer as the bytes to send; empty if `status` allows no body.
 
     Raises:
         MalformedResponseError: the body is not text, or not valid Base64 although ``isBase64Encoded`` is true.
@@ -228,4 +230,4 @@ def body_of(answer: Mapping[str, Any], status: int) -> bytes:
     try:
         return base64.b64decode(body, validate=True)
     except ValueError:
-        raise MalformedResponseError("isBase64Encoded is true, but body is not Base64") from None
+        raise MalformedResponseError("isBase64Encoded is true, but body is not valid Base64") from None

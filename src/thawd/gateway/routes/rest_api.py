@@ -1,12 +1,12 @@
 """Payload format 1.0, the REST API's: makes proxy events from requests, and responses from handlers' answers.
 
-It differs from format 2.0 in four points:
+Besides the names of fields, format 1.0 differs from format 2.0 in these points:
 
 - Several values of one header or query parameter stay separate in ``multiValueHeaders`` and
   ``multiValueQueryStringParameters``; ``headers`` and ``queryStringParameters`` contain only the last value.
 - Fields of the event for which the request has no value are null.
 - Cookies are in the header ``cookie``, not in a field of their own.
-- An answer must be an object with a ``statusCode``.
+- An answer must be an object with a ``statusCode``. The default type of its body is JSON, not plain text.
 
 No side effects.
 

@@ -30,7 +30,8 @@ class Prelude:
         """Read the next part of the answer.
 
         Returns:
-            None while the prelude is incomplete; then the bytes of the body that followed the prelude, perhaps none.
+            None: the prelude is still incomplete. Otherwise the bytes, perhaps none, that follow the prelude in `data`;
+            they belong to the body.
 
         Raises:
             MalformedResponseError: the answer does not begin with a valid prelude.
@@ -52,10 +53,10 @@ class Prelude:
 
 
 def whole(content_type: str, payload: bytes) -> Response:
-    """The response for the answer of a streaming handler if the whole answer was collected before it is sent.
+    """The response for a streaming handler's answer, if thawd has the whole answer before it sends any of it.
 
     Raises:
-        MalformedResponseError: the content type announces a prelude, and the answer has none.
+        MalformedResponseError: the content type announces a prelude, and the answer has none or a malformed one.
     """
     if content_type != HTTP_RESPONSE:
         return Response(200, [(b"content-type", content_type.encode())], payload)

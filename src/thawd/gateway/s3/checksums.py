@@ -37,10 +37,11 @@ class _Crc32:
 
 
 class Integrity:
-    """Checks a body against the checksums and the length in its headers and trailers.
+    """Checks a body against the checksums and the length in the request's headers and trailers.
 
-    CRC32, SHA-1 and SHA-256 checksums, Content-MD5, the declared length and the SHA-256 of a signed request are
-    checked. CRC32C, CRC64NVME and other checksums are ignored, since Python's standard library cannot compute them.
+    Checked are CRC32, SHA-1 and SHA-256 checksums, Content-MD5, the length in ``x-amz-decoded-content-length`` and the
+    SHA-256 in ``x-amz-content-sha256``. CRC32C and CRC64NVME checksums are ignored, since Python's standard library
+    cannot compute them.
 
     Args:
         headers: the request's headers, names in lower case.
@@ -78,7 +79,7 @@ class Integrity:
         length = self._headers.get("x-amz-decoded-content-length")
         if length is not None and length != str(self._size):
             raise S3Error(
-                400, "IncompleteBody", f"{self._size} bytes arrived, not the {length} announced; send them again"
+                400, "IncompleteBody", f"{self._size} bytes arrived, but {length} were announced; send the body again"
             )
         md5 = self._headers.get("content-md5")
         if md5 is not None and _decoded("Content-MD5", md5, 16) != self._md5.digest():
@@ -122,6 +123,5 @@ def _bad_digest(name: str, given: str, digest: bytes) -> S3Error:
     return S3Error(
         400,
         "BadDigest",
-        f"{name} is {given}, but that of the body that arrived is {base64.b64encode(digest).decode()}; send the body "
-        "again",
+        f"{name} is {given}, but the body that arrived has {base64.b64encode(digest).decode()}; send the body again",
     )

@@ -18,7 +18,7 @@ class AwsChunked:
     """Decoder of ``aws-chunked`` bodies: chunks with a size line each, then trailing headers.
 
     Attributes:
-        finished: whether the last chunk and the trailers have been seen.
+        finished: whether the last chunk and the trailers have been read.
         trailers: the trailing headers, names in lower case.
     """
 
@@ -31,7 +31,7 @@ class AwsChunked:
         self._in_trailers = False
 
     def feed(self, data: bytes) -> bytes:
-        """Decode `data`; returns the object's bytes in it.
+        """Decode `data`; returns those of its bytes that belong to the object.
 
         Raises:
             S3Error: the framing is broken (400).
@@ -54,7 +54,7 @@ class AwsChunked:
         return b"".join(out)
 
     def end(self) -> None:
-        """Check that the body is complete. Call this when all data has been passed to `feed`.
+        """Check that the body is complete. Call this after all data has been passed to `feed`.
 
         Raises:
             S3Error: the last chunk is missing (400).
@@ -71,7 +71,7 @@ class AwsChunked:
         end = self._buffer.find(b"\r\n")
         if end < 0:
             if len(self._buffer) > _LONGEST_LINE_BYTES:
-                raise _broken(f"a line of more than {_LONGEST_LINE_BYTES} bytes")
+                raise _broken(f"it has a line of more than {_LONGEST_LINE_BYTES} bytes")
             return None
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 2]
@@ -80,20 +80,20 @@ class AwsChunked:
     def _take_line(self, line: bytes) -> None:
         if self._after_data:
             if line:
-                raise _broken(f"{line[:40]!r} where a chunk should end")
+                raise _broken(f"it has {line[:40]!r} where a chunk should end")
             self._after_data = False
         elif self._in_trailers:
             name, colon, value = line.decode("latin-1").partition(":")
             if colon:
                 self.trailers[name.strip().lower()] = value.strip()
             elif line:
-                raise _broken(f"{line[:40]!r} where a trailer should be")
+                raise _broken(f"it has {line[:40]!r} where a trailer should be")
             else:
                 self.finished = True
         else:
             size = line.split(b";", 1)[0].strip()
             if not re.fullmatch(rb"[0-9a-fA-F]{1,15}", size):
-                raise _broken(f"{line[:40]!r} where a chunk's size should be")
+                raise _broken(f"it has {line[:40]!r} where a chunk's size should be")
             self._left = int(size, 16)
             self._in_trailers = self._left == 0
 

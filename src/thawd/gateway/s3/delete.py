@@ -1,4 +1,4 @@
-"""DeleteObjects: removes many objects in one request and reports the outcome for each."""
+"""DeleteObjects: removes many objects in one request and reports for each whether it was removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thawd.gateway.s3.xml import S3Error, document, elements
 
 # Source: Amazon S3 API reference, "DeleteObjects".
 MAX_KEYS = 1000
-# Most removals that run at the same time. Such removals can be recorded in a common transaction.
+# At most this many removals run at the same time. Such removals can be recorded in a common transaction.
 _TOGETHER = 16
 _CONDITIONS = ("VersionId", "ETag", "LastModifiedTime", "Size")
 
@@ -28,8 +28,8 @@ async def delete_objects(request: S3Request, remove: Remove) -> None:
         remove: removes an object and records its removal; a missing object is not an error. May raise S3Error.
 
     Raises:
-        ClientGoneError: the client closed the connection before it had sent the keys.
-        S3Error: the request is refused as a whole, and nothing was removed.
+        ClientGoneError: the client closed the connection before it had sent all keys.
+        S3Error: the whole request is refused, and nothing was removed.
     """
     request.require_only({"delete"})
     asked = await read_document(request, root="Delete")
@@ -51,7 +51,7 @@ async def delete_objects(request: S3Request, remove: Remove) -> None:
 
 
 async def _delete(entry: ET.Element, remove: Remove, *, quiet: bool) -> str:
-    """Remove the object that one entry names; returns the answer's element for it."""
+    """Remove the object that `entry` names; returns the answer's element for it, or "" for a success if `quiet`."""
     key = (entry.findtext("Key") or "").encode()
     try:
         _check(entry, key)
@@ -67,5 +67,5 @@ def _check(entry: ET.Element, key: bytes) -> None:
         if value and (name, value) != ("VersionId", "null"):
             raise S3Error(501, "NotImplemented", f"{name} is not supported; the object was not removed")
     if not key:
-        raise S3Error(400, "UserKeyMustBeSpecified", "The entry has no Key")
+        raise S3Error(400, "UserKeyMustBeSpecified", "An Object element has no Key; give it one")
     check_key(key)

@@ -1,10 +1,10 @@
 """Serves the configured buckets to S3 clients: objects, multipart uploads and listings, at ``/{bucket}/{key}``.
 
 When a PUT is answered with 200, the object is on the disk under its name. Before the answer, the object is recorded in
-the state file and its events are queued. If the state file cannot be written at that time, the PUT still succeeds, and
-both happen as soon as the state file can be written. Operations that thawd does not support (versions, copies, ACLs,
-metadata) are refused with NotImplemented, never ignored. Signatures of requests are not verified. This module does not
-watch buckets: it notifies an `ObjectSink` of each change.
+the state file and its events are queued. If the state file cannot be written at that time, the PUT still succeeds; the
+object is recorded, and its events are queued, as soon as the state file can be written. Requests that ask for versions,
+copies, ACLs or metadata, which thawd does not support, are refused with NotImplemented. Signatures of requests are not
+verified. This module does not watch buckets: it notifies an `ObjectSink` of each change that it makes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class ObjectSink(Protocol):
 
         Args:
             key: the object's key.
-            stat: result of `os.fstat` for the written file, from before the file was renamed to its key.
-            etag: MD5 of the file's content in hexadecimal digits.
+            stat: result of `os.fstat` for the written file, from before the file was renamed to its key; None: the
+                object was removed.
+            etag: MD5 of the file's content in hexadecimal digits; None: the object was removed.
         """
 
     async def lookup(self, key: bytes) -> ObjectRecord | None:
@@ -193,7 +194,7 @@ class ObjectApi:
         """Rename an upload to its key and record the object."""
         exclusive = "if-none-match" in request.headers
         # One lock covers the rename and the record. Otherwise, a second PUT of the same key could replace the file
-        # before the first object is recorded, and both together would cause only one event.
+        # before the first object is recorded, and the two PUTs together would cause only one event.
         async with self._lock(bucket.name, request.key):
             found = await asyncio.to_thread(upload.publish, request.key, exclusive=exclusive)
             await self._sinks[bucket.name].ingest(request.key, stat=found, etag=etag)
@@ -210,9 +211,9 @@ class ObjectApi:
             raise explained(error, bucket) from error
 
     async def _tidy(self, bucket: Bucket) -> None:
-        """Remove what abandoned uploads left behind, at most once an hour for each bucket.
+        """Remove abandoned multipart uploads, at most once an hour for each bucket.
 
-        Before the server's first write to a bucket, this includes single files, later only multipart uploads.
+        The first call for a bucket comes before the server's first write, and also removes files of crashed servers.
         """
         now = time.monotonic()
         last = self._cleared.get(bucket.name)

@@ -1,8 +1,8 @@
 """Objects as files: writes that become visible in one step, reads of a single version, removal. All functions block.
 
 The object of a PUT is written to a file in a hidden folder of the same file system, synced to the disk, and renamed.
-If the server crashes, files remain in that folder; the next server removes them before its first write to the bucket.
-The folder also contains the parts of multipart uploads; see the module `parts`.
+A server that crashes may leave files in that folder; the next server removes them before its first write to the bucket.
+The hidden folder also contains the parts of multipart uploads; see the module `parts`.
 """
 # Keys and paths are bytes here, which pathlib does not accept.
 # ruff: noqa: PTH102, PTH104, PTH108, PTH118, PTH120
@@ -33,7 +33,7 @@ _REMOVED = b"gone-"
 
 
 def check_key(key: bytes) -> None:
-    """Refuse a key that is not a path within a bucket's folder.
+    """Refuse a key that cannot be the path of an object in a bucket's folder.
 
     Raises:
         S3Error: the key cannot be used; the message says why (400).
@@ -42,7 +42,7 @@ def check_key(key: bytes) -> None:
     if len(key) > MAX_KEY_BYTES:
         raise S3Error(400, "KeyTooLongError", f"The key has {len(key)} bytes; at most {MAX_KEY_BYTES} are allowed")
     if b"\0" in key:
-        raise S3Error(400, "InvalidArgument", f"The key {shown!r} contains a NUL byte, which file names cannot")
+        raise S3Error(400, "InvalidArgument", f"The key {shown!r} contains a NUL byte; use a key without it")
     if key.startswith(b"/") or key.endswith(b"/") or b"//" in key:
         raise S3Error(
             400, "InvalidArgument", f"The key {shown!r} has an empty part; use the path of a file such as a/b.png"
@@ -58,8 +58,8 @@ def check_key(key: bytes) -> None:
 class Upload:
     """An object that is being uploaded.
 
-    Call `consume` as data arrives, then `publish` or `move`. Call `discard` at the end in any case. When the server
-    stops, it may call `discard` while another thread still uses the upload; that thread's next call raises OSError.
+    Call `consume` as data arrives, then `publish` or `move`. Always call `discard` at the end. When the server stops,
+    it may call `discard` while another thread still uses the upload; the next call by that thread raises OSError.
 
     Args:
         root: the bucket's folder.
@@ -149,7 +149,7 @@ class Upload:
         make_staging(self.root)
         while True:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            # The lock prevents `clear_staging`, of this or another server with the same bucket, from removing the file.
+            # The lock prevents `clear_staging` in this or another server with the same bucket from removing the file.
             fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 break
@@ -164,7 +164,7 @@ class Upload:
 
 
 def make_staging(root: bytes) -> None:
-    """Make the folder for staged objects. A missing bucket folder is not created, since the operator has removed it.
+    """Make the hidden folder for uploads. A missing bucket folder is not made, because the operator has removed it.
 
     Raises:
         OSError: the folder cannot be made.
@@ -174,12 +174,13 @@ def make_staging(root: bytes) -> None:
 
 
 def clear_staging(root: bytes, *, files: bool) -> None:
-    """Remove abandoned multipart uploads, and files left by a process that no longer runs. Never raises.
+    """Remove abandoned multipart uploads and, if `files` is set, files left by crashed servers. Never raises.
 
     Args:
         root: the bucket's folder.
-        files: whether to remove single files, too. A running process protects its files by a lock, except for the
-            moment between closing a file and renaming it. So a server sets this only before its first upload.
+        files: whether to remove all files that no process has locked. A running server locks the file of each upload,
+            but not in the moment between closing the file and renaming it. So a server sets this only before its own
+            first upload to the bucket.
     """
     with contextlib.suppress(OSError), os.scandir(os.path.join(root, STAGING)) as entries:
         for entry in entries:
@@ -193,7 +194,7 @@ def clear_staging(root: bytes, *, files: bool) -> None:
 
 
 def remove_parts(folder: bytes) -> None:
-    """Remove the folder of a multipart upload. It is first renamed, so that no part can be added. Never raises."""
+    """Rename the folder of a multipart upload, so that no part can be added, and remove the folder. Never raises."""
     removed = os.path.join(os.path.dirname(folder), _REMOVED + secrets.token_hex(16).encode())
     with contextlib.suppress(OSError):
         os.rename(folder, removed)
@@ -201,7 +202,7 @@ def remove_parts(folder: bytes) -> None:
 
 
 def open_object(root: bytes, key: bytes) -> tuple[int, os.stat_result]:
-    """Open an object for reading; returns a descriptor and the stat of the open file.
+    """Open an object for reading; returns a descriptor and the stat result of the open file.
 
     Raises:
         S3Error: there is no such object (404).
@@ -273,18 +274,21 @@ def explained(error: OSError, bucket: Bucket) -> S3Error:
             f"The disk of bucket {bucket.name} ({bucket.path}) is full; nothing was stored. Free disk space and retry",
         )
     if error.errno == errno.ENAMETOOLONG:
-        return S3Error(400, "KeyTooLongError", "A part of the key is longer than a file name may be (255 bytes)")
+        return S3Error(
+            400, "KeyTooLongError", "A part of the key between slashes is longer than a file name may be (255 bytes)"
+        )
     if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY):
         return S3Error(
             409,
             "OperationAborted",
-            "The key conflicts with an existing one: the same path would have to be both a file and a folder",
+            "The key conflicts with that of an existing object: one path would have to be both a file and a folder",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return S3Error(
             403,
             "AccessDenied",
-            f"The operating system does not permit this in {bucket.path} ({error.strerror}); change the permissions",
+            f"The operating system does not permit the operation in {bucket.path} ({error.strerror}); change the "
+            "permissions",
         )
     if error.errno == errno.ENOENT:
         return S3Error(404, "NoSuchBucket", f"The folder of bucket {bucket.name} ({bucket.path}) does not exist")

@@ -1,4 +1,4 @@
-"""Receives request bodies and verifies their digests: writes objects to the disk as they arrive, parses XML."""
+"""Receives the bodies of S3 requests and checks their digests. Objects are written as they arrive, XML is parsed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ MAX_OBJECT_BYTES = 5 * 1024**3
 # Largest XML document: enough for CompleteMultipartUpload with 10,000 parts and their checksums, and for DeleteObjects
 # with 1,000 keys of 1,024 bytes, every byte escaped.
 _MAX_DOCUMENT_BYTES = 8 * 1024**2
-# Limits the total size of the documents that are being received or parsed. Parsing one needs about ten times its size.
+# Limits the total size of the documents that are being received or parsed. To parse a document, the parser needs about
+# ten times the document's size.
 _DOCUMENTS = Budget(16 * 1024**2)
 _DOCUMENT_S = 60.0
 _PIECE_BYTES = 256 * 1024
@@ -44,7 +45,7 @@ _DEFAULTS = {"x-amz-acl": "private", "x-amz-storage-class": "STANDARD"}
 
 
 def check_properties(request: S3Request) -> None:
-    """Refuse to store an object with properties that thawd does not store.
+    """Refuse an upload whose headers ask for properties of the object that thawd does not store.
 
     Raises:
         S3Error: NotImplemented (501).
@@ -69,17 +70,20 @@ def check_conditions(request: S3Request) -> None:
         S3Error: NotImplemented (501).
     """
     if "if-match" in request.headers or request.headers.get("if-none-match", "*") != "*":
-        raise S3Error(501, "NotImplemented", "The only condition supported for a write is If-None-Match: *")
+        raise S3Error(
+            501, "NotImplemented", "The only condition that a write may have is If-None-Match: *; remove the others"
+        )
 
 
 class UploadBudget:
     """Limits on all uploads of one server together.
 
     Args:
-        most: most uploads at a time; each holds an open file and unwritten data.
-        memory_bytes: most unwritten data of all uploads; beyond it, each upload writes data as soon as it arrives.
+        most: how many uploads may be in progress; each has an open file and unwritten data.
+        memory_bytes: how much unwritten data all uploads may have together. While they have more, each upload writes
+            its data as soon as the data arrives.
         disk_share: share of a file system that uploads leave free, from 0 to 1.
-        disk_bytes: most bytes that uploads leave free, if that is less than this share.
+        disk_bytes: how much of a file system uploads leave free if `disk_share` of it is more than this.
 
     Attributes:
         most, memory_bytes, disk_share, disk_bytes: the arguments.
@@ -117,15 +121,15 @@ class UploadBudget:
         self.count -= 1
 
     def keep(self, size: int) -> bool:
-        """Add `size` (perhaps negative) to the unwritten data; False: it exceeds the limit and should be written."""
+        """Add `size`, which may be negative, to `held_bytes`; False: they exceed the limit, so data must be written."""
         self.held_bytes += size
         return self.held_bytes <= self.memory_bytes
 
     def check_disk(self, folder: bytes) -> None:
-        """Check that the disk has at least the reserve free, which uploads leave to other writes. Blocks.
+        """Check that the disk has at least as much free space as uploads leave to other writes (the reserve). Blocks.
 
         Raises:
-            S3Error: less than the reserve is free (503).
+            S3Error: the free space is less than the reserve (503).
             OSError: the folder no longer exists.
         """
         found = os.statvfs(folder)
@@ -134,7 +138,8 @@ class UploadBudget:
             raise S3Error(
                 503,
                 "SlowDown",
-                f"The disk of {os.fsdecode(folder)} is full except for a reserve; free disk space, or try again later",
+                f"The disk of {os.fsdecode(folder)} is full except for a reserve that uploads leave free; free disk "
+                "space, or try again later",
             )
 
 
@@ -143,7 +148,7 @@ class Intake:
 
     Args:
         request: the request; its headers declare the body's framing and digests.
-        upload: where the bytes are written.
+        upload: the object that gets the body's bytes.
         budget: limits of all uploads together.
     """
 
@@ -200,7 +205,7 @@ class Intake:
         """Write the last piece and check the whole body; returns its MD5 in hexadecimal digits. Blocks.
 
         Raises:
-            S3Error: the body does not match its digests or its length (400).
+            S3Error: the body does not match its digests or its length (400), or the disk is full (503).
             OSError: the body cannot be written.
         """
         if self._chunked is not None:
@@ -219,14 +224,14 @@ async def read_document(request: S3Request, *, root: str, own_checksums: bool = 
 
     Args:
         request: the request.
-        root: name of the document's root.
+        root: name that the document's root element must have.
         own_checksums: whether the request's ``x-amz-checksum-`` headers are checksums of the document. False: they are
-            checksums of an object, and not checked.
+            checksums of an object, so they are not checked.
 
     Raises:
         ClientGoneError: the client closed the connection.
-        S3Error: the document is too large, arrives too slowly, does not match its digests or is not a `root` document
-            (400); or other requests use all memory reserved for documents (503).
+        S3Error: the document is too large, arrives too slowly, does not match its digests, or has another root element
+            (400); or the documents of other requests use too much memory (503).
     """
     try:
         with _DOCUMENTS.hold(request.scope, most_bytes=_MAX_DOCUMENT_BYTES):
@@ -266,7 +271,9 @@ def _parse(body: bytes, root: str) -> ET.Element:
     for element in document.iter():
         element.tag = element.tag.rpartition("}")[2]
     if document.tag != root:
-        raise S3Error(400, "MalformedXML", f"The XML document's root is {document.tag[:100]}; send {root}")
+        raise S3Error(
+            400, "MalformedXML", f"The root element of the XML document is {document.tag[:100]}; it must be {root}"
+        )
     return document
 
 

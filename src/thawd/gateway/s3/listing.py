@@ -1,8 +1,8 @@
 """ListObjectsV2 and ListObjects (pages of a bucket's recorded objects, by prefix and delimiter), and ListBuckets.
 
-The time for a page depends on the number of its entries, not on the size of the bucket. The catalog is read from where
-the page begins, about 1,000 records at a time. If these records end within a common prefix, the other keys with this
-prefix are skipped.
+The time for a page depends on the number of its entries, not on the size of the bucket. The catalog is read from the
+key at which the page begins, about 1,000 records at a time. If the last of these records belongs to a common prefix,
+the other keys with this prefix are skipped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def send_listing(request: S3Request, *, read: Lister) -> None:
     delimiter = _bytes(query.get("delimiter", ""))
     max_keys = _max_keys(query.get("max-keys"))
     marker = _bytes(query.get("marker", ""))
-    start = _start(query) if second else _after(marker, prefix, delimiter)
+    start = _start_version_2(query) if second else _start_after(marker, prefix, delimiter)
     objects, prefixes, next_key = await _page(read, prefix, delimiter, start, max_keys)
     following: dict[str, str | bytes] = {}
     if next_key is not None and second:
@@ -90,9 +90,9 @@ async def send_buckets(request: S3Request, buckets: Sequence[Bucket]) -> None:
 
 
 def _changed_s(bucket: Bucket) -> float:
-    """The date for CreationDate, seconds since the epoch; 0 if the folder does not exist.
+    """The time of the last change of the bucket's folder, seconds since the epoch; 0 if the folder does not exist.
 
-    This is the time of the folder's last change, because stat does not report when a folder was created.
+    It is sent as CreationDate, because stat does not report when a folder was created.
     """
     try:
         return bucket.path.stat().st_mtime
@@ -103,7 +103,7 @@ def _changed_s(bucket: Bucket) -> float:
 async def _page(
     read: Lister, prefix: bytes, delimiter: bytes, start: bytes, max_keys: int
 ) -> tuple[list[ObjectRecord], list[bytes], bytes | None]:
-    """The objects and the common prefixes of a page, and where the next page begins (None: this is the last page)."""
+    """The objects and the common prefixes of a page, and the next page's first key (None: this is the last page)."""
     objects: list[ObjectRecord] = []
     prefixes: list[bytes] = []
     if max_keys == 0:
@@ -129,14 +129,14 @@ async def _page(
 
 
 def _common_prefix(key: bytes, prefix: bytes, delimiter: bytes) -> bytes:
-    """The key up to and including the first delimiter after the prefix; empty when there is no delimiter."""
+    """The key up to and including the first delimiter after the prefix; empty if the key has no delimiter there."""
     if not delimiter:
         return b""
     at = key.find(delimiter, len(prefix))
     return b"" if at < 0 else key[: at + len(delimiter)]
 
 
-def _start(query: dict[str, str]) -> bytes:
+def _start_version_2(query: dict[str, str]) -> bytes:
     token = query.get("continuation-token")
     if token is not None:
         try:
@@ -147,8 +147,8 @@ def _start(query: dict[str, str]) -> bytes:
     return _bytes(after) + b"\0" if after else b""
 
 
-def _after(marker: bytes, prefix: bytes, delimiter: bytes) -> bytes:
-    """The key from which to list the page after `marker`, which is a key or a common prefix."""
+def _start_after(marker: bytes, prefix: bytes, delimiter: bytes) -> bytes:
+    """The key at which the page after `marker` begins; `marker` is a key or a common prefix."""
     if not marker:
         return b""
     common = _common_prefix(marker, prefix, delimiter) if marker.startswith(prefix) else b""

@@ -25,8 +25,8 @@ from thawd.resources import Bucket
 MAX_JOINED_BYTES = 5 * 1024**4
 _PAGE_PARTS = 1000
 _MD5 = re.compile(r"[0-9a-f]{32}")
-# Joining the parts takes some seconds per GB. If it takes longer than this, thawd begins the answer, and sends a
-# space character at this interval, as S3 does, so that the client does not time out.
+# Joining the parts takes some seconds per GB. After this many seconds thawd begins the answer. Until the parts are
+# joined, thawd sends a space character at this interval, as S3 does, so that the client does not time out.
 PATIENCE_S = 10.0
 
 Wanted = list[tuple[int, str]]
@@ -44,7 +44,7 @@ class MultipartApi:
 
     Args:
         publish: renames an upload to its key and records the object.
-        lock: returns the lock of a key in a bucket.
+        lock: returns a lock, by bucket and key.
         uploads: limits of all uploads together.
     """
 
@@ -85,7 +85,9 @@ class MultipartApi:
             await asyncio.to_thread(parts.remove)
             await request.answer(204)
         else:
-            raise S3Error(501, "NotImplemented", f"This operation is not supported: {request.method} with ?uploadId")
+            raise S3Error(
+                501, "NotImplemented", f"This operation is not supported: {request.method} with ?{'&'.join(query)}"
+            )
 
     async def _begin(self, request: S3Request, bucket: Bucket) -> None:
         check_properties(request)
@@ -95,7 +97,9 @@ class MultipartApi:
 
     async def _part(self, request: S3Request, bucket: Bucket) -> None:
         if "x-amz-copy-source" in request.asked:
-            raise S3Error(501, "NotImplemented", "UploadPartCopy is not supported: GET the object and upload its parts")
+            raise S3Error(
+                501, "NotImplemented", "UploadPartCopy is not supported: GET the bytes of the part and upload them"
+            )
         number = _number(request.query["partNumber"], "partNumber", least=1, most=MAX_PARTS)
         parts = await self._folder(request, bucket)
         upload = Upload(os.fsencode(bucket.path))
@@ -166,9 +170,10 @@ class MultipartApi:
             await request.answer(200, [XML], answer)
 
     async def _outcome(self, request: S3Request, bucket: Bucket, wanted: Wanted) -> bytes | S3Error:
-        """Join the parts and publish the object; returns the document of the answer, or the error to send."""
+        """Join the parts and publish the object; returns the answer's XML document, or the error to send."""
         try:
-            # Two requests that complete the same upload run one after the other: the second one finds no upload.
+            # Two requests that complete the same upload run one after the other. If the first one succeeds, the second
+            # one finds no upload.
             async with self._lock(bucket.name, b"\0" + request.query["uploadId"].encode()):
                 parts = await self._folder(request, bucket)
                 await asyncio.to_thread(_check_size, parts, wanted, request.asked.get("x-amz-mp-object-size"))
@@ -230,7 +235,7 @@ def _check_size(parts: PartFolder, wanted: Wanted, promised: str | None) -> None
         raise S3Error(
             400,
             "InvalidRequest",
-            f"The parts have {total_bytes} bytes together, but x-amz-mp-object-size is {promised}",
+            f"The parts have {total_bytes} bytes together, but x-amz-mp-object-size is {promised}; correct the header",
         )
 
 

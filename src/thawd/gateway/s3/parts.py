@@ -1,8 +1,8 @@
 """Multipart uploads on the disk: each upload has a hidden folder with a file for each part. All functions block.
 
-All state is in these files, so a multipart upload survives a restart of the server. The name of a part's file consists
-of the part's number and the MD5 of its content. A file gets this name only after all its data has been synced to the
-disk.
+Nothing else is stored about an upload, so a multipart upload survives a restart of the server. The name of a part's
+file consists of the part's number and the MD5 of its content. A file gets this name only after all its data has been
+synced to the disk.
 """
 # Paths are bytes here, which pathlib does not accept.
 # ruff: noqa: PTH102, PTH118
@@ -45,7 +45,7 @@ class Part(NamedTuple):
 
 
 def begin(root: bytes, key: bytes) -> str:
-    """Begin an upload for `key` in the bucket at `root`; returns the upload's id.
+    """Begin a multipart upload for `key` in the bucket whose folder is `root`; returns the upload's id.
 
     Raises:
         OSError: the folder cannot be written.
@@ -64,15 +64,15 @@ def begin(root: bytes, key: bytes) -> str:
 
 
 class PartFolder:
-    """The parts of one upload.
+    """The parts of one multipart upload.
 
     Args:
         root: the bucket's folder.
-        upload_id: as a client sent it.
+        upload_id: the upload's id, as a client sent it.
         key: the key that the upload is for.
 
     Raises:
-        S3Error: there is no such upload (404).
+        S3Error: there is no upload with this id and key (404).
         OSError: the folder cannot be read.
     """
 
@@ -105,7 +105,7 @@ class PartFolder:
         """The parts in the order of their numbers; of several parts with one number, only the one that arrived last.
 
         Raises:
-            S3Error: the upload ended meanwhile (404).
+            S3Error: the multipart upload ended meanwhile (404).
             OSError: the folder cannot be read.
         """
         found: dict[int, Part] = {}
@@ -123,11 +123,11 @@ class PartFolder:
         return [found[number] for number in sorted(found)]
 
     def join(self, wanted: Sequence[tuple[int, str]], upload: Upload) -> str:
-        """Copy the parts, one after the other, into the file of an upload.
+        """Copy the parts, one after the other, into the file of the object.
 
         Args:
-            wanted: number and ETag of each part, in ascending order.
-            upload: gets the bytes.
+            wanted: number and ETag of each part, in ascending order of the numbers.
+            upload: the object that gets the parts' bytes.
 
         Returns:
             MD5 of the joined object in hexadecimal digits.
@@ -172,8 +172,8 @@ def _no_such_upload() -> S3Error:
     return S3Error(
         404,
         "NoSuchUpload",
-        "There is no multipart upload with this id and key; it was completed or aborted, or removed because no part "
-        "arrived for a day",
+        "There is no multipart upload with this id and key. Check both; if they are correct, the upload was completed, "
+        "aborted, or removed because no part arrived for a day",
     )
 
 

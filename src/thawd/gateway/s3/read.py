@@ -16,8 +16,8 @@ from thawd.gateway.s3.xml import S3Error
 from thawd.stores.objects.catalog import ObjectRecord
 
 _PIECE_BYTES = 256 * 1024
-# Headers of each answer with an object. A browser would treat an HTML page in a bucket as a page of thawd's origin, so
-# scripts in it could call every API of the server. These headers prevent scripts in the page from running.
+# Headers of each answer with an object. A browser treats an HTML page in a bucket as a page of thawd's origin, so
+# scripts in the page could call every API of the server. These headers prevent such scripts from running.
 INERT: Headers = [
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),
@@ -26,13 +26,14 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 async def send_object(request: S3Request, *, root: bytes, record: ObjectRecord | None) -> None:
-    """Answer a GET or HEAD.
+    """Answer a GET or HEAD of an object.
 
     The ETag is the MD5 if the catalog's record matches the file. Otherwise it is made from the file's modification time
     and size, and contains a ``-``, like every ETag of S3 that is not an MD5.
 
     Raises:
-        S3Error: there is no such object, or it does not meet a condition or contain the range of the request.
+        S3Error: there is no such object (404), it does not meet a condition of the request (304, 412), or it ends
+            before the requested range (416).
         OSError: the object cannot be read.
     """
     fd, found = await asyncio.to_thread(open_object, root, request.key)
@@ -62,11 +63,11 @@ async def send_object(request: S3Request, *, root: bytes, record: ObjectRecord |
 
 
 async def _send_body(request: S3Request, fd: int, start: int, end: int) -> None:
-    """Send the bytes from `start` to `end`; stop if the client disconnects."""
+    """Send the bytes from `start` up to `end` (exclusive); stop if the client disconnects."""
     async with asyncio.TaskGroup() as group:
         gone = group.create_task(_until_gone(request))
-        # At a read error, it is too late for an error answer. The body is cut off, which the client notices because
-        # the body is shorter than announced.
+        # If a read fails, it is too late for an error answer, because the head has been sent. The body is cut off. The
+        # client notices this, because the body is shorter than announced.
         with contextlib.suppress(OSError):
             while start < end and not gone.done():
                 piece = await asyncio.to_thread(os.pread, fd, min(_PIECE_BYTES, end - start), start)
@@ -95,14 +96,14 @@ def _etag(found: os.stat_result, record: ObjectRecord | None) -> str:
 
 def _check_conditions(request: S3Request, etag: str) -> None:
     wanted = request.headers.get("if-match")
-    if wanted is not None and not _names(wanted, etag):
+    if wanted is not None and not _matches(wanted, etag):
         raise S3Error(412, "PreconditionFailed", f"The object's ETag is {etag}, not {wanted}")
     unwanted = request.headers.get("if-none-match")
-    if unwanted is not None and _names(unwanted, etag):
+    if unwanted is not None and _matches(unwanted, etag):
         raise S3Error(304, "NotModified", "The object is unchanged", headers=[(b"etag", etag.encode())])
 
 
-def _names(condition: str, etag: str) -> bool:
+def _matches(condition: str, etag: str) -> bool:
     tags = [tag.strip().removeprefix("W/").strip('"') for tag in condition.split(",")]
     return "*" in tags or etag.strip('"') in tags
 

@@ -10,11 +10,11 @@ from thawd.gateway.sigv4 import claimed_service
 from thawd.invocation import new_request_id
 
 XML = (b"content-type", b"application/xml")
-# Parameters of a presigned URL that do not belong to the operation: those of signatures of version 4 and version 2, and
-# headers that were signed.
+# Parameters of a presigned URL that do not belong to the operation: those of a signature (version 4 or 2), and headers
+# that the URL contains as parameters because they are signed.
 _OF_HEADERS = "x-amz-"
 _OF_SIGNATURES = {"awsaccesskeyid", "signature", "expires", "content-type", "content-md5"}
-# A parameter that some SDKs add for the server's logs.
+# A parameter with the operation's name, which some SDKs add for the server's logs.
 _HINT = "x-id"
 
 
@@ -24,11 +24,11 @@ class S3Request:
     Attributes:
         method: in upper case.
         bucket: first part of the path, decoded.
-        key: the rest of the path, decoded to the bytes of a file name; empty for the bucket itself.
-        query: parameters, without those of signatures; bytes that are not UTF-8 become surrogates.
+        key: the rest of the path, decoded to bytes; empty if the request is for the bucket itself.
+        query: the parameters that belong to the operation; bytes that are not UTF-8 become surrogates.
         headers: by name in lower case; of several headers with one name, only the last.
         scope: the request's ASGI scope.
-        asked: all ``x-amz-`` fields, from headers and, for presigned URLs, from parameters; names in lower case.
+        asked: all ``x-amz-`` headers and parameters (a presigned URL has headers as parameters); names in lower case.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:

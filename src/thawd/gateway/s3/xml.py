@@ -1,4 +1,4 @@
-"""S3's XML: error documents, listings, building blocks of other documents, the parser. No side effects.
+"""S3's XML: makes error documents, listings and parts of other documents; parses documents. No side effects.
 
 Source: Amazon S3 API reference, "Error responses", "ListObjectsV2" and "ListObjects".
 """
@@ -47,7 +47,7 @@ class Listing(msgspec.Struct, kw_only=True):
         objects: the objects of this page.
         prefixes: the common prefixes of this page.
         echoed: parameters of the request that the answer repeats; a value of type bytes is a key.
-        following: the element that says where the next page begins; empty when this is the last page.
+        following: name and value of the element that says where the next page begins; empty if this is the last page.
         counted: whether the document contains the number of entries, as in an answer to ListObjectsV2.
     """
 
@@ -101,12 +101,12 @@ class Listing(msgspec.Struct, kw_only=True):
 
 
 def elements(fields: Mapping[str, str | bytes]) -> str:
-    """One element for each field; a value of type bytes is a key or a part of one."""
+    """Encode each field as one XML element; a value of type bytes is a key or a part of one."""
     return "".join(f"<{name}>{_xml_text(_text(value))}</{name}>" for name, value in fields.items())
 
 
 def document(name: str, inner: str) -> bytes:
-    """A complete document: a root element with S3's namespace around `inner`."""
+    """A complete document: the root element `name`, which has S3's namespace and contains `inner`."""
     return (XML_HEAD + f'<{name} xmlns="{_NAMESPACE}">{inner}</{name}>').encode()
 
 
@@ -122,8 +122,8 @@ def parse(body: bytes) -> ElementTree.Element:
         # XML 1.0 allows no NUL, so a document with one is refused. Source: expat, xmltok_ns.c, initScan.
         text = body.decode("utf-8")
         if "\0" in text:
-            raise S3Error(400, "MalformedXML", "The XML document contains a NUL; send XML in UTF-8")
-        # A DOCTYPE can declare entities. No S3 client sends one; attacks do.
+            raise S3Error(400, "MalformedXML", "The XML document contains a NUL character; send XML in UTF-8")
+        # A DOCTYPE can declare entities. S3 clients send none, but attackers may.
         if "<!" in text:
             raise S3Error(
                 400, "MalformedXML", "The XML document contains a DOCTYPE, a comment or CDATA; send it without these"

@@ -1,1 +1,1 @@
-"""thawd's own API under ``/_thawd``: the asynchronous queue, dead letters and event sources."""
+"""thawd's own API under ``/_thawd``: the queue of asynchronous events, dead letters and event sources."""

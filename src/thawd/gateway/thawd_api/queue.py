@@ -1,4 +1,4 @@
-"""The operations of ``thawd queue`` and ``thawd dead`` over HTTP, under ``/_thawd/``: JSON in, JSON out."""
+"""The operations of ``thawd queue`` and ``thawd dead`` over HTTP, under ``/_thawd/``. Bodies and answers are JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class QueueOperations(Protocol):
     """The operations on the queue and on dead letters; each returns the document of its answer."""
 
     async def overview(self) -> dict[str, Any]:
-        """The state of the queue, per function."""
+        """The state of the queue for each function."""
 
     async def page(self, function: str | None, *, after: int, limit: int) -> dict[str, Any]:
         """At most `limit` dead letters with ids larger than `after`, without their payloads.
@@ -33,7 +33,7 @@ class QueueOperations(Protocol):
         Args:
             function: only the dead letters of this function; None: of all functions.
             after: id of the last dead letter of the previous page; 0 for the first page.
-            limit: most dead letters of the page.
+            limit: how many dead letters the page may have.
         """
 
     async def show(self, number: int) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class QueueApi:
         self._changes = {"redrive": operations.redrive, "remove": operations.remove}
 
     def claims(self, path: str) -> bool:
-        """Whether a request of this path is for the queue or for dead letters."""
+        """Whether a request with this path is for the queue or for dead letters."""
         return path in (QUEUE_PATH, DEAD_PATH) or path.startswith(f"{DEAD_PATH}/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -69,7 +69,7 @@ class QueueApi:
         change = self._changes.get(rest) if path != QUEUE_PATH else None
         wanted = "GET" if change is None else "POST"
         if scope["method"] != wanted:
-            raise MethodNotAllowedException(f"{path} accepts {wanted}", allowed=(wanted,))
+            raise MethodNotAllowedException(f"{path} accepts {wanted}, not {scope['method']}", allowed=(wanted,))
         if change is not None:
             body = await read_body(scope, receive, limit_bytes=_MAX_BODY_BYTES, operation=rest)
             document = await change(_selection(body))

@@ -1,4 +1,4 @@
-"""thawd's own operations on event sources: list them (``GET /_thawd/sources``), pause one and resume one (``POST``)."""
+"""thawd's own operations on event sources: list all (``GET /_thawd/sources``), pause one and resume one (``POST``)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The temporary folders of execution environments: `folders` makes them and stores their contents with snapshots."""
+"""The temporary folders of execution environments: `temporary_folders` makes them and stores their contents."""

@@ -236,7 +236,7 @@ def _sync_one(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove as much as possible of a folder and its contents; no error when it does not exist or is a file.
+    """Remove a file, or as much as possible of a folder and its contents; no error when nothing is at `path`.
 
     Folders without permission to enter or write are removed, too, because overlayfs leaves such folders.
     """

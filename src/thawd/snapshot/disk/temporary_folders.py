@@ -37,7 +37,7 @@ TMP = Path("/tmp")
 _RECORD = "disk.json"
 _FILES = "files"
 _LAYOUT = 1
-# Beginnings of names: of folders that are being removed, and of folders made to test whether a mount works.
+# With these prefixes begin the names of folders that are being removed, and of folders made to test a kind of mount.
 _DISCARDED = ".old-"
 _TRIED = ".try-"
 # Names are short, because processes listen on Unix sockets in their temporary folder and the path of a Unix socket has
@@ -118,7 +118,8 @@ class Disks:
 
     Attributes:
         program: path of thawd-thaw, or None; see the argument.
-        shared_tmp: why processes see the machine's ``/tmp``, or an empty text; None: each sees its own folder there.
+        shared_tmp: why processes see the machine's ``/tmp``, empty if `needed` is None. If this is None, each process
+            sees its own folder at ``/tmp``.
 
     Raises:
         StoreError: the folder cannot be made (HTTP 500).
@@ -133,7 +134,9 @@ class Disks:
         self.shared_tmp: str | None = "" if needed is None else in_tmp([self._folder, *needed])
         self._lock = threading.Lock()
         self._mount_kind: tuple[MountKind, str] | None = None
-        self._at: dict[Path, Path] = {}  # folder of a running process -> its mount point, the frozen process's folder
+        self._mount_points: dict[
+            Path, Path
+        ] = {}  # folder of a running process -> its mount point, the frozen process's folder
         self._condemned: set[Path] = set()  # folders of ended processes, removed when no copy uses them as mount points
 
     def make(self, name: str) -> Path:
@@ -146,7 +149,7 @@ class Disks:
             StoreError: the folder cannot be made (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
         """
-        folder = self._own(name)
+        folder = self._folder_of(name)
         with using(folder):
             folder.mkdir(mode=0o700)
             os.utime(folder, ns=(_UNTOUCHED_NS, _UNTOUCHED_NS))
@@ -169,7 +172,7 @@ class Disks:
             DiskRefusedError: copies cannot have these contents, at least not on this machine (HTTP 500).
             StoreError: the folder cannot be read (HTTP 500).
         """
-        at = self._own(name)
+        at = self._folder_of(name)
         with using(at):
             found = file_trees.survey(at)
             untouched = not found.entries and at.stat().st_mtime_ns == _UNTOUCHED_NS
@@ -292,11 +295,11 @@ class Disks:
         if snapshot is None:
             return PreparedFolder(self.make(name))
         kind = self._mount_kind_for(snapshot)
-        own = self._own(name)
+        own = self._folder_of(name)
         with self._lock, using(own):
             snapshot.at.mkdir(mode=0o700, exist_ok=True)  # if the server was restarted, `clean` has removed the folder
             own.mkdir(mode=0o700)
-            self._at[own] = snapshot.at
+            self._mount_points[own] = snapshot.at
         with using(own):
             if snapshot.files is None:
                 return PreparedFolder(snapshot.at, snapshot.at, own)
@@ -311,12 +314,12 @@ class Disks:
 
         If running copies use the folder as a mount point, it is removed after the last of them has ended.
         """
-        own = self._own(name)
+        own = self._folder_of(name)
         discarded = []
         with self._lock:
-            self._at.pop(own, None)
+            self._mount_points.pop(own, None)
             self._condemned.add(own)
-            used = set(self._at.values())
+            used = set(self._mount_points.values())
             for folder in self._condemned - used:
                 aside = self._folder / f"{_DISCARDED}{secrets.token_hex(8)}"
                 try:
@@ -330,7 +333,7 @@ class Disks:
 
     def used_bytes(self, name: str) -> int:
         """Disk space of a process's own folder, bytes, without the files that it shares with other processes."""
-        return stored_bytes(self._own(name))
+        return stored_bytes(self._folder_of(name))
 
     def clean(self) -> int:
         """Remove all folders that an earlier server has left. Call it before any process is started.
@@ -399,7 +402,7 @@ class Disks:
         why = lines[0] if lines else f"{self.program} ended with status {tried.returncode}"
         return why.removeprefix("thawd: ").removeprefix("cannot thaw here: ")
 
-    def _own(self, name: str) -> Path:
+    def _folder_of(self, name: str) -> Path:
         return self._folder / name[:_NAME_LENGTH]
 
 

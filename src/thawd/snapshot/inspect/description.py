@@ -5,7 +5,7 @@ pages, and counts bytes. All facts come from the `Image`; nothing is read from t
 3.9 and later.
 
 Addresses are text, ``"0x7f0000000000"``, because JSON parsers lose bits of large numbers. Each stored byte is counted
-once: in one kind and, unless it is data in a pipe, in one entry of `largest`.
+once in `kinds` and, unless it is data in a pipe or a socket pair, once in `largest`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _mappings(image: Image) -> list[Description]:
     described = [_mapping(image, mapping, stored[at]) for at, mapping in enumerate(memory.mappings)]
     for at, mapping in enumerate(described):
         if mapping["what"] == "file":
-            mapping["what"] = _neighbour(image, memory, at)
+            mapping["what"] = _name_from_neighbour(image, memory, at)
     for thread in image.threads:
         home = memory.at(thread.context)
         if home is not None:
@@ -130,7 +130,7 @@ def _kind(image: Image, mapping: Operation) -> str:
     return "heap" if is_heap else "anonymous"
 
 
-def _neighbour(image: Image, memory: Memory, at: int) -> str:
+def _name_from_neighbour(image: Image, memory: Memory, at: int) -> str:
     """Find the name of the file of mapping `at`, a mapped file of which the process had changed all pages.
 
     The image stores such pages without the file's name. A library's segments are adjacent in memory, and its code and
@@ -165,7 +165,7 @@ def _objects(image: Image) -> list[Description]:
 
 
 def _kinds(image: Image, mappings: list[Description]) -> list[Description]:
-    """Mapped and stored bytes of each kind that occurs."""
+    """Mapped and stored bytes of each kind of memory that occurs."""
     found: dict[str, Description] = {
         kind: {"kind": kind, "mappings": 0, "mapped_bytes": 0, "stored_bytes": 0} for kind in KINDS
     }
@@ -274,7 +274,7 @@ def _epoll(image: Image, item: Descriptor) -> str:
 
 
 def _socketpair(_image: Image, item: Descriptor) -> str:
-    return f"other end is {item.index}"
+    return f"other end is descriptor {item.index}"
 
 
 def _socket(image: Image, item: Descriptor) -> str:
@@ -298,7 +298,7 @@ def _inotify(_image: Image, _item: Descriptor) -> str:
 
 
 def _copy(image: Image, item: Descriptor) -> str:
-    return f"the same as {image.descriptors[item.index].number}"
+    return f"the same as descriptor {image.descriptors[item.index].number}"
 
 
 _WHAT: dict[str, Callable[[Image, Descriptor], str]] = {

@@ -1,7 +1,7 @@
 """The layout of images (files with frozen processes): ``native/image.h``'s structs, kinds and flags, defined in Python.
 
 This module contains only the layout and the checksum. It shares no code with the C code that writes images, so that a
-mistake in one of them becomes visible. ``tests/architecture/test_snapshot_format.py`` compares it with ``image.h`` and
+mistake on either side becomes visible. ``tests/architecture/test_snapshot_format.py`` compares it with ``image.h`` and
 ``docs/reference/snapshot-format.md``, name by name. Used for reading images; no invocation needs it. Standard library
 only, Python 3.9 and later.
 """
@@ -57,8 +57,8 @@ ADVICE = {
 PROTECTION = {1: "read", 2: "write", 4: "exec"}  # mmap(2), PROT_*
 SEALS = {1: "seal", 2: "shrink", 4: "grow", 8: "write", 16: "future_write", 32: "exec"}  # fcntl(2), F_SEAL_*
 
-# Each field is `name:code`. The code is one of the module `struct`, or the name of a struct in this table; "*9" after
-# such a name repeats the struct nine times.
+# Each field is `name:code`. The code is a format of the module `struct`, such as "Q" or "16s", or the name of a struct
+# in this table. "*9" after the name of a struct repeats that struct nine times.
 FIELDS = {
     "section_place": "offset:Q count:I record_bytes:I",
     "host_key": (
@@ -124,8 +124,8 @@ class Field(NamedTuple):
     Attributes:
         name: the field's name, as in C.
         offset: offset in the struct, bytes.
-        code: code of the module `struct`, or the name of another struct of `FIELDS`.
-        repeat: number of these structs; 1 for a code of the module `struct`.
+        code: format of the module `struct`, or the name of another struct of `FIELDS`.
+        repeat: how many of these structs follow each other; 1 for a format of the module `struct`.
         size_bytes: size of the whole field.
     """
 

@@ -13,19 +13,23 @@ from thawd.snapshot.inspect.records import Operation
 
 
 class Memory:
-    """The mappings: anonymous memory, files and objects, and runs of stored pages that overlap none of these.
+    """The mappings of anonymous memory, files and memory objects, and runs of stored pages that overlap none of these.
 
     Attributes:
-        mappings: in the order of their addresses. If two overlap, a search finds at most one of them.
+        mappings: in the order of their addresses. If two mappings overlap, `at` finds at most one of them.
         order: for each mapping, the index of its operation.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        self._use([index for index, item in enumerate(operations) if item.kind not in ("data", "copy")], operations)
-        alone = [index for index, item in enumerate(operations) if item.kind == "data" and not self._touches(item)]
-        self._use([*self.order, *alone], operations)
+        self._set_mappings(
+            [index for index, item in enumerate(operations) if item.kind not in ("data", "copy")], operations
+        )
+        alone = [
+            index for index, item in enumerate(operations) if item.kind == "data" and not self._overlaps_a_mapping(item)
+        ]
+        self._set_mappings([*self.order, *alone], operations)
 
-    def _use(self, indexes: list[int], operations: Sequence[Operation]) -> None:
+    def _set_mappings(self, indexes: list[int], operations: Sequence[Operation]) -> None:
         self.order = sorted(indexes, key=lambda index: operations[index].address)
         self.mappings = [operations[index] for index in self.order]
         self._starts = [mapping.address for mapping in self.mappings]
@@ -47,7 +51,7 @@ class Memory:
             last += 1
         return range(first, last + 1)
 
-    def _touches(self, item: Operation) -> bool:
+    def _overlaps_a_mapping(self, item: Operation) -> bool:
         """Whether any of the mappings overlaps `item`."""
         following = bisect_right(self._starts, item.address)
         return self.at(item.address) is not None or (

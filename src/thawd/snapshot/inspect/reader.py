@@ -37,7 +37,8 @@ from thawd.snapshot.inspect.report import text
 
 __all__ = ["TABLES_LIMIT_BYTES", "Image", "ImageError", "describe", "read", "text"]
 
-# Far more than the largest number of mappings needs. The limit keeps a damaged count from exhausting memory.
+# The tables of a process with the largest possible number of mappings need far less. The limit keeps a damaged count
+# from exhausting memory.
 TABLES_LIMIT_BYTES = 64 << 20
 
 _ALIGNMENT = 8
@@ -125,8 +126,8 @@ def _pread(fd: int, size: int, offset: int) -> bytes:
 def _header(page: bytes, file_bytes: int) -> dict[str, Any]:
     """Read the header from the file's first page, and check that this module can read the image.
 
-    The fields that all layouts share are checked first, then the checksum, then the other fields, so that no message
-    quotes a number from a damaged header.
+    The magic bytes and the layout's number are checked first, because every layout has them at the same place; then the
+    checksum; then the other fields. So messages about the other fields never quote a number from a damaged header.
     """
     magic = page[: len(layout.MAGIC)]
     if magic != layout.MAGIC[: len(magic)]:
@@ -175,7 +176,7 @@ class _Tables:
             raise rules.DamageError("tables: their checksum does not match")
         self._strings = self.section("strings")
         if not self._strings.endswith(b"\0"):
-            raise rules.DamageError("section strings: its last string has no end")
+            raise rules.DamageError("section strings: its last string has no end (NUL)")
 
     def _check_places(self, data_offset: int, file_bytes: int) -> int:
         """Check that the sections follow each other between header and pages; returns the end of the last section."""
@@ -214,7 +215,7 @@ class _Tables:
             yield raw, f"section {name}, record {index}"
 
     def string(self, offset: int, where: str) -> str:
-        """The string at `offset`; `where` names the record that refers to it."""
+        """The string at `offset` in the section of strings; `where` names the record that refers to the string."""
         if offset >= len(self._strings):
             raise rules.DamageError(
                 f"{where}: its string is at {offset}, but the section of strings has {len(self._strings)} bytes"
@@ -235,7 +236,7 @@ def _text(raw: bytes, where: str) -> str:
     """Decode the text in a field of fixed size, up to its NUL."""
     value, end, _ = raw.partition(b"\0")
     if not end:
-        raise rules.DamageError(f"{where}: has no end (NUL) within its {len(raw)} bytes")
+        raise rules.DamageError(f"{where}: has no end: none of its {len(raw)} bytes is NUL")
     return value.decode("utf-8", "surrogateescape")
 
 
@@ -290,7 +291,7 @@ def _socket(raw: dict[str, Any], where: str) -> Socket:
     for name in ("local", "peer"):
         size = raw.pop(f"{name}_bytes")
         if size > layout.SOCKET_ADDRESS_BYTES:
-            raise rules.DamageError(f"{where}: has an address of {size} bytes")
+            raise rules.DamageError(f"{where}: has an address of {size} bytes, more than {layout.SOCKET_ADDRESS_BYTES}")
         addresses[name] = raw[name][:size]
     revival = rules.kind(raw["revival"], layout.SOCKET_REVIVALS, where)
     return Socket(
@@ -300,5 +301,7 @@ def _socket(raw: dict[str, Any], where: str) -> Socket:
 
 def _option(raw: dict[str, Any], where: str) -> SocketOption:
     if raw["bytes"] > layout.SOCKET_OPTION_BYTES:
-        raise rules.DamageError(f"{where}: has an option of {raw['bytes']} bytes")
+        raise rules.DamageError(
+            f"{where}: has an option of {raw['bytes']} bytes, more than {layout.SOCKET_OPTION_BYTES}"
+        )
     return SocketOption(raw["level"], raw["name"], raw["value"][: raw["bytes"]])

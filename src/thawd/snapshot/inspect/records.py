@@ -27,9 +27,11 @@ class HostKey:
         glibc: version of the C library.
         kernel_release, kernel_version: `uname -r`, `uname -v`.
         boot_id: id of the boot; each boot has a new one.
-        cpu_vendor, cpu_signature, cpu_features: CPUID leaf 0; leaf 1, EAX; leaf 1 ECX and EDX, leaf 7 EBX, ECX and EDX,
-            leaf 7.1 EAX.
-        xsave_bytes, xcr0: size of the area for registers in a signal frame, and which registers are in it.
+        cpu_vendor: CPUID leaf 0.
+        cpu_signature: CPUID leaf 1, EAX.
+        cpu_features: CPUID leaf 1, ECX and EDX; leaf 7, EBX, ECX and EDX; leaf 7.1, EAX.
+        xsave_bytes: size of the area for registers in a signal frame.
+        xcr0: which registers are in that area, as bits.
     """
 
     glibc: str
@@ -45,7 +47,7 @@ class HostKey:
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """Facts about the frozen process. Addresses are its own; names are those of prctl(2), PR_SET_MM_MAP.
+    """Facts about the frozen process. prctl(2), PR_SET_MM_MAP, explains most of the addresses.
 
     Attributes:
         landing: address of the struct that tells a process whether it is a thawed copy.
@@ -58,10 +60,10 @@ class ProcessFacts:
         monotonic_ns, boottime_ns: CLOCK_MONOTONIC and CLOCK_BOOTTIME at the freeze.
         bounding, permitted, effective, inheritable, ambient: capabilities(7), one bit each.
         limits: getrlimit(2), soft and hard, of resource 0, 1 and so on.
-        users, groups: ids: real, effective, saved.
+        users, groups: real, effective and saved ids.
         more_groups: supplementary groups, decimal, each followed by a space.
         secure_bits, no_privileges, dumpable, subreaper, no_huge_pages, fixed_code, death_signal: prctl(2).
-        seccomp_filters: filters that every thread was under.
+        seccomp_filters: number of seccomp filters on each thread.
         personality: personality(2).
     """
 
@@ -119,7 +121,7 @@ class Operation:
         offset: offset in the file, the object or the image.
         kind: one of `layout.OPERATION_KINDS`.
         index: index in the image's files or objects; None if the kind has none.
-        protection: as in /proc/PID/maps, "rw-".
+        protection: as in /proc/PID/maps, for example "rw-".
         flags, advice: names of `layout.OPERATION_FLAGS` and `ADVICE`.
     """
 
@@ -176,7 +178,7 @@ class File:
 
 @dataclass(frozen=True)
 class MemoryObject:
-    """Memory without a file that several mappings or descriptors share.
+    """Memory that belongs to no file, and that several mappings or descriptors can share.
 
     Attributes:
         bytes: size of the object.
@@ -301,7 +303,8 @@ class Image:
         path: path of the file.
         mode, owner: permissions and user id of the file.
         file_bytes, disk_bytes: size of the file, and its size on the disk without holes.
-        layout, architecture: version of the format; "x86-64".
+        layout: version of the format.
+        architecture: "x86-64".
         flags: names of `layout.IMAGE_FLAGS`.
         data_offset: where the pages begin; header and tables are before it.
         anonymous_offset: pages from here on belong to anonymous memory, pages before it to mapped files.

@@ -88,7 +88,7 @@ def _largest(description: dict[str, Any], most: int | None) -> list[str]:
     return [
         "Largest parts, MiB",
         *_table(heads, rows, numbers=(0, 1, 2)),
-        *_rest(description["largest"], shown),
+        *_hidden_rows(description["largest"], shown),
     ]
 
 
@@ -98,14 +98,14 @@ def _files(description: dict[str, Any], most: int | None) -> list[str]:
     return [
         "Mapped files, MiB",
         *_table(["stored", "mapped", "path"], rows, numbers=(0, 1)),
-        *_rest(description["files"], shown),
+        *_hidden_rows(description["files"], shown),
     ]
 
 
 def _threads(description: dict[str, Any], most: int | None) -> list[str]:
     shown = description["threads"][:most]
     rows = [[str(item["tid"]), _name(item["name"])] for item in shown]
-    return ["Threads", *_table(["id", "name"], rows, numbers=(0,)), *_rest(description["threads"], shown)]
+    return ["Threads", *_table(["id", "name"], rows, numbers=(0,)), *_hidden_rows(description["threads"], shown)]
 
 
 def _descriptors(description: dict[str, Any]) -> list[str]:
@@ -183,7 +183,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Iter
     ]
 
 
-def _rest(every: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]]) -> list[str]:
+def _hidden_rows(every: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]]) -> list[str]:
     """A line for the rows that are not shown."""
     hidden = every[len(shown) :]
     if not hidden:
@@ -214,10 +214,10 @@ def _numbers(values: Sequence[int]) -> str:
 
 
 def _name(value: str) -> str:
-    """Text from the image with control characters escaped: a name may contain a newline."""
+    """Text from the image, escaped because a name may contain a newline; "-" for an empty text."""
     return _printable(value) or "-"
 
 
 def _printable(value: str) -> str:
-    """Text that is safe to print: control sequences are escaped."""
+    """Text that is safe to print: every character that is not printable is escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)

@@ -1,4 +1,4 @@
-"""Checks the rules between the records of an image, for example that no record points outside the file.
+"""Checks whether the records of an image obey the format's rules, for example that none points outside the file.
 
 An image is the file that a freeze makes of a process. A thaw builds a process from it in steps, the operations.
 `docs/reference/snapshot-format.md` lists the same rules under "Rules". The functions only read their arguments.
@@ -37,7 +37,7 @@ def names(bits: int, known: dict[int, str], where: str) -> tuple[str, ...]:
 def kind(value: int, known: Sequence[str], where: str) -> str:
     """The name of a kind; raises DamageError for an unknown one."""
     if value >= len(known):
-        raise DamageError(f"{where}: unknown kind {value}, the last one is {len(known) - 1}")
+        raise DamageError(f"{where}: unknown kind {value}; the known kinds are 0 to {len(known) - 1}")
     return known[value]
 
 
@@ -49,7 +49,7 @@ def yes_or_no(value: int, where: str) -> bool:
 
 
 def check(image: Image) -> None:
-    """Check the rules that involve more than one record.
+    """Check the rules that `reader` does not check while it decodes single values.
 
     Raises:
         DamageError: a rule is broken; the text says which rule, and where.
@@ -82,9 +82,9 @@ def _check_operation(image: Image, operation: Operation, where: str) -> None:
             f"{where}: its start or its end, {operation.end:#x}, is not an address that a process can use"
         )
     process = image.process
-    _check_apart(operation, _ZONE, f"{where}: overlaps the address range (zone) that thaw needs for itself")
+    _check_apart(operation, _ZONE, f"{where}: its memory overlaps the address range (zone) that thaw needs for itself")
     for start, size in ((process.vdso_start, process.vdso_bytes), (process.vvar_start, process.vvar_bytes)):
-        _check_apart(operation, (start, start + size), f"{where}: overlaps the vDSO")
+        _check_apart(operation, (start, start + size), f"{where}: its memory overlaps the vDSO")
     if operation.offset % layout.PAGE_BYTES or operation.offset + operation.length > _OFFSET_END:
         raise DamageError(f"{where}: its offset {operation.offset} is not the offset of a page in a file")
     table = _NEEDS_INDEX.get(operation.kind)
@@ -143,12 +143,14 @@ def _check_mapped(memory: Memory, address: int, size: int, where: str) -> None:
 
 
 def _check_words(image: Image, memory: Memory) -> None:
-    """Check that changed words lie in private memory that may be written, in the order of their addresses."""
+    """Check that changed words are in the order of their addresses, each in private memory that may be written."""
     last = -1
     for index, (address, _) in enumerate(image.words):
         where = f"section words, record {index}"
         if address % 8 or address <= last:
-            raise DamageError(f"{where}: {address:#x} is not a multiple of 8 above the address of the record before")
+            raise DamageError(
+                f"{where}: {address:#x} is not a multiple of 8, or not above the previous record's address"
+            )
         last = address
         at = memory.at(address)
         if at is None:
@@ -174,9 +176,11 @@ def _check_process(image: Image, memory: Memory) -> None:
     for name in ("vdso", "vvar"):
         start, size = getattr(process, f"{name}_start"), getattr(process, f"{name}_bytes")
         if start % layout.PAGE_BYTES or size % layout.PAGE_BYTES or start + size > _USER_END:
-            raise DamageError(f"process: {name}, {size} bytes at {start:#x}, is not made of whole pages of a process")
+            raise DamageError(
+                f"process: {name}, {size} bytes at {start:#x}, does not consist of whole pages below {_USER_END:#x}"
+            )
     if process.vvar_start + process.vvar_bytes > process.vdso_start:
-        raise DamageError(f"process: vvar at {process.vvar_start:#x} does not end before vdso")
+        raise DamageError(f"process: vvar at {process.vvar_start:#x} does not end before the vDSO")
     if not process.vdso_bytes:
         raise DamageError("process: it has no vDSO, and freeze refuses such a process")
     if len(image.vdso) != process.vdso_bytes or layout.checksum(image.vdso) != process.vdso_hash:
@@ -226,13 +230,14 @@ def _check_descriptors(image: Image) -> None:
         other = known.get(item.index)
         if item.kind == "socketpair" and (not other or other.kind != "socketpair" or other.index != item.number):
             raise DamageError(
-                f"descriptor {item.number}: its other end, {item.index}, is not the other end of the same socket pair"
+                f"descriptor {item.number}: its other end, descriptor {item.index}, does not belong to the same socket "
+                "pair"
             )
     for index, watch in enumerate(image.epoll):
         if watch.epoll not in known or known[watch.epoll].kind != "epoll":
-            raise DamageError(f"section epoll, record {index}: descriptor {watch.epoll} is not epoll")
+            raise DamageError(f"section epoll, record {index}: descriptor {watch.epoll} is not an epoll descriptor")
         if watch.number not in known:
-            raise DamageError(f"section epoll, record {index}: watches {watch.number}, which is not open")
+            raise DamageError(f"section epoll, record {index}: watches descriptor {watch.number}, which is not open")
 
 
 def _check_sockets_and_rings(image: Image) -> None:

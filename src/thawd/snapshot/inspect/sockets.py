@@ -24,7 +24,7 @@ def describe(socket: Socket) -> str:
     if socket.revival == "ended":
         return f"{kind}, was connected{' to ' * bool(peer)}{peer}: in a copy the connection has ended"
     if socket.revival == "listening":
-        return f"{kind}, listens; was {local}, in a copy the kernel chooses the port"
+        return f"{kind}, listened at {local}; in a copy the kernel chooses the port"
     if socket.revival == "mute":
         return f"{kind}, listened at {local}; in a copy it is unreachable"
     at = f", bound to {local}" if local and not socket.any_port else ""

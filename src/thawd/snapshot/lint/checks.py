@@ -1,4 +1,4 @@
-"""The checks of ``thawd snapshot lint`` on a single object: by its class, or for a number or text by the value.
+"""The checks of ``thawd snapshot lint`` on a single object: by its class, or by the value of a number or text.
 
 `rules` has the texts of the findings. `reach` finds the objects and offers safe ways to examine them. No check runs
 code of the object that it examines; only C functions of known classes are called. Standard library only, Python 3.9 and
@@ -24,7 +24,8 @@ _SHORTEST_SECRET = 8
 _LONGEST_SECRET = 4096  # Lambda's limit for all environment variables together
 _SECRET_NAME = re.compile(r"AWS_(?:ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)|.*_(?:TOKEN|SECRET|PASSWORD|KEY)")
 _SURE_KEY_NAME = re.compile(r".*(?:API|ACCESS|SECRET|PRIVATE)_KEY")
-# A variable such as `MODEL_KEY` may hold the key of an object instead of a secret: text with a suffix, or with spaces.
+# A variable such as `MODEL_KEY` may hold an object's key instead of a secret. A value with a suffix or with spaces
+# counts as an object's key.
 _NAME_OF_A_FILE = re.compile(r".*\.\w{1,8}|.*\s.*", re.DOTALL)
 _CHANGING_VARIABLES = ("AWS_LAMBDA_LOG_STREAM_NAME", "_X_AMZN_TRACE_ID")
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-([14])[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -156,11 +157,11 @@ class Checks:
         version = number >> 76 & 15
         text = f"{number:032x}"
         dashed = "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
-        if version in _GENERATED_UUIDS and not self._is_given(text, dashed):
+        if version in _GENERATED_UUIDS and not self._is_constant(text, dashed):
             self._report("TS007", reached, f"a UUID, version {version}, {_GENERATED_UUIDS[version]}")
         return True
 
-    def _is_given(self, *texts: str) -> bool:
+    def _is_constant(self, *texts: str) -> bool:
         constants = {str(value) for name, value in vars(sys.modules["uuid"]).items() if name.startswith("NAMESPACE_")}
         return any(text in self._sources or text in self._variables or text in constants for text in texts)
 
@@ -268,7 +269,7 @@ def _global_generators() -> set[int]:
 
 
 def link_of(fd: int) -> str:
-    """The kernel's name for a descriptor's file, for example ``socket:[4711]``; empty when it is closed."""
+    """The kernel's name for a descriptor's file, for example ``socket:[4711]``; empty for a closed descriptor."""
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:

@@ -35,23 +35,23 @@ class Lifetime:
         """
         cls = type(value)
         if cls is float:
-            return self._of_float(value)
+            return self._clock_of_float(value)
         if cls is int:
-            return self._of_int(value)
+            return self._clock_of_int(value)
         if cls is time.struct_time:
             plain = all(type(field) is int for field in value[:6])
             return "a calendar time" if plain and self._is_shown_by_a_clock(_calendar_s(value[:6])) else ""
         datetime = sys.modules.get("datetime")
-        return self._of_date(value, datetime) if datetime is not None else ""
+        return self._clock_of_date(value, datetime) if datetime is not None else ""
 
-    def _of_date(self, value: Any, datetime: Any) -> str:
+    def _clock_of_date(self, value: Any, datetime: Any) -> str:
         if type(value) is datetime.datetime and self._is_moment(value, datetime):
             return "a date and time"
         if type(value) is datetime.date and (value.year, value.month, value.day) in self._today:
             return "today's date"
         return ""
 
-    def _of_float(self, value: float) -> str:
+    def _clock_of_float(self, value: float) -> str:
         if self._now_s - self._age_s <= value <= self._now_s:
             return "a reading of time.time()"
         # A value with few decimals is likely to be a constant.
@@ -59,7 +59,7 @@ class Lifetime:
             return "a reading of time.monotonic() or time.perf_counter()"
         return ""
 
-    def _of_int(self, value: int) -> str:
+    def _clock_of_int(self, value: int) -> str:
         for unit, clock in ((1, "int(time.time())"), (1_000, "time.time() in ms"), (1_000_000_000, "time.time_ns()")):
             if int((self._now_s - self._age_s) * unit) <= value <= self._now_s * unit:
                 return f"a reading of {clock}"

@@ -24,8 +24,9 @@ _CLASS_MODULE = type.__dict__["__module__"]
 _CLASS_NAME = type.__dict__["__qualname__"]
 _MODULE_DICT = vars(types.ModuleType)["__dict__"]
 
-# Classes are compared by their ids, because a metaclass may define its own hash and equality.
-# Atoms refer to no other objects. Each occurrence is checked, since a secret or a time may be in several places.
+# Classes are looked up by their ids, because a metaclass may define its own hash and equality.
+# Instances of these classes, atoms, refer to no other objects. Each occurrence of an atom is checked, because a secret
+# or a time may be in several places.
 _ATOMS = frozenset(map(id, [bool, bytes, complex, float, int, str, type(None)]))
 _CONTAINERS = {id(container): container for container in (dict, list, tuple, set, frozenset, deque)}
 # The walk does not continue from instances of these classes: they are code rather than data, or belong to other code.
@@ -57,8 +58,9 @@ class Reached(NamedTuple):
     Attributes:
         path: for example ``app.client.pool[0]``, beginning with the name of a module.
         value: the object.
-        near: whether the function's own modules, classes or instances of these classes refer to the object, directly or
-            through containers with at most 100 items. Times and UUIDs are reported only for such objects.
+        near: whether the object belongs to one of the function's own modules, functions or classes, or to an instance
+            of such a class, directly or through containers of at most 100 items each. Times and UUIDs are reported
+            only where this is true.
     """
 
     path: str
@@ -71,7 +73,7 @@ class _OutOfBoundsError(Exception):
 
 
 def is_atom(value: Any) -> bool:
-    """Whether `value` is None or an instance of exactly a built-in number or text class."""
+    """Whether `value` is None, a number or a text, and its class is built in (instances of subclasses do not count)."""
     return id(type(value)) in _ATOMS
 
 
@@ -160,9 +162,9 @@ def walk(
 ) -> bool:
     """Call `visit` with all objects reachable from the modules, nearest first.
 
-    Each object is visited once, but a plain value at every occurrence. From a function, the walk continues to its
-    closure, defaults and attributes, not to its module's globals. It does not continue from other modules, or from
-    classes that `modules` do not define: a library's state does not belong to the function.
+    Each object is visited once, but a number, a text or None at every occurrence. From a function, the walk continues
+    to its closure, defaults and attributes, not to its module's globals. The walk does not continue from other modules,
+    or from classes that `modules` do not define: a library's state does not belong to the function.
 
     Args:
         modules: the function's own modules.
@@ -227,7 +229,7 @@ class _Walker:
         cls = type(value)
         classes = mro(cls)
         if cls is types.FunctionType:
-            yield from self._of_function(parent)
+            yield from self._children_of_function(parent)
         elif cls is types.MethodType:
             yield Reached(parent.path, value.__self__, False)
             yield Reached(parent.path, value.__func__, parent.near)
@@ -237,9 +239,9 @@ class _Walker:
                     if type(name) is str and not name.startswith("__"):
                         yield Reached(_joined(parent.path, f".{name}"), item, True)
         elif not any(id(base) in _CLOSED for base in classes) and _CLOSED_NAMES.isdisjoint(class_names(cls)):
-            yield from self._of_object(parent, classes)
+            yield from self._children_of_object(parent, classes)
 
-    def _of_function(self, parent: Reached) -> Iterator[Reached]:
+    def _children_of_function(self, parent: Reached) -> Iterator[Reached]:
         function = parent.value
         near = type(function.__module__) is str and function.__module__ in self._roots
         for index, cell in enumerate(function.__closure__ or ()):
@@ -255,7 +257,7 @@ class _Walker:
         for name, item in list(dict.items(function.__dict__)):
             yield Reached(_joined(parent.path, f".{name}"), item, near)
 
-    def _of_object(self, parent: Reached, classes: tuple[type, ...]) -> Iterator[Reached]:
+    def _children_of_object(self, parent: Reached, classes: tuple[type, ...]) -> Iterator[Reached]:
         value = parent.value
         held = attributes(value) if type(value) is not dict else {}
         is_functions = class_module(type(value)) in self._roots

@@ -68,16 +68,16 @@ RULES: dict[str, Rule] = {
     ),
     "TS002": Rule(
         "An open connection",
-        "In every copy the connection has ended, as if the other side had closed it; an unconnected socket is new. "
-        "Clients that check a connection before they reuse it open another; other clients raise an error once. A "
-        "function with a socket that listens on a port of the program's choice is not frozen.",
+        "In every copy the connection has ended, as if the other side had closed it. For an unconnected socket, a copy "
+        "gets a new one. Clients that check a connection before they reuse it open another; other clients raise "
+        "an error once. A function with a socket that listens on a port of the program's choice is not frozen.",
         "Do nothing if the client reconnects by itself. Otherwise close the connection in a before-snapshot hook and "
         "connect in an after-restore hook or on first use.",
     ),
     "TS003": Rule(
         "A Python thread",
-        "The thread continues in every copy from the same point, before the after-restore hooks, so that every copy "
-        "does its work.",
+        "Every copy continues the thread from the point where it was frozen, before the after-restore hooks run. So "
+        "every copy does the thread's work.",
         "Stop the thread in a before-snapshot hook and start it in an after-restore hook or on the first invocation.",
     ),
     "TS004": Rule(
@@ -93,7 +93,7 @@ RULES: dict[str, Rule] = {
     ),
     "TS006": Rule(
         "An open asyncio event loop",
-        "In a copy the deadlines of the loop's timers are long past; a loop that runs in a thread continues in every "
+        "In a copy the deadlines of the loop's timers are long past. If the loop runs in a thread, it runs on in every "
         "copy.",
         "Use asyncio.run in the handler, or close the loop in a before-snapshot hook and make another one in an "
         "after-restore hook.",
@@ -116,19 +116,19 @@ RULES: dict[str, Rule] = {
     ),
     "TS010": Rule(
         "A temporary file or folder",
-        "Every copy has the same path. Outside the function's own temporary folder that is the same file or folder, "
-        "and the copy that ends first removes it.",
+        "Every copy has the same path. Unless the path is in the function's own temporary folder, all copies use the "
+        "same file or folder, and the copy that ends first may remove it.",
         "Make the file or folder in the handler or in an after-restore hook.",
     ),
     "TS011": Rule(
         "Threads of native code",
-        "These threads continue in every copy where they were stopped.",
+        "In every copy, these threads continue from the point where they were stopped.",
         "Do nothing, unless one of these threads communicates with other processes.",
         NOTE,
     ),
     "TS012": Rule(
-        "A variable that differs in each copy",
-        "Every copy has the value that the frozen process had.",
+        "An environment variable that differs in each copy",
+        "Every copy keeps the value that the variable had in the frozen process.",
         "Read the variable from os.environ in the handler, or take the value from the context.",
     ),
 }

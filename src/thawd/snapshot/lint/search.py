@@ -91,7 +91,7 @@ def findings(
     complete = reach.walk(searched, checks.visit, max_objects=max_objects, max_s=max_s)
     if not complete:
         spent_s = time.monotonic() - began_s
-        what = f"stopped after {max_objects} objects or {max_s:g} s (it took {spent_s:.1f} s)"
+        what = f"the search stopped at its limit of {max_objects} objects or {max_s:g} s; it took {spent_s:.1f} s"
         checks.found.append(finding("TS000", "everything", what))
     checks.found.extend(_default_loop(checks))
     checks.found.extend(_threads())

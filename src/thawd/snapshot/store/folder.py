@@ -202,7 +202,7 @@ class ImageFolder:
         Raises:
             StoreError: one of them cannot be renamed (HTTP 500).
         """
-        left = [path for path in self._children() if self._is_left(path)]
+        left = [path for path in self._children() if self._is_leftover(path)]
         with using(self.path):
             return sum(self._discard(path) for path in left)
 
@@ -217,7 +217,7 @@ class ImageFolder:
         with using(self.path):
             return sorted(self.path.iterdir())
 
-    def _is_left(self, path: Path) -> bool:
+    def _is_leftover(self, path: Path) -> bool:
         if path.name.startswith(_DRAFT):
             return not _is_held(path)
         return digest_in(path.name) is not None and not os.path.lexists(path.with_suffix(IMAGE))

@@ -151,7 +151,7 @@ class SnapshotStore:
             return self._folder.new_draft()
 
     def adopt(self, draft: Draft, origin: ImageOrigin) -> Snapshot:
-        """Move a finished image and its parts from a draft into the store.
+        """Move a finished image and its disk snapshot from a draft into the store, and write the sidecar.
 
         Call `use` before the next `evict`, which could otherwise remove the image. If the store has an image with the
         same content already, the draft is discarded and that image's sidecar is replaced.
@@ -317,7 +317,8 @@ class SnapshotStore:
             if not now.path.is_file() or now.path.is_symlink():
                 return tuple(problems)
             with using(now.path):
-                # The lock keeps the image from being removed. Without the lock the image can still be read.
+                # The lock keeps the image from being removed. If another process holds an exclusive lock, `held` is
+                # None, and the image is read without a lock.
                 held = try_lock(now.path, shared=True)
         try:
             with using(now.path), open_as_is(now.path) as fd:
@@ -352,7 +353,8 @@ class SnapshotStore:
             if dependents:
                 others = "1 other" if len(dependents) == 1 else f"{len(dependents)} others"
                 raise ResourceConflictException(
-                    f"the snapshot {now.id} is the base of {others}, such as {dependents[0]}; remove those first."
+                    f"the snapshot {now.id} is the base of {others}: first remove every snapshot that refers to it, "
+                    f"for example {dependents[0]}."
                 )
             self._folder.remove(now)
         self._folder.sweep()
@@ -360,9 +362,9 @@ class SnapshotStore:
     def evict(self) -> list[Snapshot]:
         """Remove snapshots that are stale or unused for `max_age_s`, then others until the rest fits `max_bytes`.
 
-        The least recently used are removed first. A snapshot in use is never removed, and neither is a base while other
-        snapshots refer to it. Call this after all versions of a configuration have taken their snapshots into use;
-        otherwise their snapshots could be removed.
+        A stale snapshot was frozen before the machine's last start. The least recently used are removed first. A
+        snapshot in use is never removed, and neither is a base while other snapshots refer to it. Call this after all
+        versions of a configuration have taken their snapshots into use; otherwise their snapshots could be removed.
 
         Returns:
             The snapshots that were removed.
@@ -389,12 +391,12 @@ class SnapshotStore:
         return removed
 
     def tidy(self) -> int:
-        """Remove drafts, and parts without an image, that processes left when they died. Other programs' files stay.
+        """Remove what processes left when they died: drafts, and sidecars and disk snapshots without an image.
 
-        Call this when the server starts.
+        Files of other programs stay. Call this when the server starts.
 
         Returns:
-            How many drafts and parts there were.
+            How many drafts, sidecars and disk snapshots were removed.
 
         Raises:
             StoreError: the folder cannot be read, or an entry cannot be removed (HTTP 500).

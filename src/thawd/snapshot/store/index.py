@@ -16,8 +16,9 @@ from thawd.snapshot.store.records import IMAGE, SIDECAR, Snapshot, digest_in, lo
 from thawd.snapshot.store.trust_and_locks import using
 from thawd.system.boot import boot_id
 
-# A folder's modification time advances only every few milliseconds. If the folder was listed this soon after its last
-# change, it may have changed again since. Source: inode_timestamps(7), current_time().
+# A folder's modification time advances only every few milliseconds. If the folder was listed less than this time
+# after its last change, a later change may have left the modification time as it was. Source: inode_timestamps(7),
+# current_time().
 _CLOCK_NS = 100_000_000
 
 
@@ -37,7 +38,7 @@ class KeyIndex:
         self._listed_mtime_ns = -1
 
     def find(self, key: str) -> tuple[list[str], list[Snapshot]]:
-        """Return the digests of the images with this key, and the images that must not be used.
+        """Return the digests of the images with this key. Also return images that must not be used, whatever their key.
 
         Raises:
             StoreError: the folder cannot be read (HTTP 500).
@@ -62,7 +63,8 @@ class KeyIndex:
         for known in [known for known in self._known if known.hex() not in images]:
             self._forget(known)
         bad = [found for digest in images if (found := self._read(digest, sidecars.get(digest, 0))) is not None]
-        is_certain = modified_ns < now_ns - _CLOCK_NS and not bad  # repairing a bad image does not change the time
+        # With a bad image, the folder must be listed again: repairing the image does not change the folder's time.
+        is_certain = modified_ns < now_ns - _CLOCK_NS and not bad
         self._listed_mtime_ns = modified_ns if is_certain else -1
         return bad
 

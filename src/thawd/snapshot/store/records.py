@@ -72,7 +72,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
         sha256: SHA-256 of the image, 64 hexadecimal digits.
         image_bytes: size of the image, holes included.
         parts_bytes: disk space of the image's disk snapshot; 0 when it has none.
-        created_unix_s: when the image was adopted.
+        created_unix_s: when the image was put into the store.
         boot_id: id of the kernel's boot during which the image was made; after another boot it cannot be thawed.
         kernel: release of the kernel on which the image was made.
         thawd: version of thawd that made the image.
@@ -144,7 +144,7 @@ class Snapshot:
 
 
 def digest_in(name: str, *, suffixes: tuple[str, ...] = PARTS) -> str | None:
-    """The SHA-256 in a file's name; None when the store has no files with such names."""
+    """The SHA-256 in a file's name; None for a name that the store does not give to files."""
     stem, dot, ending = name.partition(".")
     if dot + ending not in suffixes or len(stem) != _DIGEST_DIGITS or set(stem) - set("0123456789abcdef"):
         return None

@@ -6,10 +6,10 @@ All functions here block, so they are called on threads. They change no object, 
 catalog.
 
 A file is complete when no process has it open for writing. Linux can tell: it refuses a read lease (fcntl(2),
-"Leases") with EAGAIN while a process has the file open or mapped for writing. If file leases do not work (another
-owner, a network file system), a file counts as complete after it has not changed for a while. In both cases, more than
-one tick of the file system's clock must have passed since the file's last change, so that any later write changes the
-file's times.
+"Leases") with EAGAIN while a process has the file open or mapped for writing. If file leases do not work (the file
+belongs to another user, or is on a network file system), a file counts as complete after it has not changed for a
+while. In both cases, more than one tick of the file system's clock must have passed since the file's last change, so
+that any later write changes the file's times.
 """
 # Keys and paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH108, PTH116, PTH118
@@ -33,15 +33,16 @@ from thawd.stores.objects.folder import BucketFolder
 
 REST_S = 0.025
 """How long a file is not checked after its last change, seconds. A tick of a file system's clock is at most 10 ms."""
-# Waits between the checks of an unfinished file: the first, the longest, and the factor by which each grows.
+# The first and the longest wait between the checks of an unfinished file, seconds, and the factor by which each wait is
+# longer than the one before.
 FIRST_POLL_S = 0.2
 LONGEST_POLL_S = 2.0
 _POLL_GROWTH = 1.6
 _CHUNK_BYTES = 1024 * 1024
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
-"""Errors after which a file is checked again: descriptors or memory were short, or the file was removed or replaced."""
-# utime() sets mtime to any given time and ctime to the current time; a write sets both to the current time. Times
-# closer than this count as the same, so the file was written last.
+"""Errors after which a file is checked again: descriptors or memory ran short, or the file was removed or replaced."""
+# A write sets mtime and ctime to the current time; utime() sets ctime to the current time and mtime to any given time.
+# If mtime and ctime differ by less than this, the last change counts as a write.
 _SAME_MOMENT_NS = 20_000_000
 
 
@@ -114,7 +115,9 @@ class WrittenFile:
 
 
 class Looker:
-    """Checks keys of one bucket. Make a new one for each batch, because it remembers which folders are not links.
+    """Checks keys of one bucket.
+
+    Make a new `Looker` for each batch: it remembers which folders are not links, and this can change between batches.
 
     Args:
         root: the bucket's folder.
@@ -236,8 +239,8 @@ def has_writers(descriptor: int) -> bool | None:
     Args:
         descriptor: file descriptor of a regular file, opened for reading only.
     """
-    # If a process opens the file for writing while the lease is held, the kernel sends this process a signal. Make it
-    # SIGURG, which is ignored by default. The signal would otherwise be SIGIO, which ends a process without a handler.
+    # If a process opens the file for writing while the lease is held, the kernel sends a signal to thawd. Make
+    # it SIGURG, which is ignored by default, and not SIGIO, which ends a process that has no handler for it.
     with contextlib.suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
     try:

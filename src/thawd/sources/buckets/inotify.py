@@ -1,8 +1,8 @@
 """Linux's inotify: the kernel's notices of changes in a tree of folders, read by the event loop.
 
-Notices are hints: they say which key or folder to check, not what it contains. This module calls inotify directly,
-because a notice is also needed when a writer closes a file, when a name is not UTF-8, and when the kernel has dropped
-notices, and because an idle bucket should need neither a thread nor wake-ups.
+Notices are hints: they say which key or folder to check, not what it contains. This module calls inotify itself,
+without a library, because it also needs a notice when a writer closes a file, when a name is not UTF-8, and when the
+kernel has dropped notices, and because an idle bucket should need neither a thread nor wake-ups.
 
 Source: inotify(7).
 """

@@ -1,4 +1,4 @@
-"""Decides which functions an upload to a bucket, or a removal, invokes: by event type, prefix and suffix.
+"""Decides which functions are invoked when an object is created or removed: by event type, prefix and suffix.
 
 No side effects.
 Source: Amazon S3 user guide, "Configuring event notifications using object key name filtering".
@@ -12,7 +12,7 @@ from thawd.resources import Notification
 
 
 def functions_for(notifications: Sequence[Notification], *, key: bytes, event_name: str) -> list[str]:
-    """Return the functions to invoke, in configuration order. A function is named once even if several match.
+    """Return the functions to invoke, in configuration order, each of them once even if several notifications match.
 
     Args:
         notifications: the notifications of the bucket.

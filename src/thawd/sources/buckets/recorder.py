@@ -143,7 +143,7 @@ class Recorder:
             logged.
 
         Raises:
-            FolderLost: keys are missing because the folder is missing.
+            FolderLost: keys are missing because the folder is missing or was replaced.
         """
         if self._bucket.notify and self._is_full():
             self._complain_of_waiting(_FULL)
@@ -157,7 +157,7 @@ class Recorder:
         except StoreError as error:
             self.complain_of_store(error)
             return [LookAgain(due.key, _STORE_RETRY_S, due.unfinished) for due in dues]
-        self._reports.over(f"bucket {self._bucket.name}: objects are recorded again")
+        self._reports.over(f"bucket {self._bucket.name}: objects can be recorded again")
         again = [LookAgain(due.key, 0.0, due.unfinished) for due in dues[len(findings) :]]
         again += [LookAgain(key, 0.0, None) for key in conflicts]
         again += [LookAgain(f.key, f.wait_s, f.unfinished) for f in findings if f.state is FileState.UNFINISHED]
@@ -168,7 +168,7 @@ class Recorder:
         """Log once that a file or folder cannot be read. May be called from any thread."""
         self._unreadable.say(
             f"bucket {self._bucket.name}: {os.fsdecode(key)!r} cannot be read ({error.strerror or error}); "
-            "make it readable for the user that thawd runs as. thawd tries it again at each scan",
+            "make it readable for the user that thawd runs as. thawd tries again at each scan",
             topic=key,
             cause="unreadable",
         )

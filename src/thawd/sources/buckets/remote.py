@@ -2,8 +2,8 @@
 
 If an object is new, changed or removed, it is recorded and its events are queued in one transaction, as with folders,
 so that a crash neither loses nor repeats an event. A listing that fails is started again. What it had recorded until
-then is kept, and no object counts as removed until a listing is complete. A listing needs eight bytes of memory for
-each object: a digest of its key. So the objects can be listed in any order.
+then is kept, and no object counts as removed until a listing is complete. To find removed objects, a listing keeps a
+digest of each key in memory, eight bytes for each object. So the store may list the objects in any order.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class RemoteBucketWatcher:
                 except ThawdError as error:
                     self._complain(error.message)
                 else:
-                    self._relieve()
+                    self._end_complaint()
                 if not again_now:
                     await asyncio.sleep(self._bucket.poll_s)
         finally:
@@ -110,7 +110,7 @@ class RemoteBucketWatcher:
     def status(self) -> dict[str, Any]:
         """Return the watcher's state and figures, as ``thawd source`` shows them.
 
-        ``oldest_s`` is how long ago the last complete listing began, seconds. All changes made before that are found.
+        ``oldest_s`` is how long ago the last complete listing began, seconds. It has found all earlier changes.
         """
         result = "No listing yet" if self._completed_at is None else "OK"
         return {
@@ -139,13 +139,13 @@ class RemoteBucketWatcher:
         recorded = await self._objects.count(self._catalog)
         seen = array("Q")  # a digest of each key: eight bytes
         salt = os.urandom(16)
-        met = 0
+        already_recorded = 0
         pages = self._store.listing()
         while page := await self._store.next_page(pages):
             seen.extend(_digest(found.key.encode(), salt) for found in page)
             for at in range(0, len(page), _BATCH_KEYS):
-                met += await self._record(page[at : at + _BATCH_KEYS], progress)
-        if met != recorded:
+                already_recorded += await self._record(page[at : at + _BATCH_KEYS], progress)
+        if already_recorded != recorded:
             await self._sweep(seen, salt)
         await self._listings.complete(self._catalog, now=time.time())
         self._completed_at = begun_at
@@ -155,7 +155,7 @@ class RemoteBucketWatcher:
 
     async def _record(self, found: Sequence[RemoteObject], progress: ListingProgress) -> int:
         """Record the objects that differ from their records. Return how many of `found` already had a record."""
-        await self._until_room()
+        await self._wait_for_room()
         keys = [entry.key.encode() for entry in found]
         known = await self._objects.lookup(self._catalog, keys)
         changes = []
@@ -170,20 +170,20 @@ class RemoteBucketWatcher:
                     now=ObjectRecord(
                         key=key, inode=0, size=entry.size, mtime_ns=entry.mtime_ns, ctime_ns=0, etag=entry.etag
                     ),
-                    announce=not self._is_from_before(entry, progress) and await self._is_object(entry),
+                    announce=not self._predates_first_listing(entry, progress) and await self._is_object(entry),
                 )
             )
         await self._apply(changes)
         return len(known)
 
-    async def _until_room(self) -> None:
+    async def _wait_for_room(self) -> None:
         """Wait while the queue is full, because recording an object may queue events."""
         while self._is_full():
             self._complaint = _FULL
             self._reports.say(f"bucket {self._bucket.name}: objects cannot be recorded yet: {_FULL}")
             await asyncio.sleep(_FULL_RECHECK_S)
 
-    def _is_from_before(self, entry: RemoteObject, progress: ListingProgress) -> bool:
+    def _predates_first_listing(self, entry: RemoteObject, progress: ListingProgress) -> bool:
         """Return whether the bucket is configured to ignore this object because it is older than the first listing."""
         if self._bucket.existing == "notify" or progress.completed_at is not None:
             return False
@@ -202,9 +202,9 @@ class RemoteBucketWatcher:
         ordered = array("Q", sorted(seen))
         start = b""
         while page := await self._objects.page(self._catalog, start=start, limit=_PAGE_KEYS):
-            gone = [record for record in page if not _holds(ordered, _digest(record.key, salt))]
+            gone = [record for record in page if not _contains(ordered, _digest(record.key, salt))]
             for at in range(0, len(gone), _BATCH_KEYS):
-                await self._until_room()
+                await self._wait_for_room()
                 await self._apply(
                     [
                         ObjectChange(key=record.key, expected=record.sequencer, now=None, announce=True)
@@ -227,9 +227,9 @@ class RemoteBucketWatcher:
     def _complain(self, error: str) -> None:
         """Log an error. The same error is logged only once until it has ended."""
         self._complaint = error
-        self._reports.say(f"{error}. The listing is tried again every {self._bucket.poll_s:g} s; no event is lost")
+        self._reports.say(f"{error}. The listing is tried again every {self._bucket.poll_s:g} s")
 
-    def _relieve(self) -> None:
+    def _end_complaint(self) -> None:
         self._complaint = ""
         self._reports.over(f"bucket {self._bucket.name}: {self._bucket.url} is listed again")
 
@@ -238,6 +238,6 @@ def _digest(key: bytes, salt: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8, key=salt).digest(), "little")
 
 
-def _holds(ordered: array[int], value: int) -> bool:
+def _contains(ordered: array[int], value: int) -> bool:
     at = bisect_left(ordered, value)
     return at < len(ordered) and ordered[at] == value

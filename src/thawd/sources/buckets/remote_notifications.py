@@ -1,8 +1,8 @@
 """Remote buckets, watched through the notifications that S3 sends to an SQS queue.
 
 An S3 event message contains records, one for each change of an object. A message is deleted once its records are queued
-as events; a function gets them unchanged. S3 sends each notification at least once, and not always in order. So a
-notification causes no event if it is older than what the catalog records for its key, or repeats that.
+as events; an event contains the record unchanged. S3 sends each notification at least once, and not always in order. So
+a notification causes no event if it is older than the catalog's record of its key, or repeats that record.
 
 Source: Amazon S3 user guide, "Event message structure", on ``sequencer``; "Configuring notification by using Amazon
 SNS or Amazon SQS".
@@ -35,8 +35,8 @@ from thawd.system.retry import SayOnce
 # Most batches of messages that are handled at the same time.
 _ROOM = 4
 _SEQUENCER_DIGITS = 32
-# Parsing raises these if a message is not a notification. Any program with access to the queue can send such messages,
-# and they must not delay notifications.
+# Parsing raises these errors if a message is not a notification. Any program with access to the queue can send such
+# messages, and they must not delay notifications.
 _FOREIGN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 # The largest number that the catalog can store.
 _MOST = (1 << 63) - 1
@@ -91,7 +91,7 @@ class NotifiedBucketWatcher:
         on_events: Callable[[set[str]], None],
     ) -> None:
         queue = queue_names.parse(bucket.notifications or "")
-        assert queue is not None, "thawd.config has checked it"
+        assert queue is not None, "thawd.config has checked the name of the queue"
         self.bucket = bucket
         self.events = 0
         self._queue = SqsQueue(queue, endpoint=endpoint)
@@ -228,7 +228,7 @@ def object_notifications(body: bytes, *, message_id: str) -> list[ObjectNotifica
     """Parse the records of created and removed objects in a message, which may have been sent through SNS.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is not a notification.
+        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: the message is no notification.
     """
     document = msgspec.json.decode(body)
     if document.get("Type") == "Notification":
@@ -273,13 +273,13 @@ def _record_of(notification: ObjectNotification) -> ObjectRecord:
 
 
 def _is_news(notification: ObjectNotification, known: ObjectRecord) -> bool:
-    """Return whether a notification is later than the key's record and does not repeat it."""
+    """Return whether a notification is not older than the key's record, and does not repeat the record."""
     then, now = known.etag[:_SEQUENCER_DIGITS], notification.mark[:_SEQUENCER_DIGITS]
     return now > then or (now == then and (notification.mark, notification.at_ns) != (known.etag, known.mtime_ns))
 
 
 def _one_of_each_key(found: Iterable[ObjectNotification]) -> list[dict[bytes, ObjectNotification]]:
-    """Split notifications into batches with at most one for each key. Those of a key are ordered by sequencer."""
+    """Split notifications into batches with at most one for each key. Those of a key stay ordered by sequencer."""
     batches: list[dict[bytes, ObjectNotification]] = []
     for one in sorted(found, key=lambda one: one.mark[:_SEQUENCER_DIGITS]):
         batch = next((batch for batch in batches if one.key not in batch), None)

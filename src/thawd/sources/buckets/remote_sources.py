@@ -1,4 +1,7 @@
-"""Runs the watchers of all remote buckets that invoke functions. Each watches by listing or by notifications."""
+"""Runs the watchers of all remote buckets that invoke functions.
+
+A bucket with the option `notifications` is watched through its SQS queue, any other one by listing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class RemoteSources:
         buckets: the buckets; those that notify no function are not watched.
         stores: the stores that read the buckets.
         watcher_stores: the stores that watchers record into.
-        sqs: URL of SQS; None: as configured by AWS's environment variables and files.
+        sqs: endpoint URL of SQS; None: as configured by AWS's environment variables and files.
         log: takes lines for the operator.
         wake: called with the names of functions that have new events in the asynchronous queue.
     """

@@ -1,8 +1,8 @@
-"""Walks a bucket's folder and compares it with the catalog, in chunks, on a thread. It finds keys to check.
+"""Walks a bucket's folder and compares it with the catalog, in chunks, on a thread, to find the keys to check.
 
-It also removes unfinished objects, whose writing was interrupted by a power cut or by the end of a function's process.
-
-However many files there are, memory contains only one chunk of keys and the names of folders still to be walked.
+The walk also removes unfinished objects, whose writing was interrupted by a power cut or by the end of a function's
+process. However many files there are, memory contains only one chunk of keys and the names of folders that wait to be
+walked.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def walk(
     Args:
         root: the bucket's folder.
         prefix: folder to start with, relative to the root; empty: the root.
-        enter: called with each folder before it is read, so that a watch that is set then misses no file.
+        enter: called with each folder before it is read, so that a watch that `enter` sets misses no file.
         report: called with a folder that cannot be read, and the error; a missing folder is skipped silently.
         chunk_keys: most keys in a chunk.
 

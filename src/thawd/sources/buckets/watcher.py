@@ -1,4 +1,6 @@
-"""Watches a bucket's folder: each object that appears, is overwritten or is removed causes exactly one event.
+"""Watches a bucket's folder, and queues events when an object appears, is overwritten or is removed.
+
+Each change that is found causes exactly one event for each function that is notified of it.
 
 Changes are found by comparing files with the catalog; the kernel's notices only say which files to compare. The whole
 folder is compared at the start and from time to time, in case notices were lost. Events are queued here and run by
@@ -204,7 +206,7 @@ class BucketWatcher:
         except OSError as error:
             self._log(
                 f"bucket {self._bucket.name}: inotify cannot be used ({error.strerror}); the bucket is scanned every "
-                f"{self._settings.unwatched_interval_s:g} s instead. Raise fs.inotify.max_user_instances"
+                f"{self._settings.unwatched_interval_s:g} s or less often instead. Raise fs.inotify.max_user_instances"
             )
             return None
 
@@ -278,7 +280,7 @@ class BucketWatcher:
         begun = time.monotonic()
         recorded = await self._objects.count(self._bucket.name) if not folder else -1
         await self._in_scan_thread(self._recorder.require_folder)
-        met = 0
+        already_recorded = 0
         spent_s = 0.0
         keys = scan.walk(
             self._recorder.root, folder, enter=partial(self._enter, session), report=self._recorder.complain
@@ -286,11 +288,11 @@ class BucketWatcher:
         try:
             while chunk := await self._next_chunk(keys):
                 known = await self._objects.lookup(self._bucket.name, chunk)
-                met += len(known)
+                already_recorded += len(known)
                 spent_s += await self._record_differing(session, chunk, known)
         finally:
             self._scan_thread.submit(_close, keys)
-        if met != recorded:  # some records may be of objects that were removed
+        if already_recorded != recorded:  # some records may be of objects that were removed
             spent_s += await self._sweep(session, folder)
         return time.monotonic() - begun - spent_s
 
@@ -328,7 +330,8 @@ class BucketWatcher:
             session.unwatched = True
             self._log(
                 f"bucket {self._bucket.name}: inotify cannot watch more folders ({error.strerror}); the bucket is "
-                f"scanned every {self._settings.unwatched_interval_s:g} s instead. Raise fs.inotify.max_user_watches"
+                f"scanned every {self._settings.unwatched_interval_s:g} s or less often instead. Raise "
+                "fs.inotify.max_user_watches"
             )
 
     async def _next_chunk(self, keys: Iterator[list[bytes]]) -> list[bytes]:

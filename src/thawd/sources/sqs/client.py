@@ -1,6 +1,6 @@
 """Calls one SQS queue with boto3. Each call runs in its own daemon thread, so the server can stop without waiting.
 
-Source: Amazon SQS API reference, the operations named.
+Source: Amazon SQS API reference, the operations that the docstrings name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class QueueLook:
-    """A queue's attributes at the last request for them.
+    """A queue's attributes, as SQS returned them last.
 
     Attributes:
         visible: about how many messages wait to be received.
@@ -76,7 +76,9 @@ class SqsQueue:
         self._lock = threading.Lock()
 
     async def receive(self, *, most: int, wait_s: int, hold_s: int | None = None) -> list[RawMessage]:
-        """Receive messages with ReceiveMessage. Messages that arrive after the caller was cancelled are released.
+        """Receive messages with ReceiveMessage.
+
+        Messages that arrive after the caller was cancelled are made visible to all clients again.
 
         Args:
             most: most messages, 1 to 10.
@@ -139,7 +141,7 @@ class SqsQueue:
     def release(self, messages: Sequence[RawMessage]) -> None:
         """Make messages visible to all clients now. May be called from any thread.
 
-        If it fails, they become visible when their visibility timeout is over.
+        If the call of SQS fails, the messages become visible when their visibility timeout is over.
         """
         handles = [message["ReceiptHandle"] for message in messages]
         try:
@@ -161,7 +163,7 @@ class SqsQueue:
         return await _in_thread(lambda: _explained(work))
 
     def _ready(self) -> Any:
-        """Return boto3's client. It is made at the first use, because that reads files and takes time."""
+        """Return boto3's client. The first call makes the client, which reads files and takes time."""
         with self._lock:
             if self._client is None:
                 self._client = self._make()

@@ -1,9 +1,9 @@
 """Receives batches of messages from an SQS queue, passes them to a handler, and deletes the handled ones.
 
-Guarantee: each message is handled at least once. It is deleted only after `handle` has returned without naming it as
-failed. Until then it is held: no other client receives it. A failed message is received again when the queue's
-visibility timeout, counted from its reception, is over. The queue's redrive policy limits how often, and says where the
-message goes then. A crash counts as a failure.
+Guarantee: each message that is wanted is handled at least once. It is deleted only after `handle` has returned without
+naming it as failed. Until then it is held: the receiver keeps other clients from receiving it. A failed message is
+received again when the queue's visibility timeout, counted from the message's reception, is over. The queue's redrive
+policy limits how often, and says where the message goes then. A crash counts as a failure.
 
 Source: Amazon SQS developer guide, "Amazon SQS visibility timeout"; AWS Lambda developer guide, "Using Lambda with
 Amazon SQS".
@@ -27,7 +27,7 @@ from thawd.system.retry import Backoff, backoff_s, is_set_within
 
 # To hold a message, its visibility timeout is set to this again and again, or to the queue's own if that is longer.
 _HOLD_S = 30
-# If the queue's timeout is shorter than this, messages are received with this one, so that it can be extended in time.
+# If the queue's timeout is shorter than this, messages are received with this one, so that thawd can extend it in time.
 _SHORTEST_HOLD_S = 10
 _BACKOFF_FIRST_S, _BACKOFF_LAST_S = 1.0, 60.0
 _RECHECK_S = 1.0
@@ -91,7 +91,7 @@ class Receiver:
         self._pollers = 1
         self._freed = asyncio.Event()
         self.stopping = asyncio.Event()
-        self._behind: list[Batch] = []  # batches of messages that were received with another batch and did not fit
+        self._overflow: list[Batch] = []  # batches of messages that were received with another batch and did not fit
         self._backoff = Backoff(first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)  # while the queue cannot be read
         self._throttled = 0  # number of throttled batches in a row
 
@@ -112,7 +112,7 @@ class Receiver:
                 ended = {task for task in gathering if task.done()}
                 gathering -= ended
                 if ended:
-                    is_full = any(task.result() for task in ended)  # if so, more messages may wait than a poller takes
+                    is_full = any(task.result() for task in ended)  # then more messages may wait than one task receives
                     self._pollers = min(_MOST_POLLERS, self._pollers + 1) if is_full else 1
             for task in gathering:
                 task.cancel()
@@ -168,14 +168,14 @@ class Receiver:
     async def _in_trouble(self, error: str) -> None:
         progress = self.progress
         if error != progress.trouble:
-            self._report(f"cannot be read, and is tried again until it can: {error}")
+            self._report(f"cannot be read; thawd keeps trying: {error}")
         progress.troubles += 1
         progress.trouble = error
         progress.last_result = f"PROBLEM: {error}"
         await asyncio.sleep(self._backoff.failed(time.monotonic()))
 
     async def _gather(self, batches: asyncio.TaskGroup) -> bool:
-        batch = self._behind.pop(0) if self._behind else self._new_batch(batches)
+        batch = self._overflow.pop(0) if self._overflow else self._new_batch(batches)
         try:
             await self._fill(batch, batches)
         except BaseException:
@@ -183,10 +183,10 @@ class Receiver:
             raise
         if batch.messages:
             self._under_way += 1
-            batches.create_task(self._deal(batch))
+            batches.create_task(self._process(batch))
         else:
             batch.over.set()
-        return len(batch.messages) >= self._batching.most or bool(self._behind)
+        return len(batch.messages) >= self._batching.most or bool(self._overflow)
 
     def _new_batch(self, batches: asyncio.TaskGroup, *, before: Batch | None = None) -> Batch:
         batch = Batch(before)
@@ -194,9 +194,9 @@ class Receiver:
         return batch
 
     def _release(self, batches: list[Batch]) -> None:
-        """Release the messages of these batches and of those in `_behind`, so that other clients receive them soon."""
-        batches += self._behind
-        self._behind = []
+        """Release the messages of `batches` and of `_overflow`, so that other clients receive these messages soon."""
+        batches += self._overflow
+        self._overflow = []
         for batch in batches:
             batch.over.set()
         self._give_back([message.raw for batch in batches for message in batch.messages])
@@ -230,7 +230,7 @@ class Receiver:
                     continue
                 if not last.takes(content, batching):
                     last = self._new_batch(batches, before=last if batching.ordered else None)
-                    self._behind.append(last)
+                    self._overflow.append(last)
                 last.add(ReceivedMessage(raw_message, content, held_until=held_until, hold_s=hold_s))
             if unwanted:
                 self.progress.filtered += len(unwanted)
@@ -291,7 +291,7 @@ class Receiver:
                 for message in (one for one in due if one.handle not in refused):
                     message.held_until, message.hold_s = now + hold_s, hold_s
 
-    async def _deal(self, batch: Batch) -> None:
+    async def _process(self, batch: Batch) -> None:
         """Handle a batch, delete the messages that succeeded, and let the others be received again."""
         messages = batch.messages
         try:
@@ -306,8 +306,8 @@ class Receiver:
             self._throttled = 0
             self.progress.failed += len(failed)
             now = time.monotonic()
-            # A failed message becomes visible as if it had not been held: when the queue's visibility timeout after its
-            # reception is over, or now if it is over already.
+            # A failed message becomes visible as if it had not been held: when the queue's visibility timeout,
+            # counted from the message's reception, is over; immediately if it is over already.
             ends = [(one, one.received_at + self.visibility_s) for one in messages if one.id in failed]
             held = [(one, end) for one, end in ends if one.held_until > end + 1]
             await self._put_back([(one, max(0, math.ceil(end - now))) for one, end in held])

@@ -84,8 +84,8 @@ def is_wanted(patterns: Sequence[Pattern], encoded: bytes, body: str) -> bool:
 def failures(answer: bytes, ids: Iterable[str]) -> set[str] | None:
     """Return the ids of the messages that a handler's answer names as failed.
 
-    If the answer has no ``batchItemFailures``, or an empty list there, all messages succeeded. If an item has no
-    ``itemIdentifier``, an empty one or one that no message of the batch has, the answer is not valid.
+    If the answer has no ``batchItemFailures``, or an empty list there, all messages succeeded. The answer is not valid
+    if an item has no ``itemIdentifier``, or if the identifier is empty or not that of a message of the batch.
 
     Args:
         answer: the handler's answer, JSON text.

@@ -61,7 +61,7 @@ class SqsPoller:
         report: Callable[[str], None],
     ) -> None:
         queue = queue_names.parse(mapping.url or mapping.source)
-        assert queue is not None, "thawd.config or thawd.control has checked it"
+        assert queue is not None, "thawd.config or thawd.control has checked the name of the queue"
         self.mapping = mapping
         self.progress = progress
         self.task: asyncio.Task[None] | None = None
@@ -123,14 +123,14 @@ class SqsPoller:
         return set(ids) if failed is None else failed
 
     async def _invoke(self, invocation: Invocation, *, since: float) -> Result:
-        """Invoke the function with a batch. If it is throttled, retry with back-off during the visibility timeout.
+        """Invoke the function with a batch. If it cannot run now, retry with back-off during the visibility timeout.
 
         Args:
             invocation: the invocation whose event is the batch.
             since: when the batch's first message was received, ``time.monotonic()`` seconds.
 
         Raises:
-            Throttled: the function was throttled for the whole visibility timeout, or the source is stopping.
+            Throttled: the function could not run during the visibility timeout, or the source is stopping.
         """
         backoff = Backoff(first_s=_THROTTLE_FIRST_S)
         while True:
@@ -235,7 +235,7 @@ class SqsPollers:
         await asyncio.gather(*(one(poller) for poller in self._pollers.values()))
 
     def _run(self, poller: SqsPoller) -> None:
-        assert self._tasks is not None, "run() comes first"
+        assert self._tasks is not None, "run() must be called first"
         self._under_way += 1
         self._ended.clear()
 
