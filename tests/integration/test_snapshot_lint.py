@@ -73,7 +73,7 @@ def test_what_a_before_snapshot_hook_closes_is_not_found(project: Path) -> None:
 def test_a_function_that_does_not_load_is_told(project: Path) -> None:
     done = lint(project, "broken")
     assert done.returncode == 1
-    assert "broken cannot be searched, because its init phase failed: no model" in done.stderr
+    assert "broken cannot be checked, because its init phase failed: no model" in done.stderr
     assert "ValueError" in done.stderr, "the traceback is shown"
 
 

@@ -137,16 +137,16 @@ class Concurrency:
 
     def _document(self, family: Family, qualifier: str) -> dict[str, Any]:
         wanted = family.provisioned[qualifier]
-        now = self._deployments.provisioned(family, qualifier)
-        status = "READY" if now.allocated >= wanted else "FAILED" if now.failure else "IN_PROGRESS"
+        current = self._deployments.provisioned(family, qualifier)
+        status = "READY" if current.allocated >= wanted else "FAILED" if current.failure else "IN_PROGRESS"
         made = {
             "RequestedProvisionedConcurrentExecutions": wanted,
-            "AvailableProvisionedConcurrentExecutions": min(now.allocated, wanted),
-            "AllocatedProvisionedConcurrentExecutions": min(now.allocated, wanted),
+            "AvailableProvisionedConcurrentExecutions": min(current.allocated, wanted),
+            "AllocatedProvisionedConcurrentExecutions": min(current.allocated, wanted),
             "Status": status,
             "LastModified": family.provisioned_modified.get(qualifier, ""),
         }
-        return made if status != "FAILED" else {**made, "StatusReason": now.failure}
+        return made if status != "FAILED" else {**made, "StatusReason": current.failure}
 
     def account(self, parameters: Parameters) -> dict[str, Any]:
         """GetAccountSettings."""

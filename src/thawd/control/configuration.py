@@ -71,7 +71,7 @@ def refuse_unsupported(parameters: Mapping[str, Any]) -> None:
 
 
 def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: FindLayer) -> VersionRecord:
-    """Check `parameters` and return `record` with them; settings that `parameters` does not name stay unchanged.
+    """Check `parameters` and return a changed `record`; settings that `parameters` does not name stay as they are.
 
     Raises:
         InvalidParameterValueException: a parameter is not valid (400).
@@ -135,20 +135,20 @@ def _interpreter(runtime: str) -> dict[str, Any]:
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    cannot = (
+    refusal = (
         "Lambda was unable to configure your environment variables because the environment variables you have provided"
     )
     reserved = reserved_variables(variables)
     if reserved:
         raise InvalidParameterValueException(
-            f"{cannot} contains reserved keys that are currently not supported for modification. Reserved keys used in "
-            f"this request: {', '.join(reserved)}"
+            f"{refusal} contains reserved keys that are currently not supported for modification. Reserved keys used "
+            f"in this request: {', '.join(reserved)}"
         )
     size = sum(len(name.encode()) + len(value.encode()) for name, value in variables.items())
     if size > MAX_ENVIRONMENT_BYTES:
-        raise InvalidParameterValueException(f"{cannot} exceeded the 4KB limit. {size} bytes were provided")
+        raise InvalidParameterValueException(f"{refusal} exceeded the 4KB limit. {size} bytes were provided")
     if any("\0" in value for value in variables.values()):
-        raise InvalidParameterValueException(f"{cannot} contain a NUL character")
+        raise InvalidParameterValueException(f"{refusal} contain a NUL character")
     return dict(variables)
 
 

@@ -111,9 +111,9 @@ class DeclaredFunctions:
         """Begin to publish the declared functions that have changed, as many at a time as there are cores.
 
         Functions that do not serve yet, or whose declaration has changed, come first. If a request arrives for a
-        function that waits to be published, this function does not wait for its turn. A declaration that changes while
-        its function waits is used in its newest form. If a function cannot be published, that is reported and does not
-        affect the others.
+        function that waits to be published, this function does not wait for its turn. If a declaration changes while
+        its function waits, the newest declaration is used. If a function cannot be published, that is reported and
+        does not affect the others.
 
         Args:
             retry: whether to publish again unchanged functions whose init or priming event failed last time.
@@ -150,13 +150,16 @@ class DeclaredFunctions:
     async def _publish_one(self, name: str) -> None:
         function = self._functions.get(name)
         if function is None:
-            return  # it is no longer declared
+            return  # the function is no longer declared
         candidate = Candidate(function, source=function, keeps_old=True, retries=self._retries, begin=self._begin)
         outcome = await self._publisher.publish(candidate)
         try:
             self._report(function, outcome)
         except Exception as error:  # only this function's record is affected; the others continue
-            self._complain(f"thawd: the API may show {name} in an old state: {unexpected(error)}")
+            self._complain(
+                f"thawd: the result of publishing {name} could not be recorded, so the API may show the state before "
+                f"that: {unexpected(error)}"
+            )
 
     def _begin(self, version: Version) -> bool:
         """Record that a version is being published. Return False if its function is no longer declared."""
@@ -191,7 +194,7 @@ class DeclaredFunctions:
 
         Args:
             function: as declared.
-            reason: why it could not be published.
+            reason: why the function could not be published.
             code: ``StateReasonCode`` or ``LastUpdateStatusReasonCode``.
         """
         record = self._record(function)

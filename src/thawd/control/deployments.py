@@ -126,7 +126,7 @@ class Deployments:
     def settings_changed(self, family: Family) -> None:
         """Apply a function's changed reserved concurrency or settings for asynchronous invocations."""
         self._declare()
-        self._override(family)
+        self._pass_event_configs(family)
 
     def declare_version(self, record: VersionRecord) -> None:
         """Make a published version known to the dispatcher."""
@@ -142,7 +142,7 @@ class Deployments:
     def aliases_changed(self, family: Family) -> None:
         """Apply a function's changed aliases: new ones, deleted ones, and those that point to other versions."""
         self._dispatcher.set_aliases(family.name, {name: alias.shares() for name, alias in family.aliases.items()})
-        self._override(family)
+        self._pass_event_configs(family)
 
     def _declare(self) -> None:
         functions = {
@@ -154,7 +154,7 @@ class Deployments:
         self._dispatcher.declare(functions)
         self.on_names(list(functions))
 
-    def _override(self, family: Family) -> None:
+    def _pass_event_configs(self, family: Family) -> None:
         self._dispatcher.family(family.name).asynchronous = {
             qualifier: _asynchronous(configuration) for qualifier, configuration in family.event_configs.items()
         }

@@ -23,7 +23,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
         source: ARN of the queue.
         function: name of the function.
         qualifier: version or alias; None: the function was named without one.
-        given: the settings that were given, named as in the API.
+        given: the settings that the request or thawd.toml names, by their names in the API.
         enabled: whether the queue should be read.
         modified: when the mapping was last changed, seconds since the epoch.
         url: URL of the queue, if thawd.toml names the queue by URL.
@@ -50,7 +50,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
 
     @property
     def batch_size(self) -> int:
-        """Most messages of one invocation."""
+        """Highest number of messages in one invocation."""
         return int(self.given.get("BatchSize") or DEFAULT_BATCH)
 
     @property
@@ -60,7 +60,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
 
     @property
     def maximum_concurrency(self) -> int | None:
-        """Most batches that run together; None: as many as the function can have environments."""
+        """Highest number of batches that run at the same time; None: as many as the function can have environments."""
         most = self.given.get("ScalingConfig", {}).get("MaximumConcurrency")
         return None if most is None else int(most)
 

@@ -129,12 +129,12 @@ class Mappings:
         return self._states.get(mapping.uuid) or ("Enabled" if mapping.enabled else "Disabled")
 
     def settled(self, uuid: str) -> None:
-        """Note that the last change of a mapping has been carried out."""
+        """Record that the last change of a mapping has been carried out."""
         self._states.pop(uuid, None)
         self._deleted.pop(uuid, None)
 
     def declare(self, sources: Mapping[str, Iterable[SqsSource]], *, complain: Callable[[str], None]) -> None:
-        """Replace the mappings declared in thawd.toml, and tell the pollers which are new, changed or removed."""
+        """Replace the mappings of thawd.toml, and tell the pollers which mappings are new, changed or removed."""
         before, self._declared = self._declared, {}
         for function, listed in sources.items():
             for source in listed:

@@ -79,8 +79,8 @@ class Functions:
         """CreateFunction."""
         name = self._named(parameters, unqualified=True)
         configuration.refuse_unsupported(parameters)
-        left = self._registry.families.get(name)
-        if left is not None and LATEST in left.versions:
+        existing = self._registry.families.get(name)
+        if existing is not None and LATEST in existing.versions:
             raise ResourceConflictException(f"Function already exist: {name}")
         code = await self._take_code(parameters["Code"])
         function = configuration.new_function(name, parameters, Path(code.name))
@@ -92,9 +92,9 @@ class Functions:
         record.last_modified, record.revision, record.state = now_text(), new_revision(), _CREATING
         # A function that thawd.toml once declared may have left versions, and their numbers must not be used again.
         family = Family(
-            name, tags=dict(parameters.get("Tags", {})), last_version=0 if left is None else left.last_version
+            name, tags=dict(parameters.get("Tags", {})), last_version=0 if existing is None else existing.last_version
         )
-        family.versions = {**({} if left is None else left.versions), LATEST: record}
+        family.versions = {**({} if existing is None else existing.versions), LATEST: record}
         return await self._store(family, record, parameters)
 
     async def update_code(self, parameters: Parameters) -> dict[str, Any]:
@@ -247,7 +247,7 @@ class Functions:
             self._deployments.complain(f"thawd: the state of {record.function.name} could not be stored: {error}")
 
     async def delete(self, parameters: Parameters) -> None:
-        """DeleteFunction: a version, or the function with all of them."""
+        """DeleteFunction: deletes one version, or the function with all its versions."""
         name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
         family = self._registry.family(name)
         if qualifier is None:
@@ -322,7 +322,7 @@ class Functions:
         return made
 
     def _named(self, parameters: Parameters, *, unqualified: bool = False) -> str:
-        """The function's name; refuses qualifiers other than ``$LATEST``, and with `unqualified` all qualifiers."""
+        """The name of the request's function. Only the qualifier ``$LATEST`` is accepted, with `unqualified` none."""
         name, qualifier = parse_function(parameters["FunctionName"])
         if qualifier is not None and (unqualified or qualifier != LATEST):
             raise InvalidParameterValueException(

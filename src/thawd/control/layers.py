@@ -112,8 +112,8 @@ class Layers:
         layer = self._registry.layers.get(name)
         if layer is None or parameters["VersionNumber"] not in layer.versions:
             return
-        left = {number: one for number, one in layer.versions.items() if number != parameters["VersionNumber"]}
-        changed = Layer(name, left, layer.last_version)
+        remaining = {number: one for number, one in layer.versions.items() if number != parameters["VersionNumber"]}
+        changed = Layer(name, remaining, layer.last_version)
         await self._registry.save_layer(changed)
         self._registry.layers[name] = changed
 
@@ -134,10 +134,10 @@ class Layers:
         """RemoveLayerVersionPermission."""
         version = self._find(parameters)
         check_revision(parameters.get("RevisionId"), version.revision, what="GetLayerVersionPolicy")
-        left = [statement for statement in version.statements if statement["Sid"] != parameters["StatementId"]]
-        if len(left) == len(version.statements):
+        remaining = [statement for statement in version.statements if statement["Sid"] != parameters["StatementId"]]
+        if len(remaining) == len(version.statements):
             raise ResourceNotFoundException(f"Statement {parameters['StatementId']} is not found in resource policy.")
-        await self._with_statements(version, left)
+        await self._with_statements(version, remaining)
 
     async def _with_statements(self, version: LayerVersion, statements: Any) -> LayerVersion:
         """Store `statements` as the version's policy, and return the changed version."""

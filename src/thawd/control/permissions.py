@@ -51,11 +51,11 @@ class Permissions:
         family, qualifier = self._qualified(parameters)
         policy = family.policies.get(qualifier, ResourcePolicy())
         check_revision(parameters.get("RevisionId"), policy.revision, what="GetPolicy")
-        left = [statement for statement in policy.statements if statement["Sid"] != parameters["StatementId"]]
-        if len(left) == len(policy.statements):
+        remaining = [statement for statement in policy.statements if statement["Sid"] != parameters["StatementId"]]
+        if len(remaining) == len(policy.statements):
             raise ResourceNotFoundException(f"Statement {parameters['StatementId']} is not found in resource policy.")
-        if left:
-            family.policies[qualifier] = ResourcePolicy(left, new_revision())
+        if remaining:
+            family.policies[qualifier] = ResourcePolicy(remaining, new_revision())
         else:
             family.policies.pop(qualifier)
         await self._registry.save(family)

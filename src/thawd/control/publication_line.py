@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 from thawd.system.flag import Flag
 
-# Publications that requests ask for run in addition to those of the line. This is the most of them that run at a time,
-# because more would slow each other down.
+# Publications for requests run in addition to those of the line. This is the highest number of publications for
+# requests at a time: more of them would slow each other down.
 REQUESTED_AT_A_TIME = 8
 
 

@@ -1,7 +1,7 @@
 """All functions and layers that the control plane manages, in memory and in the catalog, a part of the state file.
 
-A change is made in memory and stored before its request is answered and before other parts of thawd use it. Changes of
-one function run one after the other.
+A change is made in memory and stored in the catalog. Only then is its request answered, and only then do
+the other parts of thawd get the change. Changes of one function run one after the other.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Registry:
             except msgspec.MsgspecError as error:
                 raise StoreError(
                     f"the {key.kind} {key.name} {key.qualifier} in the state file cannot be read ({error}); if a newer "
-                    "thawd wrote it, start that one"
+                    "version of thawd wrote it, start that version"
                 ) from error
         for record in sorted(versions, key=lambda record: int(record.version) if record.version.isdigit() else 0):
             if record.function.name in self.families:

@@ -127,7 +127,7 @@ class Urls:
         return family, qualifier
 
     def _config(self, family: Family, qualifier: str) -> Parameters | None:
-        """The configuration of a qualifier's URL, made through the API or declared; None: it has no URL."""
+        """The configuration of a qualifier's URL, made through the API or declared; None: the qualifier has no URL."""
         made = family.urls.get(qualifier)
         if made is not None or qualifier != LATEST:
             return made
@@ -151,7 +151,10 @@ def _plain(qualifier: str) -> str | None:
 
 
 class Switches:
-    """The settings of recursive loop detection (`thawd.destinations.lineage`) and runtime management (only shown)."""
+    """The settings of recursive loop detection (`thawd.destinations.lineage`) and of runtime management.
+
+    The settings of runtime management are stored and shown, but have no effect.
+    """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

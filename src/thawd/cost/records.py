@@ -53,7 +53,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         init_ms: duration of the init phase for which the invocation waited, milliseconds; None: it waited for none.
         restore_ms: duration of the restore for which the invocation waited, milliseconds; None: it waited for none.
         billed_restore_ms: billed part of `restore_ms`, milliseconds.
-        used_mb: peak memory of the environment until the invocation ended, MB; None: the REPORT line does not contain it.
+        used_mb: peak memory of the environment until the invocation ended, MB; None: the REPORT line has no such field.
         ended_s: time of the REPORT line, seconds since the epoch; None: the line has no time.
     """
 

@@ -240,5 +240,5 @@ def provisioned_seconds(plan: ProvisionedPlan, begin_s: float, end_s: float) -> 
 
 
 def _busy_provisioned_s(warm: KeepWarmQuestion, outcome: SimulationResult) -> float:
-    """Return about how long provisioned environments were busy: their share of the invocations, multiplied by the sum of all durations."""
+    """Return about how long provisioned environments were busy: all durations together, times their share."""
     return sum(arrival.duration_s for arrival in warm.arrivals) * outcome.provisioned_share

@@ -281,7 +281,7 @@ class Builder:
                 await asyncio.to_thread(find_interpreter, python, folder=folder, environ=self._own)
 
     def distrust(self) -> None:
-        """Have each package checked again at its next build, because a function may have damaged its own code."""
+        """Have the next builds check packages and search for interpreters again: both may have changed on the disk."""
         self._packages.distrust()
         self._searches.clear()
 

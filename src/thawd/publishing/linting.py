@@ -26,7 +26,7 @@ from thawd.wire import frames
 
 
 class LintError(ThawdError):
-    """The function could not be searched, because it could not be initialised or thawd makes no snapshots of it."""
+    """The function could not be checked, because it could not be initialised or thawd makes no snapshots of it."""
 
 
 async def lint(
@@ -54,7 +54,7 @@ async def lint(
     """
     if runs_a_program(function):
         raise LintError(
-            f"{function.name} cannot be searched: thawd makes no snapshots of functions with runtime {function.runtime}"
+            f"{function.name} cannot be checked: thawd makes no snapshots of functions with runtime {function.runtime}"
         )
     interpreter = find_interpreter(function.python, folder=folder, environ=own)
     python = interpreter.path
@@ -82,7 +82,7 @@ async def lint(
 
 
 def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
-    """Run the process until it ends, and return its findings."""
+    """Run the init phase and the search in a process of their own, and return the findings."""
     more_variables = variables_of_environment(log_stream="lint", initialization="snap-start", identifier="lint")
     control, their_control = socket.socketpair()
     services, their_services = socket.socketpair()
@@ -109,7 +109,7 @@ def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
         process.kill()
         process.wait()
         raise LintError(
-            f"{version.function.name} cannot be searched: its init phase took longer than init_timeout_s, "
+            f"{version.function.name} cannot be checked: its init phase took longer than init_timeout_s, "
             f"{version.function.init_timeout_s} s; raise init_timeout_s in thawd.toml"
         ) from None
     finally:
@@ -130,7 +130,7 @@ def _findings(version: Version, control: socket.socket, status: int) -> list[Fin
         return msgspec.convert(frame.head["findings"], list[Finding])
     said: Any = frame.head["message"] if frame is not None and frame.kind == frames.INIT_ERROR else None
     raise LintError(
-        f"{version.function.name} cannot be searched, because its init phase failed: "
+        f"{version.function.name} cannot be checked, because its init phase failed: "
         f"{said or f'the process ended with status {status}'}"
     )
 

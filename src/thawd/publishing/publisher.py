@@ -86,7 +86,7 @@ class Outcome:
 
 
 class Publisher:
-    """Publishes versions, and remembers them, so that no version is published twice.
+    """Publishes versions, and remembers them, so that an unchanged version is not published again.
 
     Args:
         builder: builds versions.

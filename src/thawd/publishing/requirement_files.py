@@ -21,7 +21,8 @@ _OPTION = re.compile(r"--[a-z-]+|-[a-zA-Z]")
 _NAMED = re.compile(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@\s*(.*)")
 _REMOTE = re.compile(r"(?:https?|(?:git|hg|svn|bzr)\+[a-z]+)://")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-# Options in a requirements file that uv treats like pip. uv ignores other options, such as --pre. Tested with uv 0.13.
+# Options in a requirements file that have the same effect in uv as in pip. uv ignores others, such as --pre. Tested
+# with uv 0.13.
 _KNOWN_TO_UV = {
     *("-r", "--requirement", "-c", "--constraint", "-i", "--index-url", "--extra-index-url", "-f", "--find-links"),
     *("--no-index", "--no-binary", "--only-binary", "--require-hashes"),

@@ -44,8 +44,8 @@ _UV_INSTALL = (
     # With hard links, a function that writes into its packages would change the cache and all other virtual
     # environments. Copies share their blocks on file systems that support it (copy_file_range(2)).
     *("--link-mode", "copy"),
-    # As pip does. Functions often have no permission to write into their virtual environment, and would otherwise
-    # compile the packages' source files at each cold start.
+    # Compile to byte code, as pip does. Functions often have no permission to write into their virtual environment, and
+    # would otherwise compile the packages' source files at each cold start.
     "--compile-bytecode",
 )
 
@@ -95,7 +95,7 @@ class Installation:
         self._on_line = on_line
         self._environ = os.environ if installers.environ is None else installers.environ
         self._uv = installers.uv
-        self._fingerprint = self._look()
+        self._fingerprint = self._compute_fingerprint()
         self._folder = root / self._fingerprint
         self._python = self._folder / "bin" / "python"
 
@@ -106,7 +106,7 @@ class Installation:
             EnvironmentBuildError: the virtual environment cannot be made.
         """
         if self._is_complete():
-            self._is_used()
+            self._mark_used()
             return self._python
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ class Installation:
             ) from error
         return self._python
 
-    def _look(self) -> str:
+    def _compute_fingerprint(self) -> str:
         digest = hashlib.sha256(b"thawd environment 1\n")
         for part in (self._label, sysconfig.get_platform(), *contents(self._requirements)):
             content = part.encode(errors="surrogateescape")
@@ -132,7 +132,7 @@ class Installation:
         # Check the interpreter, too: it is a link, and the interpreter that it points to may have been removed.
         return (self._folder / _MARKER).is_file() and os.access(self._python, os.X_OK)
 
-    def _is_used(self) -> None:
+    def _mark_used(self) -> None:
         with contextlib.suppress(OSError):  # in a read-only data folder, the virtual environment is still usable
             os.utime(self._folder / _MARKER)
 
@@ -204,7 +204,7 @@ class Installation:
         return [str(self._base), "-I", "-m", "venv", str(self._folder)]
 
     def _mark_complete(self) -> None:
-        if self._look() != self._fingerprint:
+        if self._compute_fingerprint() != self._fingerprint:
             message = f"{self._requirements} was changed while it was being installed; publish the function again."
             raise EnvironmentBuildError(message)
         (self._folder / _MARKER).write_text(f"{self._requirements}\n{self._label}\n")
@@ -277,10 +277,10 @@ def remove_unused(root: Path, used: Collection[str], *, unused_s: float) -> None
 
     Args:
         root: folder of all virtual environments. If it is a symbolic link, nothing is removed: the folder belongs to
-            another server, and this server does not know which of them that one uses.
+            another server, and this server does not know which virtual environments the other server uses.
         used: names of virtual environments to keep, whatever their age.
-        unused_s: how long a virtual environment is kept after its last use, seconds. So someone who returns to an older
-            requirements file soon need not wait for an installation.
+        unused_s: how long a virtual environment is kept after its last use, seconds. Someone who returns to an older
+            requirements file within this time need not wait for an installation.
     """
     for folder in () if root.is_symlink() else root.glob("[0-9a-f]*/"):
         marker = folder / _MARKER

@@ -1,6 +1,6 @@
 """Scheduling: decides when each invocation runs, and in which environment.
 
 Reading order: `dispatcher` (finds the version and applies concurrency limits), `pool` (leases environments of one
-version), `cores` (when a request may begin), `room` (how many environments fit on this machine), `keep_alive` and
+version), `admission` (when a request may begin), `room` (how many environments fit on this machine), `keep_alive` and
 `provisioned` (how long environments are kept). The package `thawd.environments` starts the environments.
 """

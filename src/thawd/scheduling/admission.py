@@ -9,7 +9,7 @@ Loads are in millicores; 1000 is one core. The load of a version is the part of 
 It is measured: the processor time of the environment's process during an invocation, divided by the time in which the
 process ran or slept. The time in which the process waited for a core is left out, because it depends on the other
 processes. While requests wait, the load of everything that runs is measured again every `_LOOK_S` seconds, or less
-often where that would take more than a twentieth of the time.
+often if measuring would take more than a twentieth of the time.
 
 Guarantees:
 - a request begins immediately if no other request waits and at least half of its expected load is free on the cores;
@@ -145,7 +145,7 @@ class _Charge:
     Attributes:
         environment: the environment; None while the start has no process yet.
         runs: true for an invocation, false for a start.
-        before: processor time that the process had used when the invocation began; None: it is not measured.
+        before: processor time that the process had used when the invocation began; None: this is not measured.
         seen: processor time that the process had used when `Cores` last measured it while requests waited.
     """
 
@@ -164,7 +164,8 @@ class _Place:
     """The place of a version in the line.
 
     Attributes:
-        since_s: when the version got this place, ``time.monotonic()`` seconds. Its first request waits since then.
+        since_s: when the version got this place, ``time.monotonic()`` seconds. The version's first request has waited
+            since then.
         entry: the version's current entry in the heap.
     """
 
@@ -235,7 +236,7 @@ class Cores:
         return True
 
     def queue(self, candidate: Candidate, share: Share) -> None:
-        """Put `candidate` in line because a request of it waits. `Candidate.let_in` is called when it is its turn."""
+        """Put `candidate` in line because one of its requests waits. `Candidate.let_in` is called in its turn."""
         place = self._places.get(candidate)
         if place is None:
             share.turn = max(share.turn, self._turn)
@@ -244,7 +245,8 @@ class Cores:
         elif place.entry is not None and place.entry[0] and candidate.is_urgent():
             self._push(candidate, place)
         elif not self._offering:
-            return  # nothing has ended since the cores did not carry the first version in line
+            # The cores could not carry the first version in line, and nothing has ended since then.
+            return
         self._offer()
 
     def holds(self, candidate: Candidate) -> bool:
@@ -343,7 +345,10 @@ class Cores:
             self._offer()
 
     def _offer(self) -> None:
-        """Let requests begin in turn, while the cores carry them. If some still wait, schedule the next `_look`."""
+        """Let requests begin in the order of the line, while the cores can carry them.
+
+        If requests still wait then, schedule the next `_look`.
+        """
         self._offering = False
         while self._line:
             _, turn, _, candidate = entry = self._line[0]

@@ -37,7 +37,7 @@ class BatchRun:
         Args:
             room: watches the environment's memory and temporary folder while the batch runs.
             init_ms: how long the environment's start took, milliseconds; None: the requests did not wait for a start.
-            on_end: called once, when the batch has ended, failed or was cancelled.
+            on_end: called once, when the batch has ended or failed or was cancelled.
         """
         items = [item for item in self._items if not item[1].done()]
         error: Exception | None = None

@@ -270,7 +270,7 @@ class Dispatcher:
         return refused is not None and frames.PRIMING_FAILED in refused.text
 
     def confirm(self, version: Version) -> bool:
-        """Clear the recorded failure of a later version, because `version`, which serves, is the wanted one again.
+        """Clear the recorded failure of a later version, because its changes were undone and `version` is wanted again.
 
         Returns:
             Whether a failure was recorded.
@@ -286,7 +286,7 @@ class Dispatcher:
         return True
 
     def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
-        """Record why a version could not be published. If an old version with its number serves, it serves on."""
+        """Record why a version could not be published. If an old version with its number serves, that one continues."""
         entry = self.entry(name, number)
         entry.reason = reason
         if entry.pool is None:

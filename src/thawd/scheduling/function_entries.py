@@ -46,7 +46,7 @@ class VersionEntry:
         self._policy: tuple[tuple[str, float], Policy] | None = None
 
     def policy(self, function: Function) -> Policy:
-        """Return the keep-alive policy that `function` names: the existing policy, or a new one if the name changed."""
+        """Return the policy that `function` names: the existing one, unless its name or fixed time has changed."""
         named = (function.keep_alive, function.idle_timeout_s)
         if self._policy is None or self._policy[0] != named:
             self._policy = (named, policy_of(*named))

@@ -1,7 +1,7 @@
 """The timer of a pool's idle environments: ends those that have been idle too long, and prewarms one when it is time.
 
-The keep-alive policy (`thawd.scheduling.keep_alive`) decides both times. Processes that are only stopped between
-invocations (SIGSTOP) are the subject of `thawd.environments.suspension`.
+The keep-alive policy (`thawd.scheduling.keep_alive`) decides both times. A different module,
+`thawd.environments.suspension`, suspends processes between invocations (SIGSTOP), without ending them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class IdleTimer:
         self.set()
 
     def _prewarm(self, now_s: float) -> None:
-        """Prewarm one environment if it is time to, at most once in each idle time of the function."""
+        """Prewarm one environment if the time for that has come, at most once in each idle time of the function."""
         at_s, until_s = self._keeper.prewarm_at_s(), self._keeper.prewarm_until_s()
         if at_s is None or until_s is None or at_s > now_s or at_s == self._prewarmed_at_s:
             return

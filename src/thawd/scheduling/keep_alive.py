@@ -7,9 +7,9 @@ follow the same rules. Nothing in this module starts or ends an environment or r
 Source: Shahrad et al., "Serverless in the Wild: Characterizing and Optimizing the Serverless Workload at a Large Cloud
 Provider", USENIX ATC 2020, section 4.2. thawd differs in two points. First, if there are too few idle times, or too
 many that exceed the histogram's range, thawd uses the fixed time; the paper uses the whole range of the histogram in
-the first case and an ARIMA forecast in the second. Second, the paper considers one copy of an application, so thawd
-applies the windows to one environment of a function only. Other environments that are idle after a burst are kept for
-the fixed time.
+the first case and an ARIMA forecast in the second. Second, the paper considers one copy of an application, but a
+function can have several environments. If the histogram gives a prewarm time, all of them end when the function becomes
+idle. If it gives none, the keep-alive window applies to one environment, and the others are kept for the fixed time.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class HistogramParameters:
         bins: number of bins; idle times beyond the last bin are out of bounds.
         head: quantile of idle times before which no environment is needed; rounded down to the beginning of its bin.
         tail: quantile of idle times after which an environment is no longer needed; rounded up to the end of its bin.
-        margin: for safety, the head's time is reduced and the tail's time is increased by this share of it.
+        margin: for safety, the head's time is made shorter, and the tail's time longer, each by this share of itself.
         least_variation: the histogram is used if the coefficient of variation of its bins' counts is at least this.
         least_observations: the histogram is used if it has at least this many idle times. Chosen by thawd.
         most_out_of_bounds: the histogram is used if at most this share of idle times is out of bounds. Chosen by thawd.
@@ -196,7 +196,8 @@ class Keeper:
 
         Args:
             idle_since_s: when the environment was last used, or started.
-            chosen: whether the next request would get this environment. The policy's windows apply only to that one.
+            chosen: whether the next request would get this environment. Only that environment is kept for the policy's
+                keep-alive window.
         """
         since_s, windows = self._idle_since_s, self._windows
         if since_s is None:

@@ -5,8 +5,8 @@ The dispatcher leases environments from the pool. Before each start, the pool re
 Guarantees:
 - the most recently used idle environment is leased first, so that environments a function no longer needs stay idle
   and are ended;
-- while the machine has room, as many environments start in parallel as requests wait;
-- a waiting request gets the first environment that has started or has become idle;
+- while the machine has room, as many environments start in parallel as the waiting requests need;
+- the first waiting request gets the first environment that has started or has become idle;
 - while the processor cores are occupied, requests wait (`thawd.scheduling.admission`), and no environment is started;
 - synchronous requests are served before asynchronous ones;
 - if the handler takes lists, the requests that wait are joined (`thawd.scheduling.waiting_requests`);
@@ -53,7 +53,7 @@ class Pool:
         provisioned: number of environments to keep initialised.
         share: how much processor time the version's invocations use.
         on_started: called each time an environment has started.
-        empty: set while there is no environment and none is starting.
+        empty: set while no environment and no spare exists or is starting.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Pool:
         return bool(self._idle) or (self._lacks_starts() and not self.retired and not self._backs_off())
 
     def _lacks_starts(self) -> bool:
-        """Return whether the requests in line need more environments than the number that is starting."""
+        """Return whether the requests in line need more environments than are starting."""
         wanted = self._line.environments_wanted(is_served=bool(self._busy or self._starting))
         return self._starting < wanted
 
@@ -271,7 +271,7 @@ class Pool:
     def oldest_idle_s(self) -> float | None:
         """Return when the longest idle environment became idle; None: there is none (`Tenant.oldest_idle_s`)."""
         if self._room.spares.has(self):
-            return 0.0  # spares are ended before any environment
+            return 0.0  # the lowest time there is, so that the spare is ended before any idle environment
         return next((environment.idle_since for environment in self.idle_longest_first()), None)
 
     def end_oldest_idle(self) -> None:
@@ -381,7 +381,10 @@ class Pool:
         self.grow()
 
     def _available(self, environment: Environment, *, init_ms: float | None) -> None:
-        """Lease the environment to the first waiting request, in turn with other versions. If none waits, keep it idle.
+        """Lease a free environment to the first waiting request. If none waits, keep the environment idle.
+
+        If a request waited for the start of this environment, the lease begins at once. Otherwise it begins when
+        `Cores` lets the version's next request begin.
 
         Args:
             environment: the environment.
@@ -421,7 +424,7 @@ class Pool:
         for waiter in waiters:
             waiter.lease.set_result(lease)
         if lease.batch is not None:
-            # This task runs after the callers' tasks, so callers that were cancelled take their items out before.
+            # This task runs after the callers' tasks, so a caller that was cancelled has removed its item by then.
             self._spawn_task(lease.batch.run(self._room, init_ms=init_ms, on_end=lambda: self.release(lease)))
         return True
 
@@ -436,7 +439,8 @@ class Pool:
         Args:
             environment: the environment.
             after_turns: turns of the event loop before the kill, so that the environment that gets the room is spawned
-                first. Otherwise its start would wait, for about as long as a thaw takes, until this memory is freed.
+                first. Otherwise its start would wait, for about as long as a thaw takes, until the kernel has freed the
+                memory of the ended environment.
         """
         if environment in self._idle:
             self._idle.remove(environment)

@@ -1,4 +1,6 @@
-"""Schedules of provisioned concurrency: how many environments to keep initialised at a given time. No side effects.
+"""Schedules of provisioned concurrency: how many environments to keep initialised at a given time.
+
+This module only computes; it starts no environment.
 
 A schedule has entries such as "10 environments from 8 o'clock on working days". Each entry sets the number at its
 times, and that number applies until the next time of any entry. So the entry with the most recent time applies, whether

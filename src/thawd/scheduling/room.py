@@ -1,4 +1,4 @@
-"""Room: limits the environments on this machine, and decides which function gets room when not all fit.
+"""Room: limits the environments on this machine, and decides which function gets room when not all environments fit.
 
 Each pool is a tenant: it reserves room before it starts an environment, and releases the room when the environment
 ends.
@@ -79,8 +79,8 @@ class Room:
     """The machine's room for environments, and its division among the tenants.
 
     Room is counted in environments and in MiB of their memory limits. The reserved concurrency of a function is set
-    aside for it; the other functions share the rest. A tenant that finds no room waits in line, and no tenant behind it
-    gets room that would then be missing for it. But tenants with synchronous requests go before tenants with only
+    aside for it; the other functions share the rest. A tenant that finds no room waits in line. No tenant behind it may
+    take room that the waiting tenant needs. But tenants with synchronous requests go before tenants with only
     asynchronous ones.
 
     Args:

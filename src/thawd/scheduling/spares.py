@@ -1,9 +1,9 @@
 """Spares: thawed copies that wait, so that a version's next environment is ready sooner than after a whole thaw.
 
 When a version has no more invocations that run or wait, it gets one spare, if the machine has free room for which no
-other version waits. A spare counts as an environment of its version: it takes one place and the version's memory limit.
+other version waits. In the machine's limits, a spare counts as one environment with its version's memory limit.
 When another version needs room, spares are ended before any environment. There are at most `limit` spares in all
-(``server.spares``); when one more is wanted, the version that was invoked longest ago loses its spare.
+(``server.spares``). For one more, the spare of the version whose last invocation is longest ago is ended.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Spares:
         spawn_task(self._make(owner))
 
     def take(self, owner: Owner) -> Environment | None:
-        """Remove the spare of `owner` and return it. Its room stays reserved, for the environment made from it."""
+        """Remove the spare of `owner` and return it; None: there is none. The spare's room stays reserved."""
         spare = self._held.pop(owner, None)
         if spare is not None:
             spare.on_end = lambda environment: None  # from now on, the start that uses the spare notices its end
@@ -94,7 +94,7 @@ class Spares:
             owner.end_spare(spare)
 
     def died(self, owner: Owner, spare: Environment) -> bool:
-        """Forget a spare whose process has ended. Return False if it was no longer the spare of `owner`."""
+        """Forget a spare whose process has ended. Return whether `spare` was still the spare of `owner`."""
         if self._held.get(owner) is not spare:
             return False
         del self._held[owner]
@@ -107,7 +107,7 @@ class Spares:
             await asyncio.sleep(0)
             spare = await self._park(owner.version)
         except Exception:
-            pass  # no request needs a spare, and another one is tried after the next invocation
+            pass  # no request needs a spare; `want` may start another one after `_AGAIN_S` seconds
         finally:
             self._parking.discard(owner)
             if spare is None or spare.ended.is_set():

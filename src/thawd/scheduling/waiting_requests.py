@@ -1,4 +1,4 @@
-"""The requests of one version that wait for an environment. If its handler takes lists, requests are joined to batches.
+"""The requests of one version that wait for an environment; if the handler takes lists, they are joined into batches.
 
 Joining delays no request for which an environment is available: the environment takes the requests that wait, up to the
 size of a batch. It can delay only the start of one more environment: while other environments of the version run or
@@ -17,8 +17,9 @@ from thawd.scheduling.leases import Lease
 
 # The event loop's timers count whole milliseconds, and can fire too early by up to this time.
 _TIMER_EARLY_S = 0.001
-# Shortest time between two looks for requests whose deadline has passed, and the longest while such a request waits.
+# Shortest time between two searches for requests whose deadline has passed.
 _OVERDUE_EVERY_S = 0.02
+# Longest time between two such searches while a request waits whose deadline has passed.
 _OVERDUE_AGAIN_S = 0.5
 
 
@@ -161,7 +162,7 @@ class Line:
             self._set_timer()
 
     def _look_for_overdue_at(self, deadline_s: float) -> None:
-        """Set the timer. There is one for all requests, because a timer for each takes longer than all else in here."""
+        """Set the timer that looks for overdue requests. All requests share it; a timer for each would cost time."""
         if self._overdue_timer is not None:
             self._overdue_timer.cancel()
         self._overdue_s = deadline_s

@@ -78,7 +78,7 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
 
     Args:
         settings: the configuration.
-        folder: folder of the backup; it must not exist yet, or be empty.
+        folder: folder of the backup. Either it does not exist yet, or it is empty.
         with_buckets: whether the objects of buckets are copied too.
         say: called with a line about each step.
 
@@ -101,8 +101,8 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
             )
     if not (settings.server.data / _STATE).exists():
         raise StoreError(
-            f"there is nothing to back up: {settings.server.data / _STATE} does not exist, because no server has used "
-            "this data folder yet"
+            f"there is nothing to back up: {settings.server.data / _STATE} does not exist; `thawd up` "
+            "creates it"
         )
     staged = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(staged, ignore_errors=True)
@@ -307,7 +307,7 @@ def _conflicts(taken: Sequence[Path]) -> str:
 
 
 def require_whole(data: Path) -> None:
-    """Check that no restore into a data folder was interrupted. A server would start without the missing data.
+    """Check that no restore into a data folder was interrupted: a part of the backup would be missing from the folder.
 
     Raises:
         StoreError: a restore was interrupted.

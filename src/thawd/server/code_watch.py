@@ -23,7 +23,7 @@ _TRY_AGAIN_S = 1.0
 
 
 class CodeWatcher:
-    """Calls `reload` after each change, and once at the start.
+    """Calls `reload` after each change of code or configuration, and once at the start.
 
     The watches are set up before `reload` is called, so no change is missed.
 
@@ -55,7 +55,7 @@ class CodeWatcher:
     async def _reload_and_watch(self) -> None:
         """Set up the watches, reload, and return when code or configuration has changed since the call."""
         settings = self._settings()
-        only = DefaultFilter(ignore_paths=[*settings.not_code()])
+        is_code = DefaultFilter(ignore_paths=[*settings.not_code()])
         places = _places(settings)
         stop = asyncio.Event()
 
@@ -75,7 +75,7 @@ class CodeWatcher:
             return Path(path) in places
 
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(watch(places - {settings.path}, only, recursive=True))
+            tasks.create_task(watch(places - {settings.path}, is_code, recursive=True))
             tasks.create_task(watch({place.parent for place in places}, is_place, recursive=False))
             await asyncio.sleep(0)  # lets each task run to its first await; by then it has set up its watch
             await self._reload()

@@ -94,7 +94,7 @@ class Lock:
 
 @contextlib.contextmanager
 def lock(data: Path) -> Iterator[Lock]:
-    """Lock the data folder inside the ``with`` block. Two servers that used one folder would run every event twice.
+    """Lock the data folder inside the ``with`` block. Two servers that used one folder could both run the same event.
 
     Raises:
         StartError: the folder cannot be created or written, or another process of thawd has locked it.
@@ -120,11 +120,11 @@ def _lock(file: IO[str], data: Path) -> None:
     """Lock the file `lock` of the data folder `data`.
 
     If the process that has the lock is killed while it starts a child, the child keeps the lock for a moment, until it
-    executes its program. So if the process with the lock does not run any more, the lock is tried again for
-    `_LEFT_OVER_S` seconds.
+    executes its program. So if the process with the lock does not run any more, this function tries again for
+    `_LEFT_OVER_S` seconds to take the lock.
 
     Raises:
-        StartError: another process of thawd has locked it.
+        StartError: another process of thawd has locked the folder.
     """
     last_s = time.monotonic() + _LEFT_OVER_S
     while True:

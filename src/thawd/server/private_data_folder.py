@@ -53,8 +53,9 @@ def make_private(data: Path) -> list[str]:
     if mode & _OTHERS and (strangers or mode & stat.S_ISVTX):
         others = f" and contains files of other programs ({', '.join(strangers[:3])})" if strangers else ""
         notes.append(
-            f"the data folder {data} is open to other users (mode {mode:04o}){others}: thawd does not change its mode, "
-            "and makes only its own files in it private; choose a folder for thawd alone with server.data"
+            f"the data folder {data} is open to other users (mode {mode:04o}){others}: thawd does not change the "
+            "folder's mode, and makes only thawd's own files in the folder private; choose a folder for thawd alone "
+            "with server.data"
         )
     elif mode & _OTHERS:
         notes.append(

@@ -43,7 +43,7 @@ class Reloader:
             say("configuration reloaded")
 
     async def catch_up(self, *, retry: bool = False) -> bool:
-        """Read the configuration again and publish what has changed. A repeated complaint is not printed again.
+        """Read the configuration again and publish what has changed. The same complaint is not printed at every call.
 
         Args:
             retry: also publish unchanged functions whose init or priming event failed last time.

@@ -164,7 +164,9 @@ class Server:
         return lasting
 
     async def _begin(self, tasks: asyncio.TaskGroup, feeding: Tasks, *, watch: bool, ready: ReadyFile | None) -> None:
-        """Announce the server, publish everything, then start sources and bucket watchers. A stop cancels this.
+        """Announce the server, publish all functions, then start event sources and bucket watchers.
+
+        A stop of the server cancels the task that runs this method.
 
         Args:
             tasks: group that runs the tasks of sources and watchers.
@@ -194,7 +196,7 @@ class Server:
             ready.write(platform.url)
 
     def _say_what_waits(self) -> None:
-        """Report how many functions are not yet published, unless only a few are left, which takes just a moment."""
+        """Report how many functions are not yet published. A few functions take only a moment and are not reported."""
         count = self._platform.execution.dispatcher.pending()
         if count > _FEW:
             say(
@@ -203,7 +205,9 @@ class Server:
             )
 
     async def _drain(self) -> None:
-        """Wait, within time limits, until invocations have ended, outcomes are stored and handled messages deleted."""
+        """Wait until invocations have ended, outcomes are stored, and handled messages are deleted from their queues.
+
+        Each of these waits has a time limit."""
         platform = self._platform
         grace_s = platform.settings.server.grace_s
         left = await platform.execution.dispatcher.drain(grace_s)
@@ -215,7 +219,7 @@ class Server:
         """Close the connections that are still open, and wait until the HTTP server has ended.
 
         Raises:
-            StartError: the server stopped because its data folder or state file was removed.
+            StartError: the server stopped because its data folder or state file was removed or replaced.
         """
         web.stop_waiting()
         await serving
@@ -227,7 +231,7 @@ class Server:
             raise StartError(f"the server stopped because {self._lost}")
 
     async def _guard_data(self) -> None:
-        """Stop the server when the data folder or the state file is removed, because events could not be stored."""
+        """Stop the server if its data folder or state file is removed or replaced: events could no longer be stored."""
         state = self._platform.stores.state
         while (lost := self._missing()) is None:  # noqa: ASYNC110 - no event reports the removal of a file
             await asyncio.sleep(_GUARD_S)
@@ -307,7 +311,7 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready: R
     sys.setswitchinterval(_SWITCH_S)
     threads.spare_address_space()
     _give_memory_back()
-    _adopt_orphans()
+    _adopt_strays()
     quieten_uvicorn()
     server = Server(settings, environ=environ, aws=aws)
     has_ended = False
@@ -359,16 +363,16 @@ async def _guarded(work: Coroutine[None, None, None]) -> None:
 
 
 def _give_memory_back() -> None:
-    """Fix the size from which glibc returns a block of memory to the system as soon as it is freed.
+    """Have glibc return each freed block of memory of at least `_RETURNED_BYTES` to the system immediately.
 
-    By default glibc raises this size, up to 32 MiB, when a larger block is freed. Then the memory for the bodies of a
+    By default glibc raises this limit, up to 32 MiB, when a larger block is freed. Then the memory for the bodies of a
     hundred slow requests could stay with this process. Source: mallopt(3), M_MMAP_THRESHOLD.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
 
 
-def _adopt_orphans() -> None:
+def _adopt_strays() -> None:
     """Become the parent of processes that functions leave behind, so that thawd can end them with their environment.
 
     Source: prctl(2), PR_SET_CHILD_SUBREAPER, Linux 3.4.

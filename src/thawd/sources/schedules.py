@@ -220,7 +220,8 @@ class Schedules:
         await self._advance(state, after, [_event(schedule, at) for at in wanted])
         if schedule.missed != "all" and first not in wanted:
             self._reports.report(
-                f"thawd: schedule {schedule.name}: the run of {utc_text(first)} was missed and is not made up for"
+                f"thawd: schedule {schedule.name}: runs were missed since {utc_text(first)}; the option "
+                f'missed = "{schedule.missed}" says which of them are made up for'
             )
         if wanted:
             self._wake({schedule.function})

@@ -223,7 +223,7 @@ SOURCE_GAUGES: Mapping[str, str] = {
 EVENT_COUNTERS: Mapping[str, str] = {
     "events_accepted": "Asynchronous events stored.",
     "events_done": "Asynchronous events completed.",
-    "events_retried": "Failed attempts to run asynchronous events that are tried again.",
+    "events_retried": "Failed attempts to run an asynchronous event that are each followed by another attempt.",
     "events_given_up": "Asynchronous events that became dead letters.",
 }
 EVENT_GAUGES: Mapping[str, str] = {
@@ -248,7 +248,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.functions: dict[str, FunctionMetrics] = {}
-        self.gauges: dict[str, dict[tuple[str, str], float]] = {}  # by function, then by name and state
+        self.gauges: dict[str, dict[tuple[str, str], float]] = {}  # by function, then by the gauge's name and state
         self.events: Mapping[str, Mapping[str, float]] = {}
         self.sources: dict[tuple[str, str], dict[str, float]] = {}
 
@@ -298,7 +298,7 @@ class _Selection(Collector):
         return generate_latest(registry).decode()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics; the Prometheus client calls it at each scrape."""
+        """Yield the metrics. The Prometheus client calls this method whenever `text` is called."""
         for name, text in COUNTERS.items():
             counter = CounterMetricFamily(f"thawd_{name}", text, labels=["function"])
             for function, metrics in self._functions.items():

@@ -124,7 +124,7 @@ class ControlSubsystem:
         plane.urls.restore()
 
     def may_loop(self, name: str) -> bool:
-        """Whether events that the function `name` caused may invoke it; its setting ``RecursiveLoop`` says so."""
+        """Whether events that the function `name` caused may invoke it again, as its setting ``RecursiveLoop`` says."""
         family = self.registry.families.get(name)
         return family is not None and family.recursion == "Allow"
 

@@ -83,7 +83,7 @@ class EventSubsystem:
             say(f"{recovered} asynchronous events were running when thawd last ended; they run again")
 
     def works(self, started: asyncio.Event) -> tuple[Coroutine[None, None, None], ...]:
-        """The subsystem's background tasks. The invoker's sets `started` once `AsyncInvoker.declare` can be called."""
+        """The subsystem's background work. The invoker sets `started` once `AsyncInvoker.declare` can be called."""
         return self.invoker.run(started), self._upkeep.run()
 
     def is_full(self) -> bool:
@@ -95,7 +95,7 @@ class EventSubsystem:
         self._outcomes.wake()
 
     def stop(self) -> None:
-        """Run no further events. Those that run already continue."""
+        """Begin to run no more events. Events that already run continue."""
         self.invoker.stop()
         self._upkeep.stop()
 

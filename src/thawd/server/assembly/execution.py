@@ -130,8 +130,8 @@ class ExecutionSubsystem:
         storage = StorageWatch(self._disks)
         self.room.storage = storage
         async with asyncio.TaskGroup() as watches:
-            watches.create_task(_steadily("memory", self.room.watch_memory))
-            watches.create_task(_steadily("temporary storage", storage.run))
+            watches.create_task(_keep_watching("memory", self.room.watch_memory))
+            watches.create_task(_keep_watching("temporary storage", storage.run))
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class ExecutionSubsystem:
         await self.launcher.sweep_out()
 
 
-async def _steadily(what: str, watch: Callable[[], Coroutine[None, None, None]]) -> None:
+async def _keep_watching(what: str, watch: Callable[[], Coroutine[None, None, None]]) -> None:
     """Keep a watch running until cancelled. An error in one of its checks ends neither the watch nor the server.
 
     Args:
@@ -184,13 +184,13 @@ async def _steadily(what: str, watch: Callable[[], Coroutine[None, None, None]])
 
 def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:
     limiter = memory.find_limiter()
-    with_cpu = cpu.with_cpu_limits(limiter) if cpu_limits else None
-    if cpu_limits and with_cpu is None:
+    cpu_limiter = cpu.with_cpu_limits(limiter) if cpu_limits else None
+    if cpu_limits and cpu_limiter is None:
         complain(
             "thawd: cpu_limits is set, but environments have no CPU limit, because there is no writable cgroup with "
             "the cpu controller; run thawd as root, or in a systemd service with Delegate=yes"
         )
-    return process_limit.with_process_limits(with_cpu or limiter)
+    return process_limit.with_process_limits(cpu_limiter or limiter)
 
 
 def _find_engine() -> Engine | str:

@@ -196,7 +196,7 @@ class Platform:
         )
 
     async def stop_aws(self) -> None:
-        """Stop the emulator after it has saved its state. Call it when no function needs it any more."""
+        """Stop the emulator after it has saved its state. Call this when no function needs the emulator any more."""
         if self._emulator is not None:
             await self._emulator.stopped()
 

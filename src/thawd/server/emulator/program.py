@@ -21,9 +21,10 @@ from typing import Any
 from thawd.server.emulator.keeper import Keeper
 from thawd.server.emulator.state import EmulatedState, StateError
 
-# HTTP methods, and first words of operations, that do not change the state of a service.
-_SAFE = ("GET", "HEAD", "OPTIONS")
 _LOOK_S = 0.02
+# HTTP methods that do not change the state of a service.
+_SAFE = ("GET", "HEAD", "OPTIONS")
+# The names of operations that do not change the state of a service begin with one of these words.
 _READING = ("Get", "List", "Describe", "Scan", "Query", "BatchGet", "Head", "Lookup")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]

@@ -114,7 +114,7 @@ class EmulatedState:
             raise StateError(f"{self._file} cannot be loaded: {error!r}; {way_out}") from error
 
     def take(self) -> SavedState:
-        """Copy the state of all backends. They must not change meanwhile.
+        """Copy the state of all backends. No backend may change meanwhile.
 
         Raises:
             RuntimeError: a backend changed during the copy; try again.
@@ -130,7 +130,7 @@ class EmulatedState:
         return SavedState(_pickled([one for one in backends if _service(one) not in self.left_out], bodies), bodies)
 
     def can_be_loaded(self, saved: SavedState) -> bool:
-        """Whether another process can load a state. If not, the services that prevent it are not saved from now on."""
+        """Whether another process can load a state. If not, the services that prevent that are left out from now on."""
         try:
             _unpickled(saved.pickled, None)
         except Exception:
@@ -315,7 +315,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Reading(threading.local):
-    """Folder with the contents of S3 objects. `pickle` calls `_set_object` without this argument, so it is global."""
+    """Folder with the contents of S3 objects. It is global, because `pickle` cannot pass it to `_set_object`."""
 
     objects: Path | None
 

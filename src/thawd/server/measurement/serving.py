@@ -39,7 +39,7 @@ def serve(place: Place, settings_of: Callable[[Settings], Settings]) -> int:
     from thawd.server import serving as server
     from thawd.server.ready_file import ReadyFile
 
-    _end_with(place.parent)
+    _exit_with(place.parent)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     environ = {
         name: value for name, value in config.process_environment().items() if name not in config.ENVIRONMENT_VARIABLES
@@ -107,7 +107,7 @@ def _moved(table: Table, configured_data: Path, data: Path) -> Table:
     return msgspec.structs.replace(table, path=data / table.path.relative_to(configured_data))
 
 
-def _end_with(parent: int) -> None:
+def _exit_with(parent: int) -> None:
     """Exit when the process that started this one exits for any reason. Source: prctl(2), PR_SET_PDEATHSIG."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:

@@ -47,7 +47,7 @@ class Batching:
         most: most messages in a batch.
         window_s: how long to gather, seconds from the first message; 0: the messages of one reception are the batch.
         most_bytes: limit for the sum of the contents of a batch; a larger message gets a batch of its own.
-        ordered: whether the queue is FIFO. If so, messages that do not fit in a batch wait until the batch has succeeded.
+        ordered: whether the queue is FIFO. If so, what does not fit in a batch waits until the batch has succeeded.
     """
 
     most: int = MOST_AT_ONCE

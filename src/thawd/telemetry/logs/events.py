@@ -109,8 +109,8 @@ class LogEvents:
     def forward(self, place: LogPosition | None = None, *, start_ms: int = 0) -> Iterator[LogEvent]:
         """Yield events from `place` on, or all events, oldest first.
 
-        Older events than `start_ms` are skipped where that saves reading them; some can still be yielded. If rotation
-        has removed the file of `place`, the events of all files are yielded.
+        Events from before `start_ms` are skipped where that saves reading them, but some may still be yielded. If
+        rotation has removed the file of `place`, the events of all files are yielded.
         """
         index, offset = self._find(place) or (0, 0)
         for number, opened in enumerate(self._files[index:]):
