@@ -71,7 +71,7 @@ def measure() -> Sequence[Figure]:
     rates = f"{statistics.median(accepted):,.0f}/s against {statistics.median(bare):,.0f}/s"
     return [
         Figure(
-            f"accepted from {CLIENTS} clients, of bare SQLite",
+            f"accepted from {CLIENTS} clients, relative to bare SQLite",
             ratio,
             "x",
             AT_LEAST,
@@ -98,7 +98,7 @@ def _bare(path: Path) -> float:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
-    for statement in schema.MIGRATIONS[0].split(";")[:3]:  # the two tables and the index
+    for statement in schema.MIGRATIONS[0].split(";")[:3]:  # creates the queue's two tables and its index
         connection.execute(statement)
     begun = time.perf_counter()
     for first in range(1, EVENTS, CLIENTS):

@@ -5,7 +5,7 @@ What: the time from exec to the first inference, as in `benchmarks.engine`: thaw
 
 How: one thread and random weights. The caption model has the real architecture (`programs/captions.py`) and uses a beam
 search with four beams and 16 new tokens. A cold start's time includes the imports, because a caller waits for them too.
-A caption takes seconds, and other load on the machine varies that time by more than a thaw adds. So the fastest start
+A caption takes seconds, and other load on the machine changes that time by more than a thaw adds. So the fastest start
 of each kind is compared, not the median.
 
 Why: the imports alone take seconds. A snapshot saves them however small the model is.

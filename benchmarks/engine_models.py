@@ -95,7 +95,7 @@ def with_model(name: str, python: str) -> Workload:
 
 @contextmanager
 def image_folder() -> Iterator[Path]:
-    """Yield a folder for images on the disk that holds the repository, and remove it at the end."""
+    """Make a folder for images on the repository's disk for a ``with`` block, and remove it after the block."""
     serving.BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=serving.BUILD) as name:
         yield Path(name)

@@ -93,8 +93,9 @@ class Subject:
 
 @contextmanager
 def started(command: list[str], environment: Mapping[str, str]) -> Iterator[Subject]:
-    """Run `command` as a process. At the end its input is closed; if it then runs for `END_S` seconds, it is killed."""
-    _keep_descriptors()
+    """Run `command` as a process for a ``with`` block. At the end of the block, close the process's input, and kill the
+    process if it still runs `END_S` seconds later."""
+    _set_close_on_exec()
     with tempfile.TemporaryFile() as errors:
         commands, answers = os.pipe(), os.pipe()
         actions = [
@@ -121,8 +122,8 @@ def inference_ms(answer: Mapping[str, Any]) -> float:
     return float(answer["at_ns"] - answer["begun_ns"]) / 1e6
 
 
-def _keep_descriptors() -> None:
-    """Keep descriptors that a shell or build tool left open from being inherited: a process with such a pipe cannot be
+def _set_close_on_exec() -> None:
+    """Set close-on-exec for descriptors that a shell or build tool left open: a process that inherits a pipe cannot be
     frozen."""
     for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
         try:

@@ -82,7 +82,7 @@ class Starts:
 
         Args:
             bound: the smallest acceptable ratio.
-            pick: reduces several times to one. Use `min` if other load on the machine varies the time of an inference
+            pick: reduces several times to one. Use `min` if other load on the machine changes the time of an inference
                 by more than a thaw adds to it.
         """
         cold_ms, thaw_ms = (
@@ -117,7 +117,7 @@ def median(starts: Sequence[Start], attribute: str) -> float:
 
 
 def take_turns(workload: Workload, image: Path, original: Subject, result: str, *, times: Rounds) -> Starts:
-    """Start the workload cold, fork `original` and thaw `image`, in turns. Each process must produce `result`.
+    """In each round, start the workload cold, fork `original` and thaw `image`. Each process must produce `result`.
 
     Raises:
         BenchmarkError: one of them did not start or produced a different result.

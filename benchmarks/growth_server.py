@@ -93,7 +93,7 @@ def _folder(*, functions: int, options: str) -> Iterator[Path]:
 
 @contextmanager
 def _server(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str, float]]:
-    """Run a server; the context is its process, its URL, and how long its port took to answer, seconds."""
+    """Run a server for a ``with`` block, which gets its process, its URL, and the seconds until its port answered."""
     ready, log = folder / "ready.json", folder / "server.log"
     ready.unlink(missing_ok=True)
     command = [sys.executable, "-m", "thawd", "up", "--config", str(folder / "thawd.toml"), "--ready-file", str(ready)]
@@ -137,7 +137,10 @@ def _row(what: str, number: int, first: Begun, again: Begun) -> str:
 
 
 def _slope(what: str, numbers: tuple[int, ...], first: list[Begun], again: list[Begun]) -> str:
-    """Return a line: how much time and memory each further one takes, between the smallest and the largest number."""
+    """Return a line of text: the time and memory that each further function or version takes.
+
+    It is an average over those between the smallest number and the largest.
+    """
     more = numbers[-1] - numbers[0]
     (low, high), (new, full) = (again[0], again[-1]), (first[0], first[-1])
     return (

@@ -4,8 +4,8 @@ What: with ``admission = "cores"``, the time of the slowest request divided by t
 the environments' memory (PSS), divided by those with ``admission = "all"``, where each of 50 simultaneous requests gets
 an environment.
 
-How: `thawd bench` on the function of `examples/onnx-http`, thawed, with a new server for each run and both kinds of
-admission in turn; medians of the rounds.
+How: `thawd bench` on the function of `examples/onnx-http`, thawed, with a new server for each run. Each round has one
+run with each kind of admission. The figures are medians of the rounds.
 
 Why: if a burst meets no environments, every environment that thawd starts for it takes time and memory and slows the
 others, so too many of them do the most harm.
@@ -72,7 +72,7 @@ def measure() -> Sequence[Figure]:
     took_s = [(ours.took_s, theirs.took_s) for ours, theirs in zip(cores, everything, strict=True)]
     return [
         Figure(
-            "slowest request, of the median",
+            "slowest request, relative to the median",
             statistics.median(slowest),
             "x",
             AT_MOST,
@@ -85,10 +85,10 @@ def measure() -> Sequence[Figure]:
 
 
 def _against(name: str, pairs: Sequence[tuple[float, float]], unit: str, target: float) -> Figure:
-    """Return the ratio of the first value of each pair to the second one, with a target."""
+    """Return a figure with a target: the median over the pairs of the first value divided by the second."""
     ours, theirs = (statistics.median(values) for values in zip(*pairs, strict=True))
     return Figure(
-        f'{name}, of that with admission = "all"',
+        f'{name}, relative to admission = "all"',
         statistics.median(first / second for first, second in pairs),
         "x",
         AT_MOST,

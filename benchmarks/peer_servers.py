@@ -83,7 +83,7 @@ class Setting:
     is_async: bool = False
 
     def serving(self, python: str, models: str) -> AbstractContextManager[str]:
-        """Run the peer with the interpreter `python` and the folder `models`; the context is its URL."""
+        """Run the peer, with this interpreter and folder of models, for a ``with`` block, which gets the URL."""
         port = _free_port()
         setting = json.dumps({**asdict(self), "models": models})
         if self.name.startswith("LitServe"):
@@ -97,7 +97,7 @@ class Setting:
 
 @contextmanager
 def thawd(admission: str, kind: str, models: str, *, threads: int, memory_mb: int) -> Iterator[str]:
-    """Run thawd; the context is the URL of the route."""
+    """Run thawd for a ``with`` block, which gets the URL of the route."""
     files = {
         "function/predict.py": _HANDLER,
         "function/peer_work.py": (engine_models.PROGRAMS / "peer_work.py").read_text(),
@@ -132,7 +132,7 @@ def label(url: str) -> int | None:
 
 @contextmanager
 def _peer(command: Sequence[str], environment: dict[str, str], port: int, name: str) -> Iterator[str]:
-    """Run a peer; the context is its URL. All of its processes end with the context."""
+    """Run a peer for a ``with`` block, which gets the peer's URL. After the block, end all of the peer's processes."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir=serving.BUILD) as folder:
         log = Path(folder) / "server.log"
         variables = {**os.environ, "BENTOML_HOME": folder, "BENTOML_DO_NOT_TRACK": "True", "NO_COLOR": "1"}

@@ -52,9 +52,9 @@ class Work:
         memory_mb: memory limit of thawd's function.
         threads: threads of one inference in thawd's function.
         is_slow: whether a request takes so long that each load has a fixed number of requests and not a fixed time.
-        targets: goals for the ratios to the peers (`rate`, `p50`, `p99`) and to ``admission = "all"``
-            (`rate_of_all`), by these keys.
-        held: which targets are bounds already, as pairs of number of clients and key.
+        targets: goals for thawd's figures, by key. `rate`, `p50` and `p99` are divided by the best peer's figure,
+            `rate_of_all` is the rate divided by that with ``admission = "all"``.
+        held: the targets that are bounds already. Each is a pair: the number of clients, the key of the target.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Work:
     held: frozenset[tuple[int, str]]
 
     def served(self, admission: str, models: str) -> AbstractContextManager[str]:
-        """Serve this work with thawd; the context is its URL."""
+        """Serve this work with thawd for a ``with`` block, which gets the URL."""
         return peer_servers.thawd(admission, self.kind, models, threads=self.threads, memory_mb=self.memory_mb)
 
 
@@ -178,8 +178,8 @@ def _figures(work: Work, rounds: Mapping[int, Sequence[Mapping[str, Measured]]])
 
 
 def _figure(work: Work, clients: int, key: str, relation: str, value: float, note: str) -> Figure:
-    what = {"rate": "rate, of the best peer's", "rate_of_all": f"rate, of that with {ALL}"}.get(
-        key, f"{key}, of the best peer's"
+    what = {"rate": "rate, relative to the best peer", "rate_of_all": f"rate, relative to {ALL}"}.get(
+        key, f"{key}, relative to the best peer"
     )
     name = f"{work.kind}, {clients} at a time: {what}"
     target = work.targets.get(key)

@@ -6,7 +6,8 @@ bound, the median latency of a no-op function over the Invoke API with one clien
 own Python runtime, which exchanges frames over a socketpair, and once as a program with the same plain-socket client.
 
 How: endpoint and client are two processes, and the next invocation is always ready when the client asks for it. The
-figure is the median of all round trips after a warm-up. The two functions are loaded in turn.
+figure is the median of all round trips after a warm-up. The functions are compared in rounds: each round puts load on
+one function, then on the other.
 
 Why: the two functions differ only in the protocol. The comparison shows how much time HTTP takes, with two exchanges
 over TCP for each invocation.

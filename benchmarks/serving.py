@@ -82,10 +82,10 @@ def invoke(served: Served, function: str, event: object) -> object:
 
 @contextmanager
 def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
-    """Run `thawd up` on `configuration` (TOML), with `files` (texts by their paths) beside it. Stop it at the end.
+    """Run `thawd up` on `configuration` (TOML), with `files` (texts by their paths) beside it.
 
-    The folder is under ``build/``, because temporary folders are often on a memory file system, where the queue would
-    be faster than on a disk.
+    The server stops at the end of the ``with`` block. Its folder is under ``build/``, because temporary folders are
+    often on a memory file system, where the queue would be faster than on a disk.
 
     Raises:
         BenchmarkError: the server did not start or did not stop.
@@ -108,14 +108,14 @@ def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
 
 @contextmanager
 def bare_echo() -> Iterator[Served]:
-    """Run the echo of `benchmarks.echo` on uvicorn and stop it at the end."""
+    """Run the echo of `benchmarks.echo` on uvicorn until the end of the ``with`` block."""
     with _program("benchmarks.echo") as served:
         yield served
 
 
 @contextmanager
 def runtime_endpoint() -> Iterator[Served]:
-    """Run the endpoint of `benchmarks.runtime_endpoint` and stop it at the end."""
+    """Run the endpoint of `benchmarks.runtime_endpoint` until the end of the ``with`` block."""
     with _program("benchmarks.runtime_endpoint") as served:
         yield served
 

@@ -61,7 +61,7 @@ def measure() -> Sequence[Figure]:
     """Measure delay, rate, and memory for clients that do not read."""
     with serving.thawd(CONFIGURATION, {"stream.py": CODE}) as served:
         _read_all(served, {"mib": LARGE_MIB})
-        progress.step("parts, then bytes, then clients that do not read")
+        progress.step("measure the delay of parts, the rate of one stream, the memory for clients that do not read")
         delays_ms = _delays_ms(served)
         begun_s = time.perf_counter()
         _read_all(served, {"mib": LARGE_MIB})

@@ -109,7 +109,7 @@ def _figures(served: serving.Served, function: str) -> Sequence[Figure]:
     slowness = machine.slowness()
     return [
         Figure(
-            f"{function}: request when asleep, over a warm one",
+            f"{function}: request that thaws, minus a warm one",
             statistics.median(one.thawed_ms - one.warm_ms for one in rounds),
             "ms",
             AT_MOST,

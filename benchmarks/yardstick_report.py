@@ -78,7 +78,7 @@ class Workload:
 
     @cached_property
     def judgements(self) -> list[Judgement]:
-        """Compare the measurements with what its `yardstick.toml` promises."""
+        """Compare the measurements with the promises in the workload's `yardstick.toml`."""
         return [*self._wrong(), *self._slowest(), *self._first()]
 
     def _wrong(self) -> Iterator[Judgement]:
@@ -114,8 +114,8 @@ class Workload:
 def first_and_warm_ms(run: Run) -> tuple[float, float] | None:
     """Return the slowest answer of a newly started environment and the fastest warm answer; None if either is missing.
 
-    Other load on the machine varies the time of a caption by more than a thaw adds. So the fastest answer represents
-    the warm ones.
+    Other load on the machine changes the time of a slow answer, such as an image caption, by more than a thaw adds. So
+    the fastest answer represents the warm ones.
     """
     held = run.columns
     started = [held.latency_ms[i] for i in held.right() if STARTS[held.start[i]] in ("cold", "fork", "thaw")]

@@ -98,7 +98,7 @@ static int check_sections(struct checking *c) {
     if (checksum(c->base + IMAGE_PAGE, end - IMAGE_PAGE) != c->header->tables_checksum)
         return bad(c, "the image's tables are damaged (checksum)", IMAGE_PAGE);
     if (!count(c, SECTION_OPERATIONS) || !count(c, SECTION_THREADS) || count(c, SECTION_SIGNALS) != 64)
-        return bad(c, "the image lacks operations, threads or signal actions", 0);
+        return bad(c, "the image has no operations, no threads or not all signal actions", 0);
     if (!count(c, SECTION_STRINGS) || ((const char *)records(c, SECTION_STRINGS))[count(c, SECTION_STRINGS) - 1])
         return bad(c, "the image's strings do not end with a NUL", 0);
     return 0;
@@ -116,7 +116,7 @@ static int check_process(struct checking *c) {
         return bad(c, "a string of the process is outside the section of strings", 0);
     if (!page_range(process->vdso_start, process->vdso_bytes) || process->vdso_bytes != count(c, SECTION_VDSO) ||
         (process->vvar_bytes && !page_range(process->vvar_start, process->vvar_bytes)))
-        return bad(c, "the vDSO has an address or a size that is not valid", process->vdso_start);
+        return bad(c, "the frozen vDSO has an address or a size that is not valid", process->vdso_start);
     if (!page_range(process->parcel, process->parcel_bytes) || process->landing % 8 || !process->landing ||
         process->landing >= USER_SPACE_END - IMAGE_PAGE || in_zone(process->landing, IMAGE_PAGE))
         return bad(c, "the memory for a copy's arguments (landing or parcel) has an address that is not valid",
@@ -127,16 +127,18 @@ static int check_process(struct checking *c) {
 static int check_operation(struct checking *c, const struct operation *operation, uint32_t i) {
     if (!page_range(operation->address, operation->length) || operation->kind >= OPERATION_KINDS ||
         operation->protection & ~7u || operation->offset % IMAGE_PAGE || operation->offset >> 60)
-        return bad(c, "an operation is not valid", i);
+        return bad(c, "the image's record of an operation is not valid", i);
     switch (operation->kind) {
     case OPERATION_ANONYMOUS:
         return 0;
     case OPERATION_FILE:
     case OPERATION_FILE_SHARED:
-        return operation->index < count(c, SECTION_FILES) ? 0 : bad(c, "an operation refers to no file", i);
+        return operation->index < count(c, SECTION_FILES)
+                   ? 0
+                   : bad(c, "the image's record of an operation refers to no file", i);
     case OPERATION_OBJECT: {
         if (operation->index >= count(c, SECTION_OBJECTS))
-            return bad(c, "an operation refers to no memory object", i);
+            return bad(c, "the image's record of an operation refers to no memory object", i);
         return 0;
     }
     default:
@@ -151,14 +153,14 @@ static int check_descriptor(struct checking *c, const struct descriptor *table, 
     int files = descriptor->kind == DESCRIPTOR_FILE || descriptor->kind == DESCRIPTOR_DEVICE;
     if (descriptor->kind >= DESCRIPTOR_KINDS || descriptor->number < 0 || descriptor->number > 1 << 24 ||
         (i && descriptor->number <= table[i - 1].number))
-        return bad(c, "a descriptor is not valid", i);
+        return bad(c, "the image's record of a descriptor is not valid", i);
     if ((files && descriptor->index >= count(c, SECTION_FILES)) ||
         (descriptor->kind == DESCRIPTOR_OBJECT && descriptor->index >= count(c, SECTION_OBJECTS)) ||
         (descriptor->kind == DESCRIPTOR_COPY && descriptor->index >= i) ||
         (descriptor->kind == DESCRIPTOR_RING && descriptor->index >= count(c, SECTION_RINGS)) ||
         (descriptor->kind == DESCRIPTOR_SOCKET && descriptor->index >= count(c, SECTION_SOCKETS)) ||
         (descriptor->kind == DESCRIPTOR_SOCKETPAIR && descriptor->index > 1 << 24))
-        return bad(c, "a descriptor refers to a record that does not exist", i);
+        return bad(c, "the image's record of a descriptor refers to a record that does not exist", i);
     if (descriptor->data_bytes && !in_data(c, descriptor->data_offset, descriptor->data_bytes))
         return bad(c, "the data of a pipe or a socket is outside the image's data", i);
     return 0;
@@ -169,7 +171,7 @@ static int check_socket(struct checking *c, const struct socket_state *state, ui
     if (state->revival >= SOCKET_REVIVALS || state->local_bytes > SOCKET_ADDRESS_BYTES ||
         state->peer_bytes > SOCKET_ADDRESS_BYTES || state->first_option > options ||
         state->option_count > options - state->first_option)
-        return bad(c, "a socket is not valid", i);
+        return bad(c, "the image's record of a socket is not valid", i);
     return 0;
 }
 
@@ -179,7 +181,7 @@ static int check_rings(struct checking *c) {
         if (!page_range(rings[i].rings, rings[i].rings_bytes) ||
             !page_range(rings[i].requests, rings[i].requests_bytes) || !rings[i].entries ||
             rings[i].entries > rings[i].requests_bytes / 64 || rings[i].entries > rings[i].rings_bytes / 4)
-            return bad(c, "an io_uring is not valid", i);
+            return bad(c, "the image's record of an io_uring is not valid", i);
     return 0;
 }
 
@@ -191,7 +193,7 @@ static int check_sockets(struct checking *c) {
     const struct socket_option *options = records(c, SECTION_OPTIONS);
     for (uint32_t i = 0; i < count(c, SECTION_OPTIONS); i++)
         if (options[i].bytes > SOCKET_OPTION_BYTES)
-            return bad(c, "a socket's option is not valid", i);
+            return bad(c, "the image's record of a socket's option is not valid", i);
     return 0;
 }
 
@@ -200,7 +202,7 @@ static int check_words(struct checking *c) {
     for (uint32_t i = 0; i < count(c, SECTION_WORDS); i++)
         if (words[i].address % 8 || words[i].address < IMAGE_PAGE || words[i].address >= USER_SPACE_END ||
             in_zone(words[i].address, 8) || (i && words[i].address <= words[i - 1].address))
-            return bad(c, "a changed word has an address that is not valid", i);
+            return bad(c, "the image's record of a changed word has an address that is not valid", i);
     return 0;
 }
 
@@ -209,7 +211,7 @@ static int check_threads(struct checking *c) {
     for (uint32_t i = 0; i < count(c, SECTION_THREADS); i++)
         if (threads[i].context % 8 || threads[i].context < 65536 || threads[i].context >= USER_SPACE_END ||
             in_zone(threads[i].context, 65536) || threads[i].name[15])
-            return bad(c, "a thread is not valid", i);
+            return bad(c, "the image's record of a thread is not valid", i);
     return 0;
 }
 

@@ -13,7 +13,7 @@
 
 #define NANOSECONDS UINT64_C(1000000000)
 
-// Reads the hexadecimal field `name` in a line of fdinfo, and moves `*at` behind it.
+// Reads the hexadecimal field `name` in a line of fdinfo, and moves `*at` to the end of its value.
 static uint64_t take_field(const char **at, const char *name) {
     while (**at && **at != '\n' && !text_begins(*at, name))
         ++*at;
@@ -76,7 +76,7 @@ static int describe_eventfd(struct look *look) {
     return 0;
 }
 
-// Reads a pair of numbers, "(seconds, nanoseconds)", behind `name`; returns nanoseconds.
+// Reads a pair of numbers, "(seconds, nanoseconds)", after `name`; returns nanoseconds.
 static uint64_t take_time(const char *info, const char *name) {
     const char *at = find_line(info, name);
     while (at && *at && *at != '(')

@@ -20,7 +20,7 @@ enum freeze_flag {
     // such a socket is refused.
     FREEZE_MUTE_LISTENERS = 16,
     // In a copy, the thread that called thawd_freeze continues alone. The others wait until it calls
-    // thawd_release_threads, but at most five seconds, because one of them may hold a lock that it needs.
+    // thawd_release_threads, but at most five seconds, because one of them may hold a lock that the first needs.
     FREEZE_HOLD_THREADS = 32,
 };
 
@@ -85,7 +85,7 @@ __attribute__((visibility("default"))) int thawd_disk(const char *at, const char
 __attribute__((visibility("default"))) int thawd_drop_capabilities(void);
 
 // In a thawed copy of an image that was made with FREEZE_HOLD_THREADS, lets all threads continue. Returns 1 if all have
-// waited until now, and 0 if a thread has continued before, because the wait took too long.
+// waited until now, and 0 if a thread has already continued, because it has waited for five seconds.
 __attribute__((visibility("default"))) int thawd_release_threads(void);
 
 // In a thawed copy, the current id of the thread whose id was `tid` at the freeze. 0 if there is no such thread, or if

@@ -120,7 +120,7 @@ static int is_left_out(struct freezing *f, const struct mapping *mapping) {
         process->vdso_bytes = mapping->end - mapping->start;
         return 1;
     }
-    if (text_begins(name, "[vvar")) { // [vvar] and, since Linux 6.13, [vvar_vclock] behind it
+    if (text_begins(name, "[vvar")) { // [vvar] and, since Linux 6.13, [vvar_vclock] after it
         if (!process->vvar_bytes)
             process->vvar_start = mapping->start;
         process->vvar_bytes = mapping->end - process->vvar_start;
@@ -130,7 +130,7 @@ static int is_left_out(struct freezing *f, const struct mapping *mapping) {
     return text_equal(name, "[vsyscall]") || mapping->start == f->scratch || (in_zone && thawd_landing.image_count);
 }
 
-// Removes mappings that must not be stored from the list, and refuses mappings that cannot be restored.
+// Removes from the list the mappings that must not be stored. Refuses mappings that cannot be restored.
 static int sort_out(struct freezing *f) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < f->mappings.count; i++) {

@@ -50,7 +50,7 @@ static const struct landed_image *image_of(const struct mapping *mapping) {
 
 // Records that pages [start, end) of a mapping must be stored. The kernel may report pages twice or out of order. The
 // recorded ranges of a mapping must be in order and must not overlap, so a range that touches, overlaps or precedes an
-// earlier one is merged with it; so is one behind a gap of `gap` bytes or less.
+// earlier one is merged with it. So is a range that begins at most `gap` bytes after the end of an earlier one.
 static int add_pages(struct freezing *f, uint32_t mapping, uint64_t start, uint64_t end, uint64_t gap) {
     while (f->ranges.count) {
         struct range *last = AT(f->ranges, struct range, f->ranges.count - 1);
@@ -115,7 +115,7 @@ static int add_difference(struct freezing *f, uint32_t index, uint64_t start, ui
     while (!result && start < end) {
         uint64_t bytes = end - start < most ? end - start : most;
         long got = sys_pread(fd, before, bytes, mapping->offset + (start - mapping->start));
-        if (got < IMAGE_PAGE) { // behind the end of the image
+        if (got < IMAGE_PAGE) { // past the end of the image
             result = add_pages(f, index, start, end, 0);
             break;
         }

@@ -16,7 +16,7 @@
 #include "text.h"
 #include "thaw_landing.h"
 
-// A growing array of records in scratch memory.
+// An array of records in scratch memory, to which records are added until its capacity is used up.
 struct table {
     unsigned char *base;
     uint32_t count;
@@ -118,7 +118,7 @@ uint32_t add_file(struct freezing *f, uint32_t path, int checked);
 // signalled but has not reached the handler, which writes there.
 int park_all(struct freezing *f);
 int park_release(struct freezing *f);
-// Writes the action that signal 33 had before park_all replaced it.
+// Writes to `action` the action that signal 33 had before park_all replaced it.
 void park_replaced_action(struct signal_action *action);
 // Sends a signal to the calling thread. The signal's handler calls `write(f)` to write the image. Returns 0 or a
 // freeze_result. In a copy it returns, too, with `thawd_landing.restored` set.

@@ -40,8 +40,8 @@ static long read_status(const char *folder, uint64_t id, char *to) {
     return read_text_file(path, to, STATUS_BYTES);
 }
 
-// Refuses the freeze if one of these lines (`shared`) of a thread differs from that in `status`, the lines of the
-// thread that called freeze.
+// Refuses the freeze if a line that `shared` names differs between `status`, which describes the thread that called
+// freeze, and another thread's status.
 static int refuse_differences(struct freezing *f, const char *status) {
     const struct table *threads = &f->sections[SECTION_THREADS];
     char *other = (char *)f->text.base + STATUS_BYTES;
@@ -54,7 +54,7 @@ static int refuse_differences(struct freezing *f, const char *status) {
                 return refuse(
                     f, "process",
                     "threads have different rights (users, capabilities, no_new_privs or seccomp filters), and in a "
-                    "copy all threads would have the same; start such a thread after the freeze: "
+                    "copy all threads would have the same; start the thread with other rights after the freeze: "
                     "thread ",
                     thread->name);
     }

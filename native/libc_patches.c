@@ -53,7 +53,7 @@ static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-// The first of the ranges that thaw has mapped from an image that ends above `address`.
+// Returns the index of the first range of the image that ends above `address`; the number of ranges if none does.
 static uint64_t first_range(const struct landed_image *image, uint64_t address) {
     const uint64_t *pairs = (const uint64_t *)image->ranges;
     uint64_t low = 0, high = image->range_count;
@@ -124,7 +124,9 @@ static long advise_part(const struct vma *vma, uint64_t start, uint64_t end, int
     enum backing backing = backing_of(vma);
     if (backing == BACKING_OTHER)
         return sys_madvise(start, end - start, advice);
-    if (backing == BACKING_IMAGE_OF_FILE) // these pages differed from their file, whose contents cannot be restored
+    // The image has pages that differed from their file. After MADV_DONTNEED they would have to show the file, which is
+    // not mapped.
+    if (backing == BACKING_IMAGE_OF_FILE)
         return advice == MADV_WIPEONFORK || advice == MADV_FREE ? -EINVAL : -EACCES;
     if (advice == MADV_WIPEONFORK) {
         if (!(vma->protection & PROT_READ))

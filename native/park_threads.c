@@ -146,7 +146,7 @@ static long signal_others(struct freezing *f, int *missing) {
     long bytes, others = 0;
     while ((bytes = sys3(SYS_getdents64, fd, (long)buffer, sizeof buffer)) > 0)
         for (long at = 0; at < bytes;) {
-            const char *name = buffer + at + 19; // struct linux_dirent64: d_name behind d_ino, d_off, d_reclen, d_type
+            const char *name = buffer + at + 19; // struct linux_dirent64: d_name after d_ino, d_off, d_reclen, d_type
             at += *(uint16_t *)(buffer + at + 16);
             int tid = (int)take_number(&name, 10);
             if (!tid || tid == f->writer_tid || is_parked(tid))

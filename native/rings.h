@@ -15,8 +15,8 @@
 // Makes a ring in the memory that `ring` names, which is anonymous and writable; returns its descriptor, or -errno.
 static inline long ring_in_memory(const struct ring_state *ring, struct io_uring_params *made) {
     *made = (struct io_uring_params){.flags = IORING_SETUP_CQSIZE | SETUP_NO_MMAP, .cq_entries = ring->completions};
-    made->cq_off.resv2 = ring->rings;    // user_addr
-    made->sq_off.resv2 = ring->requests; // user_addr
+    made->cq_off.resv2 = ring->rings;    // the field that newer kernel headers call user_addr
+    made->sq_off.resv2 = ring->requests; // the same
     return sys3(SYS_io_uring_setup, ring->entries, (long)made, 0);
 }
 

@@ -1,8 +1,8 @@
 // Runs in the process that is frozen. Describes its sockets. In a copy, a pair of Unix sockets within the process is
 // connected again and has the same unread data. Other connections have ended, so that no two copies share one.
 // Unconnected sockets and UDP sockets are made anew, with the same addresses except for ports that the kernel had
-// chosen. For a listening socket, the
-// function's settings decide: it gets another port, or nothing can connect to it, or the freeze is refused.
+// chosen. For a listening socket, the function's settings decide: it gets another port, or nothing can connect to it,
+// or the freeze is refused.
 
 #define _GNU_SOURCE
 #include <errno.h>

@@ -57,7 +57,7 @@ static inline void put_number(struct writer *out, uint64_t value, unsigned base)
     put_text(out, digits + at);
 }
 
-// Reads a number in `base` and moves `*at` behind its digits.
+// Reads a number in `base` and moves `*at` past its digits.
 static inline uint64_t take_number(const char **at, unsigned base) {
     uint64_t value = 0;
     for (;; ++*at) {

@@ -29,7 +29,7 @@ static const struct stage stages[] = {
     {"landing", stage_landing, "the frozen memory says that this is a copy, and where its arguments are"},
     {"rights", stage_rights, "the copy has at most the rights of the frozen process: users, groups, capabilities"},
     {"threads", stage_threads,
-     "every thread exists under its new id; the others wait until the main thread lets all continue"},
+     "every thread has its new id; all threads but the main thread wait until it lets them continue"},
 };
 
 _Noreturn static void leave(int status) {

@@ -142,8 +142,8 @@ void stage_rights(struct thaw *t) {
         thaw_fail("no_new_privs cannot be set", "", EPERM);
     if (process->fixed_code && sys_prctl(PR_SET_MDWE, process->fixed_code, 0, 0, 0) < 0)
         thaw_refuse(
-            "the frozen process could not make writable memory executable (PR_SET_MDWE), and the copy cannot be "
-            "kept from it here",
+            "the frozen process could not make writable memory executable (PR_SET_MDWE), and this kernel cannot "
+            "forbid that to the copy",
             "");
     if (process->subreaper)
         sys_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);

@@ -98,8 +98,9 @@ static void leave_tables(void) {
 }
 
 // Waits until the thread that called thawd_freeze has called thawd_release_threads, if the image was made with
-// FREEZE_HOLD_THREADS. Until then that thread renews what must differ between copies, such as random numbers, and no
-// other thread may see it. The wait has a limit, because this thread may hold a lock for which that one waits.
+// FREEZE_HOLD_THREADS. Meanwhile that thread renews what must differ between copies, such as the state of random number
+// generators, and no other thread may use the old state. The wait has a limit of HOLD_S seconds, because the waiting
+// thread may hold a lock that the renewing thread needs.
 static void wait_if_held(struct landing *landing, int32_t tid) {
     int32_t alone = __atomic_load_n(&landing->runs_alone, __ATOMIC_ACQUIRE);
     if (!alone || alone == tid)

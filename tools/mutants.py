@@ -278,7 +278,10 @@ def change(name: str, bodies: dict[str, list[str]]) -> tuple[str, ...]:
 
 
 def is_text(lines: tuple[str, ...]) -> bool:
-    """Returns whether a mutant differs only within a string of several words, or in upper and lower case, as in SQL."""
+    """Returns whether a mutant changes only strings of several words, or only upper and lower case.
+
+    Upper and lower case is the same in SQL keywords, for example.
+    """
     sides = {
         tuple(re.sub(r'"[^"]* [^"]*"', '""', line[1:]).casefold() for line in lines if line[0] == sign) for sign in "-+"
     }

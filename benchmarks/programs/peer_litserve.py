@@ -17,7 +17,7 @@ import peer_work
 
 
 class Classify(litserve.LitAPI):
-    """Inference in a worker process; batches if the setting has them."""
+    """Runs inferences in worker processes, in batches if the setting's `batch` is more than 1."""
 
     def __init__(self, setting: dict[str, Any]) -> None:
         super().__init__(max_batch_size=setting["batch"], batch_timeout=setting["window_s"])

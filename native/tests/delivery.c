@@ -21,7 +21,8 @@ CASE(arguments, "the report of a copy holds the arguments and the environment th
     for (int i = 0; report.environment[i]; i++)
         found += strcmp(report.environment[i], "THAWED_BY=runner") == 0;
     CHECK_EQUAL(found, 1);
-    CHECK(!getenv("THAWED_BY")); // the variables of the C library are unchanged: the program must set new ones itself
+    // getenv still has the frozen process's environment variables: the program must set the new ones itself.
+    CHECK(!getenv("THAWED_BY"));
     CHECK(report.restore_ns > 0 && report.restore_ns < 20000000000u);
 }
 
@@ -90,8 +91,7 @@ CASE(watched, "a passed descriptor may be of a kind that epoll cannot watch") {
     watch_passed(EPOLLIN);
 }
 
-CASE(watched_exclusively,
-     "as the case `watched`, with EPOLLEXCLUSIVE; the thaw fails if this watch cannot be made again") {
+CASE(watched_exclusively, "with EPOLLEXCLUSIVE, too, a passed descriptor may be of a kind that epoll cannot watch") {
     watch_passed(EPOLLIN | EPOLLEXCLUSIVE);
 }
 

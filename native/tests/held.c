@@ -7,7 +7,7 @@ static _Atomic int main_rounds;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool is_locked, is_over;
 
-CASE(others_wait, "in a copy, the other threads continue only when the thread that froze lets them") {
+CASE(others_wait, "in a copy, the other threads continue only when the thread that froze the process lets them") {
     struct worker workers[3] = {0};
     freeze_flags = FREEZE_HOLD_THREADS;
     for (int i = 0; i < 3; i++)
@@ -59,7 +59,8 @@ static void hold_mutex(struct worker *worker) {
     CHECK_EQUAL(pthread_mutex_unlock(&mutex), 0);
 }
 
-CASE(lock_is_needed, "a thread with a lock that the first one needs continues after five seconds, and that is told") {
+CASE(lock_is_needed,
+     "a thread with a lock that the freezing thread needs continues after five seconds; the release returns 0") {
     struct worker worker = {0};
     freeze_flags = FREEZE_HOLD_THREADS;
     start_worker(&worker, hold_mutex);

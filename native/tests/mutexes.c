@@ -131,7 +131,7 @@ static void write_once(struct worker *worker) {
     CHECK_EQUAL(pthread_rwlock_unlock(&shared_lock), 0);
 }
 
-CASE(read_write_lock, "a lock stays held for reading, and a writer keeps waiting for it") {
+CASE(read_write_lock, "a read-write lock stays locked for reading, and a thread that waits to write keeps waiting") {
     struct worker readers[2] = {0}, writer = {0};
     CHECK_EQUAL(pthread_rwlock_rdlock(&shared_lock), 0);
     start_worker(&readers[0], read_and_count);

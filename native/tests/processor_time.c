@@ -138,7 +138,7 @@ CASE(forked, "no reading runs backwards in a fork of a copy, compared with readi
     CHECK_EQUAL(status, 0);
 }
 
-CASE(wrong_clocks, "clock_gettime and getrusage fail as the kernel does, and other clocks are unchanged") {
+CASE(wrong_clocks, "clock_gettime and getrusage fail with EINVAL for unknown ids, and other clocks are unchanged") {
     struct timespec now;
     freeze_here();
     CHECK_EQUAL(clock_gettime(1234, &now), -1);

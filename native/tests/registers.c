@@ -96,7 +96,7 @@ __asm__(".text\n.type spin_general, @function\nspin_general:\n"
         "mov 40(%rdi), %rbp\nmov 48(%rdi), %r8\nmov 56(%rdi), %r9\nmov 64(%rdi), %r10\nmov 72(%rdi), %r11\n"
         "mov 80(%rdi), %r12\nmov 88(%rdi), %r13\nmov 96(%rdi), %r14\nmov 104(%rdi), %r15\nmov 112(%rdi), %rdi\n"
         "movb $1, spinning(%rip)\n1: pause\ncmpb $0, spin_on(%rip)\njne 1b\n"
-        "xchg %rdi, (%rsp)\n" // out, and the value of rdi on the stack
+        "xchg %rdi, (%rsp)\n" // rdi is now `out`; the value that rdi had is on the stack
         "mov %rax, (%rdi)\nmov %rbx, 8(%rdi)\nmov %rcx, 16(%rdi)\nmov %rdx, 24(%rdi)\nmov %rsi, 32(%rdi)\n"
         "mov %rbp, 40(%rdi)\nmov %r8, 48(%rdi)\nmov %r9, 56(%rdi)\nmov %r10, 64(%rdi)\nmov %r11, 72(%rdi)\n"
         "mov %r12, 80(%rdi)\nmov %r13, 88(%rdi)\nmov %r14, 96(%rdi)\nmov %r15, 104(%rdi)\n"

@@ -14,7 +14,7 @@ static char *pattern(size_t pages, uint64_t seed) {
 
 CASE(grow, "mremap grows memory, moved or in place: old contents, then zeros") {
     char *moves = pattern(100, 1), *stays = pattern(300, 2);
-    CHECK_EQUAL(munmap(stays + 100 * PAGE, 200 * PAGE), 0); // free addresses after it
+    CHECK_EQUAL(munmap(stays + 100 * PAGE, 200 * PAGE), 0); // the addresses after `stays` are now free
     freeze_here();
     char *larger = GROW_MOVED(moves, 100, 1000);
     CHECK(larger != MAP_FAILED);
@@ -22,7 +22,7 @@ CASE(grow, "mremap grows memory, moved or in place: old contents, then zeros") {
     fill(larger, 1000 * PAGE, 3);
     CHECK(filled(larger, 1000 * PAGE, 3));
     char *grown = mremap(stays, 100 * PAGE, 250 * PAGE, 0);
-    if (grown == MAP_FAILED) { // other memory may have been mapped directly after it since
+    if (grown == MAP_FAILED) { // other memory may be mapped directly after `stays` by now
         CHECK_EQUAL(errno, ENOMEM);
         CHECK(filled(stays, 100 * PAGE, 2));
     } else {

@@ -172,7 +172,7 @@ static void wait_by_epoll(struct worker *worker) {
 }
 
 CASE(epoll_waiter,
-     "in epoll, the end of a connection wakes a thread; a thread that waits for a new socket keeps waiting") {
+     "a thread in epoll_wait wakes if its connection has ended, and keeps waiting if its socket is a new one") {
     int ends[2], epoll = epoll_create1(0), other = epoll_create1(0), fresh = bound(SOCK_DGRAM, 0);
     connection(ends);
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = 42};

@@ -73,7 +73,7 @@ CASE(main_overflow, "using the main thread's stack beyond its end is a fault, an
     freeze_here();
     catch_overflow();
     if (limit.rlim_cur == RLIM_INFINITY)
-        return; // this stack has no end
+        return; // without a limit, the stack does not overflow
     int number = sigsetjmp(before_fault, 1);
     if (number == 0)
         fall(0);

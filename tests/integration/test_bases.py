@@ -116,7 +116,9 @@ def test_a_function_with_variables_that_a_process_reads_at_its_start_has_no_base
         ask(running, "second")
         found = snapshot(running, "second")
         assert found["base"] is None
-        assert found["base_refused"] == "it sets MALLOC_ARENA_MAX, PYTHONHASHSEED, which a process reads when it starts"
+        assert found["base_refused"] == (
+            "the function sets MALLOC_ARENA_MAX, PYTHONHASHSEED, which a process reads only when it starts"
+        )
         assert snapshot(running, "first")["base"] is not None
 
 

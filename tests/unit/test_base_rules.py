@@ -22,7 +22,7 @@ def version(variables: dict[str, str] | None = None, **options: Any) -> Version:
 @pytest.mark.parametrize("name", ["PYTHONHASHSEED", "LD_PRELOAD", "MALLOC_ARENA_MAX", "LC_ALL", "TZ", "HOME", "TMPDIR"])
 def test_a_variable_that_is_read_at_the_start_of_a_process_refuses_a_base(name: str) -> None:
     refused = refusal(version(environment={name: "x", "OTHER": "y"}))
-    assert refused == f"it sets {name}, which a process reads when it starts"
+    assert refused == f"the function sets {name}, which a process reads only when it starts"
 
 
 def test_other_variables_do_not_refuse_a_base() -> None:

@@ -132,7 +132,7 @@ class DeclaredFunctions:
         return not self._line.is_empty
 
     def stop(self) -> None:
-        """Publish no more functions."""
+        """Begin no more publications, and cancel the tasks that wait for running ones."""
         self._line.stop()
 
     async def ended(self, patience_s: float) -> None:

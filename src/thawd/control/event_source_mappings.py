@@ -65,7 +65,7 @@ _OF_STREAMS = (
     "DocumentDBEventSourceConfig",
     "ProvisionedPollerConfig",
 )
-# Names, for the error message, of the sources that AWS Lambda reads and thawd does not, by the service in their ARN.
+# Sources that AWS Lambda reads and thawd does not: their names in error messages, by the service in their ARN.
 _UNREAD = {
     "kinesis": "Kinesis streams",
     "dynamodb": "DynamoDB streams",
@@ -210,7 +210,7 @@ class Mappings:
             return self._carry_out(mapping, _transition(old, mapping))
 
     async def delete(self, parameters: Parameters) -> dict[str, Any]:
-        """DeleteEventSourceMapping: batches that have begun run to their end."""
+        """DeleteEventSourceMapping. Batches in flight are completed."""
         async with self._changing:
             mapping = self._idle(parameters["UUID"], "delete")
             if mapping.declared:

@@ -295,7 +295,7 @@ class Functions:
         items: list[tuple[str, VersionRecord]] = []
         for name, family in sorted(self._registry.families.items()):
             if LATEST not in family.versions:
-                continue  # thawd.toml no longer declares the function; only its versions are left
+                continue  # thawd.toml no longer declares the function; only its published versions remain
             numbers = _in_order(family) if parameters.get("FunctionVersion") == "ALL" else [LATEST]
             items += [(f"{name} {_sort_key(number)}", family.versions[number]) for number in numbers]
         chosen, marker = paging.page(items, parameters)

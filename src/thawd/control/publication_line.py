@@ -63,7 +63,7 @@ class PublicationLine:
             await self._drained.wait()
 
     def stop(self) -> None:
-        """Publish no more functions, and cancel the publications that run."""
+        """Publish no more functions, and cancel the running calls of `publish`."""
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()
@@ -77,7 +77,7 @@ class PublicationLine:
         try:
             while self._waiting:
                 name = self._order.popleft()
-                if name in self._waiting:  # else a request has taken it out of the line
+                if name in self._waiting:  # otherwise a request has taken the function out of the line
                     self._waiting.discard(name)
                     await self._publish(name)
         finally:

@@ -245,7 +245,7 @@ class Registry:
             self.paused.discard(name)
 
     def layer_version(self, name: str, version: int | None) -> LayerVersion | None:
-        """A version of a layer, or None."""
+        """The version `version` of the layer `name`; None: there is none."""
         layer = self.layers.get(name)
         return None if layer is None or version is None else layer.versions.get(version)
 

@@ -1,4 +1,4 @@
-"""The channel on which a function's process uses the platform's tables and buckets, through ``import thawd``."""
+"""The channel over which a function's process uses the platform's tables and buckets, through ``import thawd``."""
 
 from __future__ import annotations
 

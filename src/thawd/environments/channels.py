@@ -22,7 +22,7 @@ class Channels:
     Attributes:
         control: platform's end of the invocation channel, non-blocking.
         services: platform's end of the channel for `thawd.table` and `thawd.bucket`, non-blocking.
-        lifeline: platform's (write) end of a pipe; the kernel kills the process when it closes.
+        lifeline: platform's (write) end of a pipe; the kernel kills the process when this end closes.
         output: platform's (read) end of the log pipe, non-blocking.
         process_ends: the descriptors of the process's ends, in this order: control, services, lifeline, output.
     """
@@ -55,7 +55,7 @@ class Channels:
         return cls(control, services, lifeline, output, process_ends)
 
     def close_process_ends(self) -> None:
-        """Close the process's ends in this process; call it once the process has them."""
+        """Close the platform's descriptors of the process's ends. Call it when the process has its own descriptors."""
         process_ends, self.process_ends = self.process_ends, (-1, -1, -1, -1)
         for fd in process_ends:
             if fd >= 0:
@@ -73,7 +73,7 @@ class Channels:
 
 
 class FrameProtocol(asyncio.Protocol):
-    """Splits the bytes from a socket into frames and passes each to `on_frame`; calls `on_lost` once at the end."""
+    """Splits the bytes from a socket into frames and passes each to `on_frame`; calls `on_lost` once, at the end."""
 
     def __init__(self, on_frame: Callable[[int, Any, bytes], None], on_lost: Callable[[], None]) -> None:
         self.transport: asyncio.Transport | None = None
@@ -107,7 +107,7 @@ class FrameProtocol(asyncio.Protocol):
             self.transport.write(frames.HEADER.pack(len(head), len(body), kind) + head + body)
 
     def pause(self) -> None:
-        """Stop reading; the process then blocks when it writes."""
+        """Stop reading: a process that writes more than the socket's buffer can hold then blocks."""
         if self.transport is not None and not self.transport.is_closing():
             self.transport.pause_reading()
 

@@ -2,7 +2,8 @@
 
 Environments that a template forked are the template's children, so the template reaps them and reports their status.
 When the template dies, the kernel makes them children of the server, because the server is their subreaper (prctl(2),
-PR_SET_CHILD_SUBREAPER). In both cases a pidfd tells the server when such a process ends.
+PR_SET_CHILD_SUBREAPER). In both cases a pidfd tells the server when such a process ends. If no descriptor is left for a
+pidfd, the server polls the process.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _POLL_S = 0.02
 # While a process executes a new program, its environment variables cannot be read for a moment. So a process whose
 # owner is unknown is killed only if the owner was still unknown after this time.
 _EXECUTING_S = 0.1
-# asyncio reaps the processes that it started, such as pip, as soon as they are dead. So nobody in this server waits for
-# a child that has been dead for longer than this.
+# asyncio reaps the processes that it started, such as pip, as soon as they are dead. So no other code of this server
+# will reap a child that has been dead for longer than this.
 _UNCLAIMED_S = 5.0
 _SESSIONS = 4096
 _MARKER = b"THAWD_ENVIRONMENT="
@@ -133,7 +134,7 @@ class Children:
             asyncio.get_running_loop().call_later(_POLL_S, self._poll, child)
 
     def _ended(self, child: Child, until_s: float | None = None) -> None:
-        """The process is dead: find out its wait status."""
+        """The process is dead: get its wait status. If that is not known yet, try again, until `until_s`."""
         if child.ended.done():
             return
         now_s = time.monotonic()
@@ -162,26 +163,26 @@ class Children:
             child.ended.set_result(status)
 
     def kill_all(self) -> None:
-        """Kill every followed process group, except those that are `leaving` or that `outlasts` marks."""
+        """Kill every followed process and its group, except those with `leaving` or `outlasts` set."""
         for child in list(self._alive.values()):
             if not child.leaving and not child.outlasts:
                 child.kill()
 
     async def all_ended(self) -> None:
-        """Wait until every followed process has ended, except those that `outlasts` marks."""
+        """Wait until every followed process has ended, except those with `outlasts` set."""
         while ended := [child.ended for child in self._alive.values() if not child.outlasts]:
             await asyncio.wait(ended)
 
     def orphans(self) -> list[int]:
-        """Children of the server that are not followed: processes that functions detached, and the platform's own."""
+        """Children of the server that are not followed: those that functions detached, and the platform's own."""
         return [pid for pid in _adopted_children() if pid not in self._alive]
 
     def kill_strays(
         self, is_alive: Callable[[str], bool], *, spare_unknown: bool, patience_s: float = _EXECUTING_S
     ) -> bool:
-        """Kill processes that functions left behind outside their process groups, and reap the dead.
+        """Kill strays (processes that functions left behind outside their process groups), and reap dead children.
 
-        Such a process has become the server's child, because the server is its subreaper. The process's cgroup, or the
+        A stray has become the server's child, because the server is its subreaper. The stray's cgroup, or the
         identifier in its environment variables, shows to which environment or template it belongs.
 
         Args:
@@ -216,7 +217,7 @@ class Children:
         return killed > 0 or bool(self._zombies or self._unowned)
 
     def reap(self) -> None:
-        """Reap dead children of the server that it does not follow: until it is reaped, each occupies a process id."""
+        """Reap the dead children that the server does not follow. Until a child is reaped, it occupies a process id."""
         children = self.orphans()
         self._zombies = {pid: since_s for pid, since_s in self._zombies.items() if pid in children}
         for pid in children:
@@ -255,7 +256,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def _adopted_children() -> list[int]:
-    """The children of the server's first thread. The kernel makes orphans children of this thread."""
+    """The children of the server's first thread. The kernel makes orphans the children of this thread."""
     try:
         return _children_of_thread(os.getpid(), os.getpid())
     except OSError:
@@ -266,7 +267,7 @@ def _children_of_thread(pid: int, thread: int | str) -> list[int]:
     fd = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
     try:
         text = b""
-        while part := os.read(fd, 1 << 16):  # the kernel may return less than there is
+        while part := os.read(fd, 1 << 16):  # one read may return only a part of the list
             text += part
     finally:
         os.close(fd)
@@ -313,7 +314,7 @@ def _state_and_session(pid: int) -> tuple[str, int] | None:
 
 
 def kill_left_over(packages: Path) -> int:
-    """Kill processes of functions with code under `packages` that a killed server left behind.
+    """Kill the processes that a killed server left behind: those of functions whose code is under `packages`.
 
     Call it when a server starts: at that time no other server uses the data folder.
 

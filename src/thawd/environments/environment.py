@@ -1,10 +1,12 @@
-"""One execution environment: a process that runs one invocation at a time, and is killed at the function's time limit.
+"""One execution environment: a process that runs one invocation at a time.
 
-If the handler takes lists of events, the process runs one batch at a time instead.
+The process is killed if an invocation takes longer than the function's time limit. If the handler takes lists of
+events, the process runs one batch at a time.
 
-The platform's end of the control channel is a plain asyncio protocol: it sends one frame for each invocation and gets
-one frame back. The standard output and error of the process arrive through a pipe. The platform reads this pipe until
-it is empty before it returns a result, so an invocation's log is complete by then.
+The platform's end of the control channel is a plain asyncio protocol: it sends one frame for each invocation, and the
+result comes back in one frame. If the answer is streamed, a frame for each part comes before that. The standard output
+and error of the process arrive through a pipe. Before the platform returns a result, it reads everything that the pipe
+contains, so the log of the invocation is complete by then.
 """
 
 from __future__ import annotations
@@ -57,12 +59,13 @@ class Environment:
         on_end: called once when it has ended.
         ready: a future; done when the process has reported that it can serve, or failed with InitError.
         parked: a future of a spare (a thawed copy that waits until an environment is needed); done when its process
-            waits for `resume`. The result is the reason why it must not be used, or None.
+            waits for `resume`. The result is the reason why the spare must not be used, or None.
         child: its process, None until `adopt`.
         init_ms: time from the request for its start until it was ready, milliseconds. A spare's start is requested
             when it is to become an environment.
-        prepare_ms: the part of `init_ms` spent inside the process, on init, fork or restore and after-restore hooks.
-        restored: whether it is a copy of a process in which the before-snapshot hooks have run.
+        prepare_ms: the part of `init_ms` spent inside the process: on init, or on the fork or restore with the
+            after-restore hooks.
+        restored: whether it is a copy, or a fork, of a process in which the before-snapshot hooks have run.
         billed_restore_ms: the part of `init_ms` that Lambda bills for a restore: the runtime's repairs and the hooks;
             0 for an environment that was not restored.
         hooks_since_s: when its after-restore hooks began, ``time.monotonic()`` seconds; None before that.
@@ -121,7 +124,7 @@ class Environment:
         self._fault: tuple[str, str] | None = None
 
     def connect_api(self, api: RuntimeApi, extensions: Extensions) -> None:
-        """Attach to the Runtime API, over which the function's program communicates, instead of to the channels."""
+        """Attach to the Runtime API, over which the function's program communicates, instead of the channels."""
         self._output.open()
         self._channels.control.close()
         self._channels.services.close()
@@ -151,7 +154,7 @@ class Environment:
         return [] if self._extensions is None else self._extensions.groups()
 
     def resume(self) -> None:
-        """Let the process of a spare continue to become an environment; then `ready` is set."""
+        """Make the spare an environment: let its process continue. `ready` is done when it can serve."""
         assert isinstance(self._control, FrameProtocol)
         self._control.send(frames.GO_ON, b"{}", b"")
 
@@ -167,9 +170,11 @@ class Environment:
         child.ended.add_done_callback(self._on_exit)
 
     def kill(self) -> None:
-        """End the environment now, or half a second later if it is idle and has extensions.
+        """End the environment by killing its process.
 
-        An invocation that is running in it fails, with ``Runtime.ExitError`` unless another reason was recorded.
+        If the environment is idle and has extensions, the process first gets SIGTERM, and half a second to end.
+
+        The running invocation fails, with ``Runtime.ExitError`` unless another reason was recorded.
         """
         self.dying = True
         if self.child is None:
@@ -193,7 +198,7 @@ class Environment:
         self._on_gone()
 
     def mark_ready(self, *, init_ms: float) -> None:
-        """Record that the environment became ready, `init_ms` milliseconds after its start."""
+        """Record that the environment became ready, `init_ms` milliseconds after the request for its start."""
         head = self.ready.result()
         self.init_ms = init_ms
         self.restored = head.restored
@@ -232,7 +237,7 @@ class Environment:
     async def _answers_to(
         self, invocations: Sequence[Invocation], tails: LogTails | None
     ) -> list[tuple[dict[str, Any], bytes]]:
-        """Run `invocations` together, and return the head and the body of each answer. `tails` keeps the log's tail."""
+        """Run `invocations` together, and return head and body of each answer. `tails` collects the log tails."""
         self.served += len(invocations)
         loop = asyncio.get_running_loop()
         self._answers, self._expected = [], len(invocations)
@@ -357,7 +362,7 @@ class Environment:
             self._on_answer(checked_head(head, body), body)
         elif kind == frames.PART and self._stream is not None:
             if not self._stream.put(head["type"], body):
-                # Too large: the runtime keeps to the size limit, so user code has written to the runtime's descriptor.
+                # The part is too large. The runtime keeps to the size limit, so user code wrote to its descriptor.
                 self.kill()
         elif kind == frames.READY and not self.ready.done():
             self.ready.set_result(msgspec.convert(head, ReadyHead))
@@ -428,7 +433,7 @@ class Environment:
         # Another process that inherited the descriptor could keep the stream open, so this wait has a time limit.
         if self._stream is not None:
             self._stream.detach()
-        self.dying = True  # set before the last answer is passed on, so that the pool does not lease it again
+        self.dying = True  # set before the last answer is passed on, so that the pool leases the environment no more
         if self._control_lost:
             self._on_gone()
         else:
@@ -461,7 +466,8 @@ class Environment:
         self._deadline.close()
         os.close(self._channels.lifeline)
         if self._extensions is not None:
-            # Extensions run up to two seconds longer. Until they end, they need the endpoint, the log and the cgroup.
+            # Extensions may run two seconds longer than the program. Until they end, they need the endpoint, the log
+            # and the cgroup.
             if self.suspender is not None:
                 self.suspender.busy(self)
             is_leaving = self.child is not None and self.child.leaving
@@ -477,7 +483,7 @@ class Environment:
             self.suspender.forget(self)
 
     def _extensions_ended(self) -> None:
-        """All extensions have ended: close the log and the memory limit."""
+        """All extensions have ended: close the log pipe and the memory limit."""
         self._output.close()
         if self.memory_limit is not None:
             self.memory_limit.close()

@@ -1,7 +1,9 @@
-"""Starts external extensions, processes that run beside a function's program, before the program; ends them after it.
+"""Starts the external extensions of an environment before its program, and ends them after the program.
 
-No caller and no start waits until extensions have ended: as soon as the program has ended, the caller gets the answer
-and another environment can be started. The extensions are killed if they still run two seconds later.
+An external extension is a process that runs beside the program. No caller and no start waits until extensions have
+ended: as soon as the program has ended, the caller gets the answer, and another environment can be started. Extensions
+that have registered for the SHUTDOWN event are killed if they still run two seconds later; the others are killed
+immediately.
 
 Source: AWS Lambda developer guide, "Using the Lambda Extensions API to create extensions": an environment without
 extensions is ended immediately, one with internal extensions gets 500 ms, one with external extensions 2,000 ms.
@@ -26,7 +28,7 @@ _INTERNAL_GRACE_S = 0.5
 _EXTERNAL_GRACE_S = 2.0
 # Environment variables that only the runtime gets, not extensions. Source: the page that the module docstring names,
 # "Environment variables".
-_OF_THE_RUNTIME = ("_HANDLER", "AWS_EXECUTION_ENV", "LAMBDA_RUNTIME_DIR", "AWS_LAMBDA_LOG_GROUP_NAME")
+_RUNTIME_ONLY = ("_HANDLER", "AWS_EXECUTION_ENV", "LAMBDA_RUNTIME_DIR", "AWS_LAMBDA_LOG_GROUP_NAME")
 
 
 class Extensions:
@@ -45,7 +47,7 @@ class Extensions:
         self._on_end: Callable[[], None] = lambda: None
         self._lifeline = -1
         self._registered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        api.extensions.on_registered = self._look
+        api.extensions.on_registered = self._check_registered
         api.extensions.on_fault = self._failed
 
     def start(self, paths: Sequence[Path], version: Version, start: Start) -> None:
@@ -55,7 +57,7 @@ class Extensions:
             InitError: an extension cannot be executed.
             OSError: there is no memory, descriptor or process left.
         """
-        variables = {name: value for name, value in version.variables.items() if name not in _OF_THE_RUNTIME}
+        variables = {name: value for name, value in version.variables.items() if name not in _RUNTIME_ONLY}
         variables |= start.variables | {"AWS_LAMBDA_RUNTIME_API": self._api.address}
         variables.pop("AWS_LAMBDA_LOG_STREAM_NAME", None)
         if paths:
@@ -67,11 +69,11 @@ class Extensions:
                 raise InitError.of_launch("Extension.LaunchError", error) from error
             finally:
                 os.close(lifeline)
-        self._look()
+        self._check_registered()
 
     def _start(self, path: Path, variables: Mapping[str, str], start: Start, lifeline: int) -> Child:
-        # Open the lifeline's read end again for each extension: when the write end closes, the kernel kills only one
-        # process group for each open file.
+        # Open the lifeline's read end separately for each extension: when the write end closes, the kernel kills only
+        # one process group for each open file.
         reopened = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         try:
             pid = execute_program(
@@ -103,7 +105,7 @@ class Extensions:
         except TimeoutError:
             raise InitError.of_time_out(within_s) from None
 
-    def _look(self) -> None:
+    def _check_registered(self) -> None:
         if not self._registered.done() and self._api.extensions.all_registered():
             self._registered.set_result(None)
 
@@ -130,7 +132,7 @@ class Extensions:
         When the program has ended, the environment calls `finish`.
 
         Returns:
-            False when the environment has no extensions; then nothing was done.
+            False when the environment has no extensions; in this case nothing was done.
         """
         if not self._api.extensions.all():
             return False

@@ -16,7 +16,7 @@ from thawd.environments.children import Child
 from thawd.environments.sandbox.memory import MemoryLimit
 
 _LOOK_S = 0.1
-# The errors of execve(2) that are the fault of the file to execute.
+# The errors of execve(2) whose cause is the file that was to be executed, and not a lack of resources.
 _NOT_EXECUTABLE = (errno.ENOEXEC, errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ELIBBAD, errno.ETXTBSY)
 _encode = msgspec.json.Encoder().encode
 
@@ -28,17 +28,17 @@ class ReadyHead(msgspec.Struct):
     """The head of a READY frame. It is checked, because user code can write to the process's end of the channel.
 
     Attributes:
-        init_ms: how long init took, or, in a forked environment, the fork; milliseconds.
+        init_ms: how long init took, milliseconds; in a forked environment, how long the fork took.
         fork_refused: why a fork of the process would not work; None when it would.
-        restored: whether the process is a copy of a process in which the before-snapshot hooks have run.
+        restored: whether the process is a copy, or a fork, of one in which the before-snapshot hooks have run.
         restore_ms: for a thawed process, time from the start of the thaw until the process's own code ran again.
         renew_ms: for a copy, time to renew state that must differ between copies, such as random numbers.
-        hooks_ms: time of the after-restore hooks.
+        hooks_ms: time that the after-restore hooks took.
         dropped: descriptions of the network connections that init left open; each copy closes them.
         changed: a file that has changed since the image was made; None when none has. Reported by a copy of a base, and
             by a probe: a copy that is thawed only to find out whether the image can still be used.
-        before_init: the process's state before init; a copy of a base reports it, and a process that is started without
-            a base only to be compared with such a copy (mode ``bare``). None: any other process.
+        before_init: the process's state before init. Two kinds of processes report it: a copy of a base, and a process
+            of mode ``bare``, which is started without a base, only to compare the two states. None: another process.
     """
 
     init_ms: _Milliseconds = 0.0
@@ -62,7 +62,8 @@ class InitError(Exception):
     Attributes:
         document: the error document that callers get.
         from_outside: whether something other than the platform killed the process, so that another attempt may succeed.
-        by_function: whether the process reported that the function failed; False: it ended without a report.
+        by_function: whether the function is known to be the cause, for example because its code raised an exception, or
+            an extension crashed. False: the process ended, or was not ready in time, without a report of the cause.
     """
 
     def __init__(self, message: str, document: bytes, *, from_outside: bool = False, by_function: bool = False) -> None:
@@ -118,7 +119,7 @@ async def init_ends(
     until_s: Callable[[], float],
     timed_out: Callable[[], Exception],
 ) -> None:
-    """Wait until the process is ready; kill it when it takes too long or too much memory.
+    """Wait until the process is ready; kill it if it takes too long or uses too much memory.
 
     Args:
         ready: done when the process is ready; this function sets an exception on it when the deadline has passed.
@@ -129,6 +130,7 @@ async def init_ends(
 
     Raises:
         InitError: init failed, or the process ended.
+        Exception: the deadline has passed; `timed_out` decides the type.
     """
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
@@ -147,7 +149,8 @@ async def init_ends(
 
     timer = loop.call_later(_LOOK_S, look)
     try:
-        # `asyncio.wait` with a time-out would wake up two iterations of the event loop later and so delay every start.
+        # `asyncio.wait` with a time-out would wake up two iterations of the event loop later than a plain await, and so
+        # delay every start.
         await ready
     finally:
         timer.cancel()
@@ -159,7 +162,7 @@ def error_document(error_type: str, message: str) -> bytes:
 
 
 def describe_exit(status: int | None) -> str:
-    """Lambda's wording for the end of a process with this wait status."""
+    """How a process ended, in Lambda's words. `status` is its wait status; None: unknown."""
     if status is None:
         return "Runtime exited without providing a reason"
     if os.WIFSIGNALED(status):

@@ -14,8 +14,8 @@ _TIMER_EARLY_S = 0.001
 class InvocationDeadline:
     """Calls `on_passed` when an invocation runs for too long.
 
-    It keeps one timer for all invocations of the environment, and only checks the deadline when the timer fires: to set
-    and cancel a timer for each invocation takes longer.
+    One timer serves all invocations of the environment, because setting and cancelling a timer for each invocation
+    would take longer. If the timer fires before the deadline of the current invocation, it is set again.
     """
 
     __slots__ = ("_at_s", "_on_passed", "_timer")
@@ -36,7 +36,7 @@ class InvocationDeadline:
         self._at_s = math.inf
 
     def close(self) -> None:
-        """There will be no more invocations."""
+        """There will be no more invocations: cancel the timer."""
         self._at_s = math.inf
         if self._timer is not None:
             self._timer.cancel()

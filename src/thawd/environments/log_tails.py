@@ -26,7 +26,7 @@ class LogTails:
     def __init__(self, stream: LogStream, invocations: Sequence[Invocation]) -> None:
         self._stream = stream
         self._invocations = invocations
-        self._starts: dict[int, bytes] = {}  # by the id() of the invocation
+        self._starts: dict[int, bytes] = {}  # the first lines of each invocation, by its id()
         self._output = b""
 
     def start(self, write: Callable[[Invocation], None]) -> None:
@@ -38,12 +38,12 @@ class LogTails:
         self._stream.begin_tail(LOG_TAIL_BYTES)
 
     def end_output(self) -> None:
-        """Stop keeping the function's output: its handler has returned, and the output is complete."""
+        """Stop keeping the function's output: the invocations have ended, and the output is complete."""
         self._stream.end()
         self._output = self._stream.end_tail()
 
     def finish(self, invocation: Invocation, write: Callable[[], None]) -> bytes:
-        """Have `write` write the last lines of `invocation`. Returns the log tail, empty if its caller wants none."""
+        """Have `write` write the last lines of `invocation`. Return the log tail, empty if the caller wants none."""
         last = self._kept(write)
         if not invocation.want_log_tail:
             return b""

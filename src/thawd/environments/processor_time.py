@@ -87,7 +87,7 @@ def _state_of(pid: int, thread: str) -> bytes:
 
 
 def can_measure() -> bool:
-    """Whether this system reports the processor time of processes."""
+    """Whether this system reports the processor time of processes, and the cores that they may use."""
     try:
         Usage.of(os.getpid())
     except (OSError, ValueError):

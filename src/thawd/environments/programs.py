@@ -1,7 +1,7 @@
 """Finds the program that runs a function over the Runtime API: Node with thawd's client, or a ``bootstrap``.
 
 This happens when a version is published. The module decides which files are searched for, where, and which environment
-variables a program gets. It starts no program but Node, to ask for its version.
+variables a program gets. The only program that it starts is Node, to ask for Node's version.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class Program:
     """A program that speaks the Runtime API.
 
     Attributes:
-        runtime: Lambda's name of the runtime, for example ``nodejs20.x``.
+        runtime: Lambda's name for the runtime, for example ``nodejs20.x``.
         argv: its command line.
         title: its name in ``INIT_START``, for example ``nodejs:20.20.2``.
-        snap_start: whether the program is allowed to ask with ``restore/next`` for its after-restore hooks to run.
+        snap_start: whether the program may send ``restore/next``, the request whose answer lets it run its
+            after-restore hooks.
         extensions: executables to start beside it, each with a different name.
         modules: npm folders with clients of AWS's SDK; searched after all folders of the function.
     """
@@ -61,7 +62,11 @@ def runs_a_program(function: Function) -> bool:
 
 
 def python_of(function: Function, runtimes: Mapping[str, str]) -> str | None:
-    """The interpreter of a Python function: its ``python`` option, else the entry of `runtimes` for its runtime."""
+    """The interpreter of a Python function, as a path, command or version; None if the function names none.
+
+    It is the function's ``python`` option, else the entry of `runtimes` for its runtime, else the version in the
+    runtime's name.
+    """
     if function.python is not None or function.runtime not in PYTHON_RUNTIMES:
         return function.python
     return runtimes.get(function.runtime, function.runtime.removeprefix("python"))
@@ -80,14 +85,14 @@ def check_program(function: Function, *, runtimes: Mapping[str, str], folder: Pa
 def find_program(
     function: Function, *, roots: Sequence[Path], runtimes: Mapping[str, str], folder: Path, environ: Mapping[str, str]
 ) -> Program:
-    """The program of a function whose runtime is Node or ``provided``. Blocks while it runs programs: use a thread.
+    """The program of a function whose runtime is Node or ``provided``. Blocks while Node reports its version.
 
     Args:
         function: as declared.
         roots: folder of the published code, then the folders of its layers (/opt on Lambda), in order.
         runtimes: paths and commands by runtime, as configured.
         folder: the folder of ``thawd.toml``; relative paths in `runtimes` begin there.
-        environ: environment variables for searching and for running programs.
+        environ: environment variables that say where to search, and with which programs are run.
 
     Raises:
         EnvironmentBuildError: no program works; the message says what was searched for and what to do.
@@ -162,7 +167,7 @@ def find_wrapper(function: Function, *, roots: Sequence[Path], environ: Mapping[
         function: as declared; its variable ``AWS_LAMBDA_EXEC_WRAPPER`` names the wrapper. ``/var/task`` means the
             code's folder and ``/opt`` the layers; a relative path is relative to the code's folder.
         roots: folder of the published code, then the folders of its layers, in order.
-        environ: environment variables for searching.
+        environ: environment variables; ``PATH`` says where to search for bash.
 
     Raises:
         EnvironmentBuildError: the named file does not exist or cannot be executed.
@@ -214,7 +219,7 @@ def _command(path: Path, what: str, *, shown: Path, environ: Mapping[str, str]) 
 
 
 def _bash_for(interpreter: Sequence[bytes], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """bash and its options for a script whose first line names sh; empty for other scripts, and without bash.
+    """bash and its options for a script whose first line names sh; empty for other scripts, or if there is no bash.
 
     On Amazon Linux, and so on Lambda, /bin/sh is bash: scripts for it may use bash syntax although they name sh.
     Source: bash(1), "INVOCATION": when invoked as sh, bash is in POSIX mode.

@@ -1,4 +1,4 @@
-"""Checks the RESULT frames that a process sends, because user code can write to the descriptor."""
+"""Checks the RESULT frames that a process sends, because user code can write to its end of the channel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def checked_head(head: Any, body: bytes) -> dict[str, Any]:
 
     Raises:
         msgspec.ValidationError: a field of the head has the wrong type or is out of range.
-        ValueError: the body is not text.
+        ValueError: the head names no content type, and the body is not UTF-8 text.
     """
     checked = msgspec.convert(head, _ResultHead)
     if checked.type is None:

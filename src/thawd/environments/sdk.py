@@ -1,4 +1,4 @@
-"""The boto3 installed beside thawd, for Python functions that bring none: where it is, which Pythons it supports.
+"""The boto3 installed beside thawd, for Python functions that bring none: where it is, and which Python it needs.
 
 `thawd.runtime.sdk` uses this information in a function's process.
 """
@@ -57,7 +57,9 @@ class _ClosurePackage:
 
 
 def boto3_for(python: tuple[int, int]) -> str:
-    """The value of `VARIABLE` for a function's process: JSON, either with ``modules``, or with ``missing``, a reason.
+    """The value of `VARIABLE` for a function's process: JSON with either ``modules`` or ``missing``.
+
+    ``modules`` contains an `OfferedPackage` for each module; ``missing`` is the reason why boto3 cannot be offered.
 
     Args:
         python: major and minor version of the function's interpreter.

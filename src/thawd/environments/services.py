@@ -17,7 +17,7 @@ Reply = tuple[dict[str, Any], bytes]
 
 
 class TableServices:
-    """Serves ``thawd.table`` and ``thawd.bucket`` calls. An error becomes a reply, and is raised again in the handler.
+    """Serves ``thawd.table`` and ``thawd.bucket`` calls. An error is sent as a reply, and raised in the handler.
 
     Attributes:
         tables: all tables.
@@ -29,7 +29,7 @@ class TableServices:
         self.buckets = buckets or BucketStores({})
 
     async def __call__(self, head: dict[str, Any], body: bytes) -> Reply:
-        """Answer one call. Its `head` contains the operation (``op``), the table or bucket, and the key."""
+        """Answer one call. The call's `head` contains the operation (``op``), the table or bucket, and the key."""
         try:
             return await self._serve(head, body)
         except ThawdError as error:

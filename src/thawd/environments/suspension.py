@@ -4,8 +4,8 @@ An environment is stopped a moment after its answer, unless it is invoked again 
 succession need no signals, and the runtime has time to reach the point where it waits for the next invocation. Work
 that a handler left running in the background continues during the next invocation.
 
-Two kinds of processes outside the environment's process group are stopped too: descendants that have made their own
-groups, and orphans: when a parent ends, the kernel makes its children children of the server, because the server is
+Two kinds of processes outside the environment's process group are stopped too. One is descendants that have made their
+own groups. The other is orphans: when their parent ends, they become children of the server, because the server is
 their subreaper (prctl(2)). The platform and the lifeline can still kill a stopped process.
 
 Source: AWS Lambda developer guide, "Lambda execution environment lifecycle"; signal(7).
@@ -26,8 +26,8 @@ IDLE_S = 0.02
 """Time between two looks at the idle environments, seconds. An environment is stopped half to one and a half times this
 after its answer, or later if its extensions still work."""
 
-# Most searches for processes outside an environment's group. A search can miss a child that is forked during the
-# search, so it is repeated, up to this number, until it finds no new process.
+# Processes outside an environment's group are searched for at most this many times. A search can miss a child that is
+# forked during the search, so it is repeated until it finds no new process.
 _LOOKS = 3
 
 
@@ -57,7 +57,7 @@ class Suspender:
     """Stops idle environments, and continues them before an invocation.
 
     Args:
-        children: all processes of functions, to tell orphans from environments.
+        children: the processes that the server follows; its other children are orphans.
     """
 
     def __init__(self, children: Children) -> None:
@@ -75,11 +75,11 @@ class Suspender:
     def busy(self, environment: Suspendable) -> None:
         """Let the environment run, because it is about to get an invocation or to be ended."""
         self._idle.pop(environment, None)
-        outside = self._stopped.pop(environment, None)
-        if outside is not None and environment.child is not None:
+        outsiders = self._stopped.pop(environment, None)
+        if outsiders is not None and environment.child is not None:
             for group in (environment.child.pid, *environment.extension_groups):
                 _signal_group(group, signal.SIGCONT)
-            for pid in outside:
+            for pid in outsiders:
                 _signal(pid, signal.SIGCONT)
 
     def forget(self, environment: Suspendable) -> None:
@@ -106,23 +106,23 @@ class Suspender:
             child = environment.child
             if child is None or child.ended.done() or environment.dying:
                 continue
-            outside = self._stopped[environment] = []
-            stopping[environment.identifier] = child, outside
+            outsiders = self._stopped[environment] = []
+            stopping[environment.identifier] = child, outsiders
             # SIGSTOP never stops a fork half-way: the kernel restarts a fork when a signal arrives during it.
             for group in (child.pid, *environment.extension_groups):
                 _signal_group(group, signal.SIGSTOP)
         for _ in range(_LOOKS):
-            orphans = _by_owner(self._children.orphans()) if stopping else {}
-            for identifier, (child, outside) in list(stopping.items()):
-                found = [pid for pid in _outside(child.pid, orphans.get(identifier, [])) if pid not in outside]
+            orphans = _orphans_by_owner(self._children.orphans()) if stopping else {}
+            for identifier, (child, outsiders) in list(stopping.items()):
+                found = [pid for pid in _outsiders(child.pid, orphans.get(identifier, [])) if pid not in outsiders]
                 for pid in found:
                     _signal(pid, signal.SIGSTOP)
-                outside.extend(found)
+                outsiders.extend(found)
                 if not found:
                     del stopping[identifier]
 
 
-def _by_owner(orphans: list[int]) -> dict[str | None, list[int]]:
+def _orphans_by_owner(orphans: list[int]) -> dict[str | None, list[int]]:
     """The orphans of each environment; the key is the environment's identifier."""
     owned: dict[str | None, list[int]] = {}
     for orphan in orphans:
@@ -130,7 +130,7 @@ def _by_owner(orphans: list[int]) -> dict[str | None, list[int]]:
     return owned
 
 
-def _outside(pid: int, orphans: list[int]) -> list[int]:
+def _outsiders(pid: int, orphans: list[int]) -> list[int]:
     """Processes of the environment with the main process `pid` that are not in its process group."""
     family = [pid, *orphans]
     for parent in family:

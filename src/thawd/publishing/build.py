@@ -37,7 +37,7 @@ from thawd.stores.code_copies import PackageStore
 Progress = Callable[[str], None]
 """Called with lines of text for the operator about a step that takes long."""
 
-# How long a virtual environment is kept after no version uses it. It is kept because making it again takes minutes.
+# How long a virtual environment is kept when no version uses it any more. To make it again would take minutes.
 _ENVIRONMENT_UNUSED_S = 7 * 86_400.0
 
 # A search for an interpreter runs each candidate, which takes 20 ms and more. So its result is used for this long, for

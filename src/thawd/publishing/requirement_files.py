@@ -41,8 +41,8 @@ def contents(file: Path) -> Iterator[str]:
     """Yield everything that decides what is installed, as texts.
 
     These are the text of the file, the texts of the requirements files that it names, and the folder of a file in which
-    a line may contain a relative path. For each local archive they are its path, size and modification time, because
-    reading an archive of gigabytes would take too long. Nothing is yielded for the content of a local folder.
+    a line may contain a relative path. For a local archive, its path, size and modification time are yielded and not
+    its content, because reading gigabytes would take too long. For the content of a local folder, nothing is yielded.
 
     Raises:
         EnvironmentBuildError: `file` cannot be read.

@@ -172,7 +172,7 @@ class Installation:
             raise
 
     async def _made_by_uv(self, lock: int) -> bool:
-        """Try to make the virtual environment with uv. Return whether it succeeded; if not, nothing is left of it."""
+        """Try to make the virtual environment with uv. Return whether that succeeded; if not, no part of it is left."""
         if self._uv is None:
             return False
         settings = uv_settings(self._environ)

@@ -236,7 +236,10 @@ class Cores:
         return True
 
     def queue(self, candidate: Candidate, share: Share) -> None:
-        """Put `candidate` in line because one of its requests waits. `Candidate.let_in` is called in its turn."""
+        """Put `candidate` in line because one of its requests waits.
+
+        When the candidate's turn comes, its method `let_in` is called.
+        """
         place = self._places.get(candidate)
         if place is None:
             share.turn = max(share.turn, self._turn)
@@ -365,7 +368,7 @@ class Cores:
             self._look_soon(_LOOK_S)
 
     def _let_in(self, candidate: Candidate, place: _Place) -> None:
-        """Let one request of `candidate` begin. If more of its requests wait, it gets a new place in line."""
+        """Let one request of `candidate` begin. If more of its requests wait, `candidate` gets a new place in line."""
         if candidate.wants_core() and candidate.let_in():
             place.share.turn = max(place.share.turn, self._turn) + place.share.expected_ns
             if candidate.wants_core():

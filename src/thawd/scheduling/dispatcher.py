@@ -131,7 +131,10 @@ class Dispatcher:
         return list(self._families)
 
     def pending(self) -> int:
-        """Return how many functions have a ``$LATEST`` that is not published yet, but will be without a request."""
+        """Return how many functions have a ``$LATEST`` that is not published yet.
+
+        Functions that are published only when a request arrives do not count.
+        """
         entries = (family.latest for family in self._families.values())
         return sum(not entry.decided.is_set() and entry.wanted is None for entry in entries)
 
@@ -185,7 +188,7 @@ class Dispatcher:
         return [pool.version for pool in (*serving, *self._retiring)]
 
     def most_at_once(self, name: str) -> int:
-        """Return the most invocations of the function `name` that can run at the same time."""
+        """Return how many invocations of the function `name` can run at the same time."""
         function = self.entry(name).function
         return self._room.most_at_once(function) * function.batch_size
 
@@ -286,7 +289,7 @@ class Dispatcher:
         return True
 
     def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
-        """Record why a version could not be published. If an old version with its number serves, that one continues."""
+        """Record why a version could not be published. An old version with the same number continues to serve."""
         entry = self.entry(name, number)
         entry.reason = reason
         if entry.pool is None:

@@ -29,7 +29,7 @@ class Idle(Protocol):
 
 
 class IdleTimer:
-    """Ends and prewarms environments at the times of the policy.
+    """Ends and prewarms environments at the times that the policy gives.
 
     Args:
         pool: the pool.
@@ -73,7 +73,7 @@ class IdleTimer:
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._fire)
 
     def _fire(self) -> None:
-        """End environments that have been idle too long, prewarm one if it is time, and set the next timer."""
+        """End environments that have been idle too long, prewarm one if its time has come, and set the timer again."""
         self._timer = None
         now_s = time.monotonic() + _TIMER_EARLY_S
         idle = self._pool.idle_longest_first()

@@ -269,13 +269,13 @@ class Pool:
         self._set_if_empty()
 
     def oldest_idle_s(self) -> float | None:
-        """Return when the longest idle environment became idle; None: there is none (`Tenant.oldest_idle_s`)."""
+        """Return when the environment that has been idle longest became idle (`Tenant.oldest_idle_s`)."""
         if self._room.spares.has(self):
             return 0.0  # the lowest time there is, so that the spare is ended before any idle environment
         return next((environment.idle_since for environment in self.idle_longest_first()), None)
 
     def end_oldest_idle(self) -> None:
-        """End the spare, or if there is none, the longest idle environment (`Tenant.end_oldest_idle`)."""
+        """End the spare, or, if there is none, the environment idle for the longest time (`Tenant.end_oldest_idle`)."""
         if self._room.spares.has(self):
             self._room.spares.drop(self)
         elif idle := self.idle_longest_first():
@@ -300,7 +300,7 @@ class Pool:
         self._room.release(self)
 
     def spare_ended(self, spare: Environment) -> None:
-        """Account for the end of a spare's process (`Owner.spare_ended`)."""
+        """Forget a spare whose process has ended, and release its room unless that is done (`Owner.spare_ended`)."""
         if spare in self._dying:
             self._dying.pop(spare, None)
         elif self._room.spares.died(self, spare):
@@ -398,7 +398,7 @@ class Pool:
         elif not environment.provisioned and self._room.should_yield(self):
             self._end(environment)
         if environment in self._idle and not environment.provisioned and not self._timer.is_set:
-            self._timer.set()  # a timer that is set already fires early enough: this environment is the last to end
+            self._timer.set()  # a timer that was set before fires early enough: this environment is the last to end
 
     def _take_idle(self) -> Environment | None:
         """Remove the most recently used idle environment from the idle ones and return it; end those that are dying."""

@@ -47,7 +47,9 @@ class Tenant(Protocol):
         """Return whether a synchronous request waits. Such requests are served before asynchronous ones."""
 
     def oldest_idle_s(self) -> float | None:
-        """Return when the longest idle environment became idle, provisioned ones left out; None: there is none."""
+        """Return when the environment that has been idle longest became idle; None: there is none.
+
+        Provisioned environments do not count."""
 
     def end_oldest_idle(self) -> None:
         """End the environment that has been idle longest. Its room is released immediately."""
@@ -87,7 +89,7 @@ class Room:
         spawner: starts environments.
         functions: the declared functions; their reserved concurrency is set aside.
         memory_mb: limit for the sum of the memory limits of all environments, MiB.
-        max_environments: most environments at a time.
+        max_environments: highest number of environments at a time.
         patience_s: how long a tenant without any environment waits in line before a busy tenant must end one of its
             environments between two requests, seconds. `_has_waited_enough` says what differs if only one of the two
             has synchronous requests.
@@ -96,7 +98,7 @@ class Room:
 
     Attributes:
         cores: decides when requests may begin.
-        max_environments: most environments at a time.
+        max_environments: highest number of environments at a time.
         memory_mb: limit for the sum of the memory limits of all environments, MiB.
         storage: checks the temporary folders of busy environments; None: they are not checked.
     """
@@ -145,7 +147,7 @@ class Room:
         self._count.pop(tenant, None)
 
     def most_at_once(self, function: Function) -> int:
-        """Return the most environments that `function` can ever have on this machine, at least 1."""
+        """Return how many environments `function` can have on this machine at most; the result is at least 1."""
         by_memory = self.memory_mb // function.memory_mb
         by_count = self._shared_total() if function.reserved_concurrency is None else function.reserved_concurrency
         return max(1, min(by_memory, by_count))
@@ -153,7 +155,7 @@ class Room:
     def reserve(self, tenant: Tenant) -> bool:
         """Reserve room for one more environment of `tenant`.
 
-        If necessary, the longest idle environments of other tenants are ended to make room.
+        If necessary, environments of other tenants are ended to make room, those that have been idle longest first.
 
         Returns:
             Whether there was room. If not, `tenant.grow` is called when there may be room.
@@ -196,25 +198,25 @@ class Room:
             return False
         now_s = time.monotonic()
         must = any(
-            self._has_waited_enough(other, now_s, before=tenant) and self._would_help(tenant, other)
+            self._has_waited_enough(other, now_s, holder=tenant) and self._would_help(tenant, other)
             for other in self._waiting_in_line()
         )
         if must and self._line.pop(tenant, None) is not None:
             self._line[tenant] = now_s  # `tenant` has had its turn, so it goes to the end of the line
         return must
 
-    def _has_waited_enough(self, other: Tenant, now_s: float, *, before: Tenant) -> bool:
-        """Return whether `other`, which waits in line, should get room that `before` could continue to use.
+    def _has_waited_enough(self, other: Tenant, now_s: float, *, holder: Tenant) -> bool:
+        """Return whether `other`, which waits in line, should get room that `holder` could continue to use.
 
         If both tenants have synchronous requests, or neither has any, `other` gets it if it has no environment and has
         waited `patience_s`. If only `other` has synchronous requests, one of these two conditions is enough.
         """
-        if before.is_urgent() and not other.is_urgent():
-            # The synchronous requests of `before` would soon get the room back. An environment would then be ended and
+        if holder.is_urgent() and not other.is_urgent():
+            # The synchronous requests of `holder` would soon get the room back. An environment would then be ended and
             # another one started for each request.
             return False
         alone = self._count.get(other, 0) == 0
-        if other.is_urgent() and not before.is_urgent():
+        if other.is_urgent() and not holder.is_urgent():
             return alone or self._line[other] <= now_s - self._patience_s
         return alone and self._line[other] <= now_s - self._patience_s
 

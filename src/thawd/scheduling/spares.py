@@ -44,7 +44,7 @@ class Spares:
 
     Args:
         park: starts a spare of a version and returns it; returns None if the version cannot have a spare.
-        limit: most spares at the same time; 0: none.
+        limit: highest number of spares at the same time; 0: no spares.
     """
 
     def __init__(self, park: Callable[[Version], Coroutine[None, None, Environment | None]], *, limit: int) -> None:

@@ -101,8 +101,7 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
             )
     if not (settings.server.data / _STATE).exists():
         raise StoreError(
-            f"there is nothing to back up: {settings.server.data / _STATE} does not exist; `thawd up` "
-            "creates it"
+            f"there is nothing to back up: {settings.server.data / _STATE} does not exist; `thawd up` creates it"
         )
     staged = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(staged, ignore_errors=True)
@@ -176,7 +175,7 @@ def _copy_code(settings: Settings, staged: Path, say: Say) -> None:
 
 def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Say) -> None:
     if settings.path.is_file():
-        (staged / _CONFIGURATION).touch(mode=0o600)  # it may contain keys
+        (staged / _CONFIGURATION).touch(mode=0o600)  # thawd.toml may contain keys
         shutil.copyfile(settings.path, staged / _CONFIGURATION)
     for name, bucket in settings.buckets.items() if with_buckets else ():
         say(f"bucket {name}")

@@ -1,4 +1,4 @@
-"""The ready file: tells the script that started a server the server's URL and process id, once the server is ready."""
+"""The ready file: a file that a server writes when it is ready. It tells scripts the server's URL and process id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReadyFile:
     after_publication: bool = False
 
     def write(self, url: str) -> None:
-        """Write the file, so that no reader sees a part of it.
+        """Write the file in one step, so that no reader sees only a part of it.
 
         Raises:
             OSError: the file cannot be written.

@@ -303,7 +303,8 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready: R
 
     Raises:
         ThawdError: the server could not start, or stopped for a reason outside of thawd.
-        ScarcityError: the server could not start, or stopped, because memory or threads were short.
+        ScarcityError: the server could not start, or stopped, because the system has too little memory or too few
+            threads.
         OSError: the server could not start, or stopped, because of an error of the operating system.
     """
     if settings.server.user is not None:
@@ -368,7 +369,7 @@ def _give_memory_back() -> None:
     By default glibc raises this limit, up to 32 MiB, when a larger block is freed. Then the memory for the bodies of a
     hundred slow requests could stay with this process. Source: mallopt(3), M_MMAP_THRESHOLD.
     """
-    with contextlib.suppress(OSError, AttributeError):  # another C library
+    with contextlib.suppress(OSError, AttributeError):  # the C library is not glibc
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
 
 

@@ -1,6 +1,6 @@
 """A flag that coroutines wait for: an `asyncio.Event` that takes little memory while nobody waits.
 
-An `asyncio.Event` takes 750 bytes, and a server has several for each function.
+An `asyncio.Event` takes 750 bytes, and a server needs several flags for each function.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 
 
 class Flag:
-    """A flag, cleared at first. To be used on one event loop."""
+    """A flag, which is not set at first. All coroutines that use it must run on one event loop."""
 
     __slots__ = ("_is_set", "_waiters")
 

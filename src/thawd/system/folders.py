@@ -34,7 +34,7 @@ def make(folder: Path, *, mode: int = 0o777) -> None:
         return
     make(folder.parent)
     folder.mkdir(mode=mode, exist_ok=True)
-    with contextlib.suppress(PermissionError):  # a parent that is writable but not readable cannot be synced
+    with contextlib.suppress(PermissionError):  # a folder cannot be synced without the right to read it
         sync(folder.parent)
 
 
@@ -42,8 +42,8 @@ def make(folder: Path, *, mode: int = 0o777) -> None:
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Yield a new file that atomically replaces `path` at the end of the ``with`` block.
 
-    After the block, the file and its name are on the disk. Until then its name is ``.thawd-…``, which bucket objects
-    cannot have. If the block raises an exception, the file is removed.
+    After the block, the file and its name are on the disk. Until then the file's name is ``.thawd-…``, which no object
+    of a bucket can have. If the block raises an exception, the file is removed.
 
     Raises:
         OSError: the file cannot be written.
@@ -66,8 +66,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 def _stage(path: Path) -> tuple[Path, int, int]:
     """Create a temporary file beside `path`. Return its path, a descriptor to write it and one that keeps it locked.
 
-    The lock is needed until the file has its final name. Its descriptor is open for reading only: the watcher of a
-    bucket takes an object that is open for writing for an incomplete one.
+    The lock is needed until the file has its final name. Its descriptor is open for reading only: while an
+    object is open for writing, the watcher of a bucket considers it incomplete.
     """
     while True:
         staged = path.with_name(f".thawd-{secrets.token_hex(16)}")

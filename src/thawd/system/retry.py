@@ -1,7 +1,7 @@
 """Retries: how long to wait after a failure, waits with a time limit, and reporting a lasting problem only once.
 
-This module starts no task or thread and reads no clock: functions that depend on the time take it as a parameter, in
-``time.monotonic()`` seconds unless documented otherwise, so that changing the system clock affects no wait.
+This module starts no task and no thread. Functions that need the current time take it as a parameter, in
+``time.monotonic()`` seconds unless documented otherwise, so a change of the system clock affects no wait.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Hashable
 
 from thawd.system.flag import Flag
 
-# The power of two would overflow a float after 1,023 doublings. Every limit on a wait is reached long before 64.
+# The power of two would overflow a float after 1,023 doublings. Every finite limit on a wait is reached long before
+# the 64th.
 _MOST_DOUBLINGS = 64
 # The event loop's timers count whole milliseconds, so a timer can fire too early, by at most this time.
 _TIMER_S = 0.002
@@ -101,7 +102,7 @@ class SayOnce:
     a different one. `over` ends the topic's problem.
 
     Args:
-        report: takes a line for the operator. If it raises `OSError`, the line is dropped: the operator's terminal may
+        report: gets a line for the operator. If it raises `OSError`, the line is dropped: the operator's terminal may
             be closed.
         most_topics: most topics that have problems at the same time; problems of further topics are not reported.
             None: no limit.

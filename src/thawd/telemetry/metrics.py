@@ -97,7 +97,7 @@ class DeliveryOutcome(enum.StrEnum):
 
 
 class Distributions(dict[StartKind, Distribution]):
-    """Distributions by start kind. Each is made when it is first needed: of many functions, most have none."""
+    """Distributions by start kind. Each is made when it is first needed, because most functions need only a few."""
 
     __slots__ = ()
 

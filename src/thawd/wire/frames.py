@@ -5,12 +5,12 @@ document: ids, deadline, measurements) and the body (the event or the answer, op
 only up to `MAX_HEAD_BYTES` and `MAX_BODY_BYTES`. The function's code can write to the runtime's end of the socketpair,
 so a broken frame must end only the environment, never the platform.
 
-The protocol: the platform sends INVOKE or FORK. The runtime sends READY once (or INIT_ERROR), then a RESULT for each
-INVOKE. A template sends FORKED for each FORK, and EXITED when a child has ended.
+The protocol: the runtime sends READY once, or INIT_ERROR. Then the platform sends INVOKE to an environment, which
+answers with RESULT, or FORK to a template, which answers with FORKED. A template sends EXITED when a child has ended.
 
 Freezing: the platform sends FREEZE after READY. The process reports its progress with STAGE frames and answers FROZEN.
 Then it answers INVOKE frames, because the platform may send the priming event again, to compare the answer with that of
-a copy. GO_ON makes the process a template, which it reports with a last STAGE.
+a copy. GO_ON makes the process a template; the process confirms this with a last STAGE.
 
 Spares: a spare is a copy that is thawed before it is needed. It reports the stage `PARKED`, waits for GO_ON, and then
 continues to READY.
@@ -37,8 +37,8 @@ the process that the platform has ended.
 """
 
 PRIMING_FAILED = "the priming event failed"
-"""First words of the reason why a process was not frozen, if its priming event failed. For this reason the platform
-tries to freeze the version again when the function is republished."""
+"""First words of the reason why a process was not frozen, if its priming event failed. If a reason begins so, the
+platform tries to freeze the version again when the function is republished."""
 
 PARKED = "parked"
 """The stage that a spare reports: it waits for GO_ON, and then becomes an environment (see the module docstring)."""
@@ -48,7 +48,7 @@ PER_ENVIRONMENT = ("AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_INITIALIZATION_TYPE
 
 HEADER = struct.Struct("<IIB")
 _parse = json.JSONDecoder().raw_decode
-_format = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make such an encoder for each call
+_format = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make a new encoder for each call
 MAX_HEAD_BYTES = 1 << 20
 MAX_BODY_BYTES = 64 << 20
 
@@ -99,16 +99,16 @@ def sizes(header: "bytes | bytearray") -> "tuple[int, int, int]":
 
 
 def decode_head(text: "bytes | bytearray") -> Any:
-    """Return the head from its JSON text.
+    """Return the head from its JSON text; None if the text is empty.
 
     Raises:
-        WireError: the text is not JSON.
+        WireError: the text is not one JSON value.
     """
     if not text:
         return None
     try:
         characters = text.decode()
-        head, end = _parse(characters)  # json.loads would first look which encoding the bytes have
+        head, end = _parse(characters)  # json.loads would take longer: it first finds out the encoding
     except (ValueError, RecursionError) as error:
         raise WireError("the head of a frame is not JSON: %s" % error) from None
     if end != len(characters):
@@ -122,7 +122,7 @@ class Decoder:
     __slots__ = ("_buffer",)
 
     def __init__(self) -> None:
-        # Most often the bytes that arrive together are exactly one frame. Only other bytes are copied to a bytearray.
+        # Bytes that arrive together are mostly exactly one frame, and are then not copied to a bytearray.
         self._buffer: Union[bytes, bytearray] = b""
 
     def feed(self, data: bytes) -> None:
@@ -135,10 +135,10 @@ class Decoder:
         self._buffer += data
 
     def missing_bytes(self) -> int:
-        """How many bytes the next frame lacks; 0 if that is not known yet.
+        """How many bytes the next frame lacks; 0 if it is complete, or if its header has not arrived yet.
 
         Raises:
-            WireError: the stream is broken.
+            WireError: a length in the header exceeds its limit.
         """
         buffer = self._buffer
         if len(buffer) < HEADER.size:
@@ -150,7 +150,7 @@ class Decoder:
         """Return the next complete frame; None: more bytes are needed.
 
         Raises:
-            WireError: the stream is broken.
+            WireError: the frame breaks the protocol, so no further frame can be found in the stream.
         """
         buffer = self._buffer
         if len(buffer) < HEADER.size:

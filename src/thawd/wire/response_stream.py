@@ -1,9 +1,8 @@
 """A bounded queue of the parts of one streamed answer, between an execution environment and a client.
 
 The platform reads the parts from the environment's socket and puts them into the queue; the client takes them, in
-order. If more than `HIGH_BYTES` wait, the socket is not read until the client has taken them, so the handler's next
-write blocks.
-Everything runs in one event loop, without locks.
+order. If more than `HIGH_BYTES` are in the queue, the socket is not read until the client has taken them. The
+handler's writes then block. Everything runs in one event loop, without locks.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class ResponseStream:
         self._paused = False
 
     def attach(self, source: PausableSource) -> None:
-        """From now on, pause and resume `source` when needed."""
+        """From now on, pause `source` while the queue is full."""
         self._source = source
 
     def put(self, content_type: str, data: bytes) -> bool:
@@ -95,7 +94,7 @@ class ResponseStream:
         self._wake()
 
     async def begun(self) -> bool:
-        """Wait until the answer has begun. Return False if it ended without a part."""
+        """Wait until the answer has begun. Return False if the answer ended without a part."""
         while not self._begun and not self._ended:
             await self._change()
         return self._begun

@@ -6,10 +6,11 @@ runtime: the endpoint turns the program's requests into READY and INIT_ERROR fra
 program's ``next`` request with the event of an INVOKE frame.
 
 Guarantees:
-- the program gets an invocation only when it, and every extension, has asked for the next one;
+- the program gets a new invocation only when it has asked for one, and every extension for its next event;
 - a result is passed on when the program asks for the next invocation or has ended, so the next invocation never gets
   an environment that is still busy or about to end;
-- each request is checked against the state of the program; a request out of order is refused and changes nothing.
+- each request is checked against the state of its sender, which is the program or an extension; a request that this
+  state does not allow is refused and changes nothing.
 
 Source: AWS Lambda developer guide, "Using the Lambda runtime API for custom runtimes". Error types, states and their
 names are those of AWS's Runtime Interface Emulator.
@@ -162,7 +163,7 @@ class RuntimeApi:
     # Methods that connections call.
 
     def begin(self, request: Request) -> None:
-        """See `http.Handler`. If the program streams its response to a caller that takes parts, pass each part on."""
+        """See `http.Handler`. If the program streams its response to a caller that takes parts, pass on each part."""
         current = self._current
         if request.method != "POST" or b"origin" in request.headers:
             return
@@ -185,7 +186,7 @@ class RuntimeApi:
             self._on_frame(frames.PART, {"type": type_of(request)}, data)
 
     def _truncated(self) -> None:
-        """The connection was lost during a streamed response: report an error. Parts passed on cannot be withdrawn."""
+        """The connection was lost during a streamed response: report an error. The caller may already have parts."""
         if self._current is not None and self._streaming is not None and not self._has_ended:
             message = "The connection was lost in the middle of the response"
             self._answered(error_document("Runtime.TruncatedResponse", message), failed=True)
@@ -251,7 +252,7 @@ class RuntimeApi:
         else:
             _unknown(request)
 
-    # The operations.
+    # The operations of the Runtime API.
 
     def _next(self, request: Request) -> None:
         if self._state not in _MAY_ASK:
@@ -371,7 +372,7 @@ class RuntimeApi:
     def _check_lost(self) -> None:
         # Extensions have their own connections, which stay open longer than the program's.
         if all(connection in self.extensions.connections for connection in self.connections):
-            # Call it in the next iteration of the event loop, so that input that has already arrived is handled first.
+            # Call `_on_lost` in the next iteration of the event loop: input that has already arrived is handled first.
             asyncio.get_running_loop().call_soon(self._on_lost)
 
     def _refuse_transition(self, request: Request, wanted: ProgramState) -> None:

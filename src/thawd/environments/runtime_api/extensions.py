@@ -2,7 +2,7 @@
 
 An external extension is an executable file in the folder ``extensions/`` of the function's code or of a layer;
 `environments.extensions` starts it. An internal extension is part of the function's own process. Both kinds register
-with this API, then ask it for one event after another.
+with this API, then ask the API for one event after another.
 
 Source: AWS Lambda developer guide, "Using the Lambda Extensions API to create extensions".
 """
@@ -87,7 +87,7 @@ class ExtensionsApi:
     """The extensions of one environment.
 
     Attributes:
-        on_change: called when an extension waits for its next event.
+        on_change: called when an extension has asked for its next event.
         on_registered: called when an extension has registered.
         on_fault: called with error type and message when an extension reports that it cannot continue.
         connections: the connections of extensions.
@@ -176,7 +176,7 @@ class ExtensionsApi:
                 refuse(request, 403, "Extension.InvalidEventType", why)
                 return
         if extension is None:
-            extension = self._internal(request, name)
+            extension = self._add_internal(request, name)
             if extension is None:
                 return
         elif extension.state is not ExtensionState.STARTED:
@@ -189,7 +189,7 @@ class ExtensionsApi:
         self._answer_registration(request, extension)
         self.on_registered()
 
-    def _internal(self, request: Request, name: str) -> Extension | None:
+    def _add_internal(self, request: Request, name: str) -> Extension | None:
         if not self._is_open:
             refuse(request, 403, "Extension.RegistrationClosed", "Extension registration closed already")
             return None
@@ -247,7 +247,7 @@ class ExtensionsApi:
         self.on_fault(error_type, f"the extension {extension.name} reported an error")
 
     def _known(self, request: Request) -> Extension | None:
-        """The extension that sent the request. If the extension's identifier is missing or wrong: None, after a 403."""
+        """The extension that sent the request; None if its identifier is missing or wrong: then the answer was 403."""
         identifier = request.header(b"lambda-extension-identifier")
         if not identifier:
             why = "Missing Lambda-Extension-Identifier header"

@@ -33,7 +33,7 @@ class Request:
         connection: the connection that it arrived on.
         method: for example ``GET``.
         path: the path of the URL, without the query.
-        headers: by lower-case name; the last one if a name is repeated. They include the trailers of a chunked body.
+        headers: values by lower-case name, with the trailers of a chunked body; if a name is repeated, its last value.
         body: the body, up to `limit_bytes`; empty with a `sink`.
         size_bytes: size of the whole body.
         limit_bytes: the largest body that is kept.
@@ -60,7 +60,7 @@ class Request:
         return self.size_bytes > self.limit_bytes
 
     def header(self, name: bytes) -> str:
-        """The value of the header `name` (in lower case); empty when it was not sent."""
+        """The value of a header; empty when it was not sent. `name` is in lower case."""
         return self.headers.get(name, b"").decode("latin-1")
 
     def answer(self, status: int, body: bytes = b"", *, headers: bytes = _JSON) -> None:
@@ -83,7 +83,7 @@ class Request:
 
 
 class Handler(Protocol):
-    """Answers the requests of a connection."""
+    """Answers the requests of all connections to one server."""
 
     connections: set[HttpConnection]
 
@@ -94,7 +94,7 @@ class Handler(Protocol):
         """`request` is complete; answer it now or later."""
 
     def closed(self, connection: HttpConnection) -> None:
-        """`connection` was closed by the other side."""
+        """`connection` has ended, whichever side closed it."""
 
 
 class HttpConnection(asyncio.Protocol):
@@ -146,7 +146,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(431)
 
     def _refuse(self, status: int) -> None:
-        """Refuse input that is not a request, and close the connection."""
+        """Answer input that is not a valid request, or that could not be handled, and close the connection."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(_STATUS_LINES[status] + b"Content-Length: 0\r\nConnection: close\r\n\r\n")
             self._transport.close()
@@ -221,7 +221,7 @@ class HttpConnection(asyncio.Protocol):
     def answer(self, request: Request, status: int, headers: bytes, body: bytes) -> None:
         """See `Request.answer`."""
         if self._transport is None or request is not self._current:
-            return  # the connection is lost, or the request was answered
+            return  # the connection is lost, or the request has been answered already
         self._current = None
         last = b"\r\n" if self._keep_alive else b"Connection: close\r\n\r\n"
         self._transport.write(

@@ -86,7 +86,7 @@ def _printable(value: str) -> str:
 
 
 def document_of(request: Request) -> bytes:
-    """The error document that a program sent. If it sent none or too large a one: a document with its error type."""
+    """The error document that a program sent; if there is none, or it is too large, a new one with the same type."""
     error_type = request.header(b"lambda-runtime-function-error-type") or "Runtime.Unknown"
     if request.is_too_large:
         message = f"The error document has {request.size_bytes} bytes, more than {MAX_PAYLOAD_BYTES}"
@@ -95,7 +95,7 @@ def document_of(request: Request) -> bytes:
 
 
 def message_of(document: bytes) -> str:
-    """Type and message of an error document, as text for people."""
+    """Type and message of an error document, as text for people; if it has none, its first 1,000 bytes."""
     try:
         decoded = _decode(document)
         return f"{decoded['errorType']}: {decoded['errorMessage']}"
@@ -104,13 +104,13 @@ def message_of(document: bytes) -> str:
 
 
 def type_of(request: Request) -> str:
-    """The content type of a streamed response; it becomes a header of the answer to the caller."""
+    """The content type of a streamed response, to send to the caller: the program's if that is valid, else `BYTES`."""
     given = request.header(b"content-type")
     return given if re.match(CONTENT_TYPE, given) else BYTES
 
 
 def broken_off(request: Request, error_type: str) -> bytes:
-    """The error document of a streamed response that failed in the middle, from its trailers."""
+    """The error document of a streamed response that failed in the middle: the one in its trailers, else a new one."""
     try:
         body = base64.b64decode(request.header(b"lambda-runtime-function-error-body"), validate=True)
     except binascii.Error:

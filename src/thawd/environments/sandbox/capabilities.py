@@ -1,7 +1,7 @@
 """Drops the capabilities of functions' processes, unless ``server.capabilities = true`` lets functions keep them.
 
 A server that runs as root, or has capabilities, would pass its capabilities on to each process that it starts. So
-thawd-thaw drops them before an environment begins to run, and a forked environment drops them itself, after it has
+thawd-thaw drops them before it executes or thaws an environment. A forked environment drops them itself, after it has
 mounted its folders. If the server runs as root, a template keeps the capabilities that its forks need for mounting. It
 has them only in its own user namespace, outside of which they have no effect; if the machine offers no user namespaces,
 the template keeps none.

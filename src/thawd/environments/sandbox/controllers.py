@@ -24,7 +24,7 @@ class AddedController(MemoryLimiter):
         memory: the limiter for memory.
         parent: the group that contains the groups of environments.
         controller: name of the controller.
-        files: returns the values to write into a group, by file, for a memory limit in MiB.
+        files: gets a memory limit in MiB; returns the text to write into each file of a group, by the file's name.
         words: name of the second resource, shown to the operator.
     """
 
@@ -56,7 +56,7 @@ class AddedController(MemoryLimiter):
         self._thread.shutdown()
 
     def make(self, group: Path, limit_mib: int) -> None:
-        """Create a group with a limit.
+        """Create `group`, with the limit for a function with `limit_mib` of memory.
 
         Raises:
             OSError: the group cannot be created or limited.
@@ -93,7 +93,7 @@ class _Both(MemoryLimit):
 def with_controller(
     memory: MemoryLimiter, controller: str, *, files: Callable[[int], dict[str, str]], words: str
 ) -> AddedController | None:
-    """A limiter that also uses `controller`; None if thawd cannot write to this controller's groups."""
+    """A limiter that uses `memory` and `controller`; None if thawd cannot write to this controller's groups."""
     path = own_group(controller)
     if path is None or not (_HIERARCHIES / controller / path).is_dir():
         return None

@@ -19,10 +19,10 @@ from thawd.system import threads
 _CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20
 # A process and its descendants are moved into a cgroup in at most this many rounds: processes that are forked during
-# one round are moved in the next. Children of processes that are in the group already start there.
+# one round are moved in the next. A process whose parent is in the group already starts in the group.
 _MOVES = 4
 MAX_PROCESSES = 1024
-"""Most processes and threads of an environment. Source: Lambda quotas, "Execution processes/threads"."""
+"""Largest number of processes and threads of an environment. Source: Lambda quotas, "Execution processes/threads"."""
 
 
 class MemoryLimit:
@@ -37,9 +37,9 @@ class MemoryLimit:
         self._limit_bytes = limit_mib * MIB
 
     def check(self) -> bool:
-        """Whether the environment and its descendants are within the limit; called while it is busy."""
+        """Whether the process and its descendants are within the limit. Called during init and during invocations."""
         # The first sum is quick to read, but includes pages that are shared with the template. The second, exact sum is
-        # slow to read, so it is read only when the first one exceeds the limit.
+        # slow to read, so it is computed only when the first one exceeds the limit.
         processes = with_descendants(self._pid)
         if sum(map(_anonymous_bytes, processes)) <= self._limit_bytes:
             return True
@@ -68,12 +68,13 @@ class MemoryLimiter:
 
 
 class Cgroup(MemoryLimiter):
-    """Limits memory with the cgroup memory controller, version 1 or 2: the kernel kills processes over the limit.
+    """Limits memory with the cgroup memory controller, version 1 or 2; the kernel kills processes to enforce a limit.
 
     Attributes:
         parent: the group that contains the groups of environments.
         is_v2: whether the cgroup is of version 2, where all controllers use the same group.
-        settings: further files to write in a group; each value is a function of the memory limit in MiB.
+        settings: names of further files of a group; each value gets the memory limit in MiB, and returns the text to
+            write.
 
     Moving a process into a group waits for a grace period in the kernel (13 ms measured). On the event loop this would
     delay every request, so all moves happen in one thread, in order.

@@ -32,7 +32,7 @@ class StorageWatch:
         self._any_used.set()
 
     async def run(self) -> None:
-        """Until cancelled, end environments whose folders are larger than allowed. Idle ones are not checked."""
+        """Until cancelled, end environments whose folders are larger than allowed."""
         while True:
             await self._any_used.wait()
             await asyncio.sleep(LOOK_S)
@@ -43,11 +43,11 @@ class StorageWatch:
                 self._any_used.clear()
             for environment in environments:
                 if not environment.dying and environment.has_folder:
-                    await self._look(environment)
-            # Reading the sizes of many files takes long: spend no more than a twentieth of the time on it.
+                    await self._check(environment)
+            # Reading the sizes of many files takes long: spend no more than a twentieth of the time on reading.
             await asyncio.sleep(20 * (time.monotonic() - started_s))
 
-    async def _look(self, environment: Environment) -> None:
+    async def _check(self, environment: Environment) -> None:
         limit_mb = environment.version.function.ephemeral_storage_mb
         own_bytes = await asyncio.to_thread(self._disks.used_bytes, environment.identifier)
         used_bytes = own_bytes + environment.inherited_bytes

@@ -79,7 +79,7 @@ class _StaleBaseError(NoBaseError):
     """The base must not be used any more; another attempt makes a new one."""
 
 
-class _UnmadeError(NoBaseError):
+class _NotMadeError(NoBaseError):
     """The base could not be made; a later attempt may succeed."""
 
 
@@ -166,7 +166,7 @@ class Bases:
         return template, base
 
     async def _start_without_base(self, version: Version) -> dict[str, Any] | str:
-        """Start an interpreter without a base and return its state before init; a text says why there is no state."""
+        """Start an interpreter without a base. Return its state before init, or, as text, why there is no state."""
         try:
             bare = await self._starter.runtime(version, "bare", variables=version.variables)
         except (InitError, OSError) as error:
@@ -210,14 +210,15 @@ class Bases:
                 return Base(key, Thawable(self._engine.program, lease.snapshot.path), lease)
             return await self._make(key, version)
         except (InitError, FreezeFailedError) as error:
-            raise _UnmadeError(f"the version's base could not be made: {error}") from error
+            raise _NotMadeError(f"the version's base could not be made: {error}") from error
         except ThawdError as error:
-            raise _UnmadeError(f"the version's base could not be made: {error.message}") from error
+            raise _NotMadeError(f"the version's base could not be made: {error.message}") from error
 
     async def _make(self, key: str, version: Version) -> Base:
         """Start the version's interpreter without any function, freeze it, and store the image as a base.
 
-        The version's priming event and snapshot options concern its handler, which is not loaded. So they are replaced.
+        The version's priming event and snapshot options concern its handler, which is not loaded. So the base is frozen
+        without a priming event, and not at all if the interpreter has connections or listens on a fixed port.
         """
         function = msgspec.structs.replace(
             version.function, prime=None, snapshot_connections="refuse", snapshot_listeners="refuse"
@@ -266,7 +267,7 @@ def refusal(version: Version) -> str | None:
         return "thawd emulates AWS, which changes how the function's interpreter starts"
     named = sorted(name for name in version.function.environment if name.startswith(_READ_AT_START))
     if named:
-        return f"it sets {', '.join(named)}, which a process reads when it starts"
+        return f"the function sets {', '.join(named)}, which a process reads only when it starts"
     return None
 
 
@@ -290,7 +291,7 @@ def key_of_base(version: Version, engine: Engine, *, confined: bool) -> str:
 
 
 def difference(without: dict[str, Any], over: dict[str, Any] | None) -> str | None:
-    """Compare the states before init of two processes: `without` a base, and `over`, of a copy of a base.
+    """Compare two states before init: `without`, of a process started without a base, and `over`, of a copy of a base.
 
     Returns:
         What differs, as a sentence; None when the states are equal.
@@ -305,7 +306,7 @@ def difference(without: dict[str, Any], over: dict[str, Any] | None) -> str | No
         if isinstance(expected, dict) and isinstance(found, dict):
             both = sorted(expected.keys() | found.keys())
             names = [name for name in both if expected.get(name) != found.get(name)]
-            if what == "variables":  # the states name variables in hexadecimal digits, because names need not be text
+            if what == "variables":  # in hexadecimal digits, because names of variables need not be UTF-8
                 names = [bytes.fromhex(name).decode(errors="replace") for name in names]
             detail = f" ({', '.join(names[:3])})"
         return f"a copy of the version's base differs in {what}{detail} from an interpreter started without the base"

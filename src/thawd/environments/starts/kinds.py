@@ -73,8 +73,8 @@ class Thawable:
         program: thawd-thaw.
         image: the image.
         disk: the first content of a copy's temporary folder; None: the folder is empty.
-        restore_ms: the shortest restore of this image so far, milliseconds. A restore maps the memory and makes the
-            threads; the copy's own repairs and hooks come after it.
+        restore_ms: the shortest restore of this image so far, milliseconds; infinite before the first. A restore maps
+            the memory and makes the threads; the copy's own repairs and hooks come after it.
     """
 
     program: Path
@@ -83,7 +83,7 @@ class Thawable:
     restore_ms: float = math.inf
 
     def command(self, role: str, start: Start) -> list[str]:
-        """Program and arguments for a copy. `role` says what it becomes.
+        """Program and arguments for a copy. `role` says what the copy becomes.
 
         The roles are ``environment``, ``spare``, ``template``, ``probe`` (see `Starter.thaw_template`), and ``base``
         for a copy of a base.
@@ -172,7 +172,8 @@ class Starter:
 
         Raises:
             InitError: an after-restore hook failed, or the process ended.
-            TemplateLostError: the template died, or hung and was killed.
+            TemplateLostError: the template died, or hung and was killed, or this machine cannot provide the fork's
+                temporary folder.
             OSError: the machine could not start a process.
         """
         unprovisioned = SNAP_START if template.restored else ON_DEMAND
@@ -223,7 +224,7 @@ class Starter:
         return environment
 
     async def park(self, version: Version, thawable: Thawable) -> Environment:
-        """Start a spare: a copy of the process in the image that waits until `resume` makes it an environment.
+        """Start a spare: a copy that waits until `resume` makes it an environment.
 
         Raises:
             SpareRefusedError: the copy cannot wait, because threads of the function would run in it meanwhile.
@@ -245,7 +246,7 @@ class Starter:
             spare.dying = True
             child.kill()
             if isinstance(error, TimeoutError):
-                raise ThawFailedError(f"the spare was not ready to wait within {_THAW_S:.0f} s") from error
+                raise ThawFailedError(f"the spare did not begin to wait within {_THAW_S:.0f} s") from error
             raise
         finally:
             start.stream.end_tail()
@@ -289,8 +290,8 @@ class Starter:
         """Start a process of mode ``base`` or ``bare``: thawd's runtime in the version's interpreter, without init.
 
         Args:
-            version: a version that needs the process; its log gets what the process prints.
-            mode: the mode.
+            version: a version that needs the process; the version's log gets what the process prints.
+            mode: ``base`` or ``bare``; see `thawd.runtime.bootstrap`.
             variables: the environment variables, except for those that differ between processes.
 
         Raises:
@@ -390,7 +391,7 @@ class Starter:
             try:
                 await template.connect(self._services)
                 template.adopt(child)
-                # Watch memory without a cgroup: forks would start in that cgroup, and their memory would count there.
+                # Watch memory without a cgroup: forks would start in the template's cgroup, and count there.
                 await init_ends(
                     template.ready,
                     child=child,
@@ -436,7 +437,7 @@ class Starter:
             environment.suspender = self._suspender
         environment.mark_ready(init_ms=(time.monotonic() - started_s) * 1000)
         if environment.kind != StartKind.COLD:
-            # Only now that it is ready: a process cannot make threads while the kernel moves it to a cgroup (13 ms).
+            # Not before it is ready: a process cannot make threads while the kernel moves it to a cgroup (13 ms).
             self._limit(environment, child)
         return environment
 

@@ -36,10 +36,10 @@ from thawd.wire import frames
 # finds processes that they had started.
 _SWEEP_AGAIN_S = 1.0
 _LAST_SWEEPS = 50
-# How often to reap dead processes that functions left behind, while any process of a function is alive.
+# Time from one search for dead processes that functions left behind to the next, while a function's process is alive.
 _REAP_S = 5.0
-# How long after a process has ended to remove the processes and files that it left behind. Waiting has two uses: what
-# several processes left is removed together, and if a request waits for another process, that process starts first.
+# How long after a process has ended to remove the processes and files that it left behind. Waiting has two uses: one
+# search can serve several processes that have ended, and a new process for which a request waits can start first.
 _TIDY_S = 0.05
 _LAST_SWEEP_S = 0.01
 # How long to wait until thawd-thaw reports that it has executed a program. That takes milliseconds unless a disk hangs.
@@ -87,7 +87,7 @@ class Launcher:
 
     Attributes:
         children: the live processes of functions.
-        disks: makes a temporary folder for each process; None: all processes share the machine's.
+        disks: makes a temporary folder for each process; None: all share the machine's folder.
         program: thawd-thaw; None if it was not built.
         rights: options that drop capabilities of processes.
     """
@@ -153,7 +153,7 @@ class Launcher:
         """
         identifier = os.urandom(16).hex()
         function = version.function
-        # Lines need the function's name only in a log group that the function sets: other functions can share it.
+        # Lines need the function's name only if the function sets its log group: other functions can set the same one.
         owner = "" if function.log_group is None else function.name
         stream = LogStream(self.log(function), version=version.number, identifier=identifier, owner=owner)
         start = Start(identifier, stream, Channels.open(), initialization)
@@ -259,7 +259,7 @@ class Launcher:
         of this process are closed on exec, and the image contains the copy's working folder and signal handlers.
 
         Args:
-            version: the version in the image.
+            version: the version that the copy will run.
             command: program, image, and the arguments that the copy gets.
             start: what the new process gets.
 
@@ -426,11 +426,11 @@ def _error_of(status_read: int) -> int:
 
 
 def _file_actions(process_ends: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """The actions that give the first three descriptors the numbers `frames.DESCRIPTORS`, and the log pipe 1 and 2."""
+    """The actions that give the channels the numbers `frames.DESCRIPTORS`, and the log pipe the numbers 1 and 2."""
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
     sources = list(process_ends)
     if set(process_ends) & {0, 1, 2, *frames.DESCRIPTORS}:
-        # Copy all to higher numbers first. Otherwise one could be overwritten before it is copied to its own number.
+        # Copy all descriptors to higher numbers first: one could be overwritten before it is copied to its own number.
         above = max(*process_ends, *frames.DESCRIPTORS) + 1
         sources = [above + index for index in range(len(process_ends))]
         actions += [(os.POSIX_SPAWN_DUP2, fd, source) for fd, source in zip(process_ends, sources, strict=True)]

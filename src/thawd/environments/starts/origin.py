@@ -104,7 +104,7 @@ class Origin:
         self.retired = False
         self.superseded = False
         self.calm_until_s = 0.0
-        self.reported: dict[str, None] = {}  # used as a set; an empty one takes more memory
+        self.reported: dict[str, None] = {}  # used as a set: an empty set takes more memory than an empty dict
         self._deaths = 0
         self._started_s = 0.0
 
@@ -151,7 +151,10 @@ class Origin:
             self.template.kill()
 
     def may_start_template(self) -> bool:
-        """Whether a template may be started now. If several have ended soon after their starts: not for a while."""
+        """Whether a template may be started now: not for a while if several in a row were short-lived.
+
+        Call this only before a start, because each call counts the template that has ended.
+        """
         now_s = time.monotonic()
         if self.template is not None:
             self._deaths = self._deaths + 1 if now_s - self._started_s < _TEMPLATE_CALM_S else 1

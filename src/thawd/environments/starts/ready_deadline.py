@@ -1,4 +1,4 @@
-"""Until when an environment that starts must be ready."""
+"""The time by which a starting environment must be ready."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Frozen:
         init_ms: how long init took before the freeze, milliseconds.
         dropped: connections that are closed in each copy.
         failures: number of failed thaws since the last one that succeeded.
-        unchecked: True until `Snapshots.check` has found that the files which init read are unchanged. It must do so
+        unchecked: True until `Snapshots.check` has found that the files which init read are unchanged. Call `check`
             before the first thaw.
     """
 
@@ -89,8 +89,9 @@ class FreezeResult:
     Attributes:
         frozen: the image; None when there is none.
         refused: why there is no image, and what to do; empty when there is an image.
-        template: if the freeze was refused, the process that was not frozen, if environments can be forked from it.
-        fork_refused: why that process cannot be forked; None when it can be, or has ended.
+        template: the process that was to be frozen, if the freeze was refused and environments can be forked from the
+            process; else None.
+        fork_refused: why that process cannot be forked; None if it can be, if it has ended, or if there is an image.
     """
 
     frozen: Frozen | None = None
@@ -101,7 +102,7 @@ class FreezeResult:
 
 @dataclass(frozen=True, slots=True)
 class _BaseOfImage:
-    """The base that an image refers to, or the reason why it has none. The attributes are those of `ImageOrigin`."""
+    """The base that an image refers to, or why it has none. See `base` and `base_refused` of `ImageOrigin`."""
 
     sha256: str | None
     refused: str
@@ -122,7 +123,7 @@ class Snapshots:
     async def find(self, version: Version) -> Frozen | None:
         """The stored image with the version's key; None if there is none. Call `check` before the first thaw.
 
-        Only an image whose sidecar lacks what the frozen process reported is checked by this call, by a probe.
+        If the image's sidecar lacks what the frozen process reported, this call checks the image itself, with a probe.
 
         Raises:
             OSError: the machine could not start a process.
@@ -204,7 +205,7 @@ class Snapshots:
     async def _freeze_and_end(
         self, version: Version, template: Template, *, key: str, base: Base | None = None, base_refused: str = ""
     ) -> FreezeResult:
-        """Freeze `template`, and end it unless the result needs it.
+        """Freeze `template`, and end it unless the result contains it.
 
         Raises:
             InitError: a snapshot hook failed.
@@ -301,7 +302,8 @@ class Snapshots:
             second = await self._primed_copy(version, thawable)
         except ThawFailedError as error:
             return str(error)
-        if thawable.disk is not None:  # store the folder now, because the original can change it when it is asked again
+        # Store the folder now, because the original process can change it when it gets the event once more.
+        if thawable.disk is not None:
             await asyncio.to_thread(self._disks.take, thawable.disk, draft.disk, keep=True)
         if second != first or await template.ask(limit_s=version.function.timeout_s) != answer:
             return None
@@ -348,7 +350,8 @@ class Snapshots:
         await self._drop(frozen.lease)
 
     async def evict(self) -> None:
-        """Remove images that are too old or exceed the size limit, and unfinished images of servers that died.
+        """Remove images that are too old, that no longer fit into the store's size limit, or that a dead server left
+        unfinished.
 
         Raises:
             StoreError: the folder cannot be read, or an image cannot be removed.
@@ -445,7 +448,10 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: b
 
 
 def _named_files(version: Version) -> Iterator[Path]:
-    """Files and folders whose paths are in the function's own environment variables, and the files in those folders."""
+    """The absolute paths in the function's own environment variables, and of the files in each folder among them.
+
+    Of each folder, at most `_LISTED_FILES` files are listed.
+    """
     for text in version.function.environment.values():
         path = Path(text)
         if path.is_absolute():

@@ -39,7 +39,7 @@ _SLOW_RESTORE_MS = 8.0
 # How often to replace an image that can no longer be thawed on this machine, before the version goes without an image.
 _RENEWALS = 3
 _PLATFORM_STREAM = b"thawd"
-# Source: fork(2), pthread_create(3).
+# The errors that mean that no process, thread or memory is left. Source: fork(2), pthread_create(3).
 _NO_ROOM = (errno.EAGAIN, errno.ENOMEM)
 
 
@@ -80,7 +80,7 @@ class Spawner:
         self._why_no_image = None
 
     def refuse_snapshots(self, why: str) -> None:
-        """Do not freeze or thaw versions; the status shows `why`."""
+        """From now on, use no snapshots for new versions; their status shows `why`."""
         self._why_no_image = Reason(why)
 
     def origin(self, version: Version) -> Origin:
@@ -203,7 +203,7 @@ class Spawner:
                 self._metrics.function(version.function.name).starts[environment.kind].record(environment.init_ms)
                 self._count_alive(origin, environment)
                 return environment
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     async def _resume(self, spare: Environment | None, *, started_s: float) -> Environment | None:
         """Make `spare` an environment; None if there is none, or its process has ended.
@@ -221,7 +221,7 @@ class Spawner:
             return None
 
     async def _start_fastest(self, origin: Origin, *, provisioned: bool, started_s: float) -> Environment:
-        """Thaw an environment, else fork it, else start it cold; count the reason if it was not thawed.
+        """Thaw an environment, else fork it, else start it cold. If it is not thawed, count the reason.
 
         Raises:
             InitError: the function's init or an after-restore hook failed.
@@ -267,7 +267,7 @@ class Spawner:
                 try:
                     return await self._starter.fork(version, template, provisioned=provisioned, started_s=started_s)
                 except TemplateLostError:
-                    pass  # thaw instead, which takes hardly longer
+                    pass  # thaw instead, which takes hardly longer than a fork
             environment = await self._starter.thaw(
                 version, frozen.thawable, provisioned=provisioned, started_s=started_s
             )
@@ -280,7 +280,7 @@ class Spawner:
         return environment
 
     async def _template_for_burst(self, origin: Origin, frozen: Frozen) -> Template | None:
-        """A thawed copy to fork from while several environments start; None when thawing each is as fast."""
+        """A thawed copy to fork from while several environments start; None if each of them must be thawed instead."""
         if frozen.fork_refused is not None or frozen.thawable.restore_ms < _SLOW_RESTORE_MS or origin.thawing < _BURST:
             return None
         if (template := origin.live_template()) is not None:
@@ -381,7 +381,7 @@ class Spawner:
             origin.frozen = made.frozen
             if made.frozen is None:
                 if origin.template is not None:
-                    origin.template.kill()  # it is a thawed copy of the previous image
+                    origin.template.kill()  # this template is a thawed copy of the previous image
                 origin.template = made.template
             if made.frozen is None and not origin.retired:
                 origin.why_no_image = Reason(made.refused, Fallback.SNAPSHOT_REFUSED)
@@ -485,12 +485,12 @@ class Spawner:
         task.add_done_callback(self._tasks.discard)
 
     async def at_rest(self, patience_s: float) -> None:
-        """Wait until no image is made or removed any more, at most `patience_s` seconds."""
+        """Wait until no image is being made or removed, at most `patience_s` seconds."""
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=patience_s)
 
     async def evict(self) -> None:
-        """Remove images that are too old or exceed the size limit.
+        """Remove images that are too old, or that no longer fit into the store's size limit.
 
         Raises:
             StoreError: an image cannot be removed.

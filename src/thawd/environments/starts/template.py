@@ -1,6 +1,7 @@
-"""The platform's end of a version's template: the process that runs init once, can be frozen, and forks environments.
+"""The platform's end of the channels to a template, and to a process that is to be frozen.
 
-A thawed copy of that process can be a template too, but is never frozen again.
+A version's template is the process that runs init once, can be frozen, and forks environments. A thawed copy of that
+process can be a template too, but is never frozen again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _FORK_S = 3.0
 # Before-snapshot hooks get the function's timeout, but at least this long. Source: Lambda developer guide, "SnapStart",
 # which gives this time to init and the hooks together.
 _HOOKS_S = 130.0
-# Enough to write the image of a large function to a slow disk.
+# Time limit for writing the image: enough for a large function and a slow disk.
 _FREEZE_S = 600.0
 # How long the process may take to continue after a freeze that was refused: enough to handle one frame.
 _GO_ON_S = 3.0
@@ -52,7 +53,7 @@ class FrozenHead(msgspec.Struct):
     Attributes:
         refused: why there is no image, and what to do; None when there is an image.
         fork_refused: why forks of the process would not work; None when they would.
-        answers_differ: whether two answers to the priming event differ.
+        answers_differ: whether the process gave two different answers to the priming event.
         init_ms: how long init took.
         dropped: descriptions of the network connections that init left open; each copy closes them.
         park_ms: time until all threads were stopped.
@@ -94,7 +95,7 @@ class ForkRefusedError(Exception):
 
 
 class TemplateLostError(Exception):
-    """The template ended, or was killed because it hung, before it completed a fork."""
+    """The template cannot complete a fork: it ended, hung and was killed, or the fork's temporary folder is refused."""
 
 
 class Template:
@@ -151,7 +152,7 @@ class Template:
         await self._calls.open(self._channels.services)
 
     def drain(self) -> None:
-        """Copy what the process has written so far to its log."""
+        """Copy to the log what the process has written so far."""
         self._output.drain()
 
     def adopt(self, child: Child) -> None:
@@ -217,7 +218,7 @@ class Template:
         return self._frozen.result()
 
     async def ask(self, *, limit_s: float) -> bytes | None:
-        """Send the priming event once more to the original process that was frozen.
+        """Send the priming event once more to the process that was frozen, not to a copy of it.
 
         Args:
             limit_s: how long the answer may take, seconds.
@@ -309,7 +310,7 @@ class Template:
                 loop.add_writer(self._sender.fileno(), self._send_again)
                 return
             except OSError:
-                # The template is dead, or too many descriptors are in flight. Either way it cannot be used any more.
+                # The template is dead, or it has left too many descriptors unread. It cannot be used any more.
                 self.kill()
                 return
             del self._to_send[0]

@@ -95,7 +95,7 @@ class EventSubsystem:
         self._outcomes.wake()
 
     def stop(self) -> None:
-        """Begin to run no more events. Events that already run continue."""
+        """Start no further events. Events that already run continue."""
         self.invoker.stop()
         self._upkeep.stop()
 

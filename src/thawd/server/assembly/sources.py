@@ -89,7 +89,7 @@ class SourceSubsystem:
     async def declare(self) -> bool:
         """Apply the current configuration to the sources. Returns False if its schedules could not be stored."""
         if not self._runs:
-            return True  # `run` applies it when it starts
+            return True  # `run` will apply the configuration
         async with self._changing:
             settings = self._settings()
             self._provisioned.declare(_plans(settings))

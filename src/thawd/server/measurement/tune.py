@@ -2,7 +2,7 @@
 
 The server serves the function under three names. Under its own name, its environments are kept, to measure warm
 invocations. Under the two others, once without and once with a snapshot, an environment is stopped as soon as it is
-idle, so that each invocation starts a new one. Each environment gets the CPU share of the memory size.
+idle, so that each invocation starts a new one. Each environment gets the CPU share that belongs to the memory size.
 
     python -m thawd.server.measurement.tune PLAN_AS_JSON
 """

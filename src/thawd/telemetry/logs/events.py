@@ -167,7 +167,7 @@ class LogEvents:
         return low
 
     def _lines_from(self, opened: _Opened, offset: int, *, whole: bool = True) -> Iterator[tuple[int, bytes, int]]:
-        """Yield begin, text and end of each line from `offset` on. Without `whole`, `offset` may be inside a line."""
+        """Yield begin, text and end of each line from `offset` on. Unless `whole`, `offset` may be inside a line."""
         carry, at = b"", offset
         while at < opened.size:
             block = os.pread(opened.file.fd, min(_BLOCK_BYTES, opened.size - at), at)

@@ -16,8 +16,8 @@ from typing import Self
 from thawd.telemetry.logs.writer import KEPT_FILES, rotated
 
 MAX_HELD = 2 * (KEPT_FILES + 1)
-"""Most files that a slow reader keeps open. An open file occupies the disk even after rotation has removed its name, so
-a reader that would keep more skips files and reports that."""
+"""Highest number of files that a slow reader keeps open. An open file occupies the disk even after rotation has removed
+its name, so a reader that would keep more files skips some and reports that."""
 
 _BLOCK_BYTES = 256 * 1024
 
