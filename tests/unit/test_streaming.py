@@ -71,7 +71,7 @@ def test_misuse_is_told_at_once() -> None:
     with pytest.raises(StreamError, match="before the first write"):
         stream.set_content_type("text/plain")
     stream.close()
-    with pytest.raises(StreamError, match="complete"):
+    with pytest.raises(StreamError, match="the handler has ended"):
         stream.write("late")
     stream = Stream(lambda data: None)
     stream.set_status(200)

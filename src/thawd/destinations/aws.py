@@ -25,7 +25,7 @@ READ_S = 8.0
 MAX_BYTES = {"sqs": 1_048_576, "sns": 262_144, "events": 1_048_576}
 """The largest message that each service accepts, including its attributes. A queue can be configured to accept less."""
 
-# Errors that say that there are too many requests; a later one may succeed.
+# Errors that say that there are too many requests. A later request may succeed.
 _THROTTLED = {
     "BandwidthLimitExceeded",
     "KmsThrottled",
@@ -44,7 +44,8 @@ _THROTTLED = {
     "ThrottlingException",
     "TooManyRequestsException",
 }
-# Errors that pass when someone renews the credentials or corrects this machine's clock.
+# Errors after which a later request may succeed: the credentials have expired, this machine's clock is wrong, or a
+# request took too long.
 _EXPIRED = {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -70,12 +71,12 @@ class Aws:
         self._queues: dict[str, str] = {}
 
     def send(self, delivery: Delivery) -> None:
-        """Send a record to its destination. When this returns, the service has accepted it.
+        """Send a delivery's body to its destination. When this returns, the service has accepted the body.
 
         Raises:
-            DestinationUnavailable: the service does not answer or accepts no requests now, or no credentials were
-                found. A later attempt may succeed.
-            DestinationRefused: the service refuses the record for good.
+            DestinationUnavailable: the service does not answer or accepts no requests now, no credentials were found,
+                or boto3 is not installed. A later attempt may succeed.
+            DestinationRefused: the service refuses the body for good.
         """
         destination = delivery.destination
         if is_fifo(destination):
@@ -85,7 +86,9 @@ class Aws:
         size = len(delivery.body) + sum(len(name) + len(value.encode()) for name, value in delivery.attributes.items())
         most = MAX_BYTES.get(destination.kind)
         if most is not None and size > most:
-            raise DestinationRefused(f"{destination} takes messages of at most {most:,} bytes; this one has {size:,}")
+            raise DestinationRefused(
+                f"{destination} takes messages of at most {most:,} bytes; this message has {size:,}"
+            )
         try:
             _SENDERS[destination.kind](self, delivery)
         except ThawdError:
@@ -94,7 +97,7 @@ class Aws:
             raise self._translated(destination, error, size=size) from error
 
     def _translated(self, destination: Destination, error: Exception, *, size: int) -> Exception:
-        """Return the delivery error for an error of boto3. Any other error is returned unchanged."""
+        """Return the error to raise for an error of boto3. Any other error is returned unchanged."""
         from botocore import exceptions as aws
 
         if isinstance(error, aws.ClientError):
@@ -108,7 +111,7 @@ class Aws:
             return DestinationRefused(f"{destination}: {error}")
         if isinstance(error, aws.NoCredentialsError | aws.CredentialRetrievalError | aws.TokenRetrievalError):
             with self._lock:
-                self._clients.clear()  # a client looks for credentials only once, so the next attempt needs a new one
+                self._clients.clear()  # a client looks for credentials only once: a later attempt needs a new client
             return DestinationUnavailable(
                 f"{destination}: there are no credentials for AWS: {error}; configure them for the user that runs thawd"
             )

@@ -63,7 +63,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         key: the key in a table or bucket, where a repeated delivery replaces the first. Other receivers can use it to
             drop repeated deliveries, because it is the same on each attempt.
         body: the table item, the record or the dead letter's payload, JSON text in UTF-8.
-        success: true for a handler's answer, false for the record of a failure.
+        success: true for a handler's answer, false for a failure.
         attributes: message attributes, sent beside the body; only a dead letter has them.
         trace_id: trace header of the invocation; None: it had none.
     """
@@ -103,9 +103,9 @@ class Destinations:
     """Makes deliveries and carries them out.
 
     Args:
-        tables: the tables.
+        tables: the tables on this machine.
         buckets: the buckets on this machine, by name.
-        context: what other kinds of destinations need; None: the defaults.
+        context: what deliveries to other destinations need; None: the defaults of `DestinationContext`.
     """
 
     def __init__(
@@ -193,11 +193,11 @@ class Destinations:
             if delivery.destination.kind == "function":
                 follow_ups.append(self._event(delivery))
             else:
-                await self._send_within(delivery, limit_s)
+                await self._send_with_limit(delivery, limit_s)
         except TimeoutError:
             self._count(delivery, DeliveryOutcome.UNAVAILABLE)
             when = "before thawd was stopped" if self._broken_off else f"within {limit_s:g} s"
-            raise DestinationUnavailable(f"{delivery.destination} did not take the record {when}") from None
+            raise DestinationUnavailable(f"{delivery.destination} did not accept the record {when}") from None
         except ThawdError as error:
             outcome = DeliveryOutcome.UNAVAILABLE if error.retryable else DeliveryOutcome.REFUSED
             self._count(delivery, outcome)
@@ -232,7 +232,7 @@ class Destinations:
             qualifier=qualifier,
         )
 
-    async def _send_within(self, delivery: Delivery, limit_s: float) -> None:
+    async def _send_with_limit(self, delivery: Delivery, limit_s: float) -> None:
         if self._broken_off:
             raise TimeoutError
         async with asyncio.timeout(limit_s) as limit:
@@ -272,7 +272,10 @@ class Destinations:
             counters.destination_failures += 1
 
     def break_off(self) -> None:
-        """Make running and later deliveries fail now, as if the destination were unavailable: thawd is stopping."""
+        """Make the running deliveries, and all later ones, fail with `DestinationUnavailable`: thawd is stopping.
+
+        A delivery to a function does not fail, because it sends nothing.
+        """
         self._broken_off = True
         for limit in self._limits:
             if not limit.expired():
@@ -296,7 +299,10 @@ def missing_extras(functions: Iterable[Function]) -> list[str]:
 
 
 def under_condition(delivery: Delivery, condition: str) -> Delivery:
-    """Return a failure's delivery with another condition in its record; one to a dead-letter queue stays as it is."""
+    """Return a failure's delivery with `condition` in its record.
+
+    A delivery to a dead-letter queue is returned unchanged, because it contains no record.
+    """
     if delivery.attributes:  # the message of a dead-letter queue contains the payload, not a record
         return delivery
     return msgspec.structs.replace(delivery, body=with_condition(delivery.body, condition))

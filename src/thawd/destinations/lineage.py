@@ -17,7 +17,7 @@ from thawd.invocation import new_trace_header
 MAX_INVOCATIONS = 16
 """Most invocations of one function in one chain."""
 
-# The largest count that is kept.
+# The largest count, and the largest length of a chain, that is written; greater numbers become this one.
 _MOST = 32_767
 _FIELD = re.compile(r"(\d{1,5}):([0-9a-f]{8}:\d{1,5}(?:\|[0-9a-f]{8}:\d{1,5})*)")
 
@@ -45,7 +45,10 @@ def advance(header: str | None, *, source: str, target: str) -> tuple[str, int]:
 
 
 def _parse(text: str) -> tuple[int, dict[str, int]]:
-    """Return a chain's length and its counts by hash of the function's name; (0, {}) if `text` is no such list."""
+    """Return the length of a chain and its counts, by hash of the function's name.
+
+    Returns (0, {}) if `text` does not have the form of a ``Lineage`` field.
+    """
     match = _FIELD.fullmatch(text)
     if match is None:
         return 0, {}

@@ -45,7 +45,7 @@ def record(event: Event, *, arn: str, condition: str, result: Result | None, att
         condition: ``Success``, ``RetriesExhausted``, ``EventAgeExceeded``, ``DestinationRefused`` or
             ``DestinationFailed``.
         result: result of the last attempt; None: there was no attempt.
-        attempts: how often the function was invoked with the event.
+        attempts: how many times the function was invoked with the event.
     """
     made: dict[str, Any] = {
         "version": "1.0",
@@ -82,7 +82,7 @@ def _embedded(payload: bytes) -> msgspec.Raw | str:
 
 
 def check_json(payload: bytes) -> None:
-    """Refuse a handler's answer that is not JSON. Python's encoder, also on Lambda, writes NaN, which is not JSON.
+    """Refuse a handler's answer that is not JSON. Python's `json` module can write NaN, which is not JSON.
 
     Raises:
         InvalidParameterValueException: the answer is not JSON.

@@ -27,16 +27,18 @@ class Slots:
     """The slots of all destinations."""
 
     def __init__(self) -> None:
-        self._of: dict[Destination, asyncio.Semaphore] = {}
+        self._by_destination: dict[Destination, asyncio.Semaphore] = {}
 
     def of(self, destination: Destination) -> asyncio.Semaphore:
         """Return the semaphore that counts the free slots of one destination."""
-        if destination not in self._of:
-            self._of[destination] = asyncio.Semaphore(SLOTS)
-        return self._of[destination]
+        if destination not in self._by_destination:
+            self._by_destination[destination] = asyncio.Semaphore(SLOTS)
+        return self._by_destination[destination]
 
     async def in_thread(self, destination: Destination, work: Callable[[], T]) -> T:
-        """Run `work` in a thread, and return its result or raise its error. A cancelled caller does not stop `work`.
+        """Wait for a slot, run `work` in a thread, and return its result or raise its error.
+
+        If the caller is cancelled while `work` runs, `work` continues.
 
         Raises:
             DestinationUnavailable: no thread can be started.
@@ -45,7 +47,7 @@ class Slots:
         await slots.acquire()
         loop = asyncio.get_running_loop()
         outcome: Future[T] = Future()
-        outcome.set_running_or_notify_cancel()  # a running future cannot be cancelled, so the thread can always set it
+        outcome.set_running_or_notify_cancel()  # a running future cannot be cancelled, so the thread can always set its result
 
         def run() -> None:
             try:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import httpx
 
 _SECRET_PREFIX = "whsec_"
-# An answer is read up to this many bytes, because a connection can be used again only if the whole answer was read. Of
-# a longer answer, the rest is not read.
+# An answer of up to this many bytes is read completely, so that its connection can be used again. The rest of a longer
+# answer is not read.
 _READ_BYTES = 65_536
 # After these statuses a later attempt may succeed: Request Timeout, Conflict, Too Early, Too Many Requests. The same
 # applies to every 5xx.
@@ -100,8 +100,8 @@ class Webhooks:
                 cookies=CookieJar(
                     DefaultCookiePolicy(allowed_domains=[])
                 ),  # a cookie from one answer must not be sent with another request
-                # Environment variables can name a proxy on another machine. It could not reach this machine's loopback
-                # addresses.
+                # Environment variables can name a proxy on another machine. That proxy could not reach this machine's
+                # loopback addresses.
                 trust_env=not is_local,
             )
         return self._clients[destination]
@@ -115,7 +115,7 @@ class Webhooks:
 
 
 def _key_of(secret: str) -> bytes:
-    """Return a secret's signing key: after the prefix ``whsec_`` it is in Base64; any other secret is used as it is."""
+    """Return the signing key: the decoded rest of a secret that is ``whsec_`` and Base64; any other secret itself."""
     if secret.startswith(_SECRET_PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)

@@ -15,7 +15,7 @@ FORMS = (
     'or "http://..." on this machine), or the ARN of an SQS queue, an SNS topic, an EventBridge bus, a function, an S3 '
     "bucket or a table"
 )
-"""The forms of a destination; completes "allowed: ..." in an error."""
+"""The forms that a destination can have, as a text for error messages."""
 
 _OWN = re.compile(r"(?P<kind>table|bucket):(?P<name>\S+)")
 _FUNCTION = re.compile(r"[a-zA-Z0-9-_]{1,64}(:(\$LATEST|[a-zA-Z0-9-_]{1,128}))?")
@@ -64,7 +64,7 @@ def parse_arn(arn: str) -> Destination | None:
 
 
 def parse_dead_letter(arn: str) -> Destination | None:
-    """Return the queue or topic that an ARN names; None: it names something else."""
+    """Return the SQS queue or SNS topic that an ARN names; None: the ARN names neither."""
     found = parse_arn(arn)
     return found if found is not None and found.kind in ("sqs", "sns") else None
 
@@ -73,10 +73,10 @@ def address_of(destination: Destination) -> SplitResult | None:
     """Return the parts of a webhook's URL; None: its host or port is not valid."""
     try:
         parts = urlsplit(destination.name)
-        has_place = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        is_valid = bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         return None
-    return parts if has_place else None
+    return parts if is_valid else None
 
 
 def is_fifo(destination: Destination) -> bool:

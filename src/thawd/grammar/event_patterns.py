@@ -1,9 +1,9 @@
 """Event patterns, which decide which events pass a filter. No side effects.
 
-A pattern is a JSON object with the structure of the event. For each field of the event that is tested, it has a list of
-allowed values and comparisons. All these fields must match, and a field matches if its value is in the list or meets
-one of the comparisons. Of the objects listed under ``$or``, one must match. If a field of the event is a list, one of
-its elements must match.
+A pattern is a JSON object with the structure of the event. For each field of the event that is tested, the pattern has
+a list of allowed values and comparisons. All these fields must match, and a field matches if its value is in the list
+or meets one of the comparisons. Of the objects listed under ``$or``, at least one must match. If the value of a field is
+a list, at least one element of that list must match.
 
 Source: Amazon EventBridge user guide, "Comparison operators for use in event patterns", "Null values and empty
 strings", "Arrays in event patterns"; AWS Lambda developer guide, "Control which events Lambda sends to your function".
@@ -127,15 +127,15 @@ def _compiled(document: Mapping[str, Any], path: str, depth: int) -> Test:
     fields: dict[str, Test] = {}
     choices: list[Test] = []
     for name, asked in document.items():
-        at = f"{path}.{name}" if path else name
+        where = f"{path}.{name}" if path else name
         if name == "$or":
-            choices = _choices(asked, path, at, depth)
+            choices = _choices(asked, path, where, depth)
         elif isinstance(asked, dict):
-            fields[name] = _compiled(asked, at, depth + 1)
+            fields[name] = _compiled(asked, where, depth + 1)
         elif isinstance(asked, list):
-            fields[name] = _leaf(asked, at)
+            fields[name] = _leaf(asked, where)
         else:
-            raise PatternError(f"{at} must be an object or a list of allowed values, such as [{_spell(asked)}]")
+            raise PatternError(f"{where} must be an object or a list of allowed values, such as [{_spell(asked)}]")
 
     def one(event: Any) -> bool:
         values = event if isinstance(event, dict) else {}
@@ -144,22 +144,23 @@ def _compiled(document: Mapping[str, Any], path: str, depth: int) -> Test:
         )
 
     def test(event: Any) -> bool:
-        # In a list of objects, a single object must match all fields: each field in a different object is not enough.
+        # If the value is a list of objects, at least one of them must match in all fields. It is not enough that each
+        # field matches in a different object.
         return any(map(test, event)) if isinstance(event, list) and event else one(event)
 
     return test
 
 
-def _choices(asked: Any, path: str, at: str, depth: int) -> list[Test]:
+def _choices(asked: Any, path: str, where: str, depth: int) -> list[Test]:
     if not isinstance(asked, list) or len(asked) < 2 or not all(isinstance(choice, dict) for choice in asked):
-        raise PatternError(f"{at} must be a list of at least two objects")
+        raise PatternError(f"{where} must be a list of at least two objects")
     return [_compiled(choice, path, depth + 1) for choice in asked]
 
 
-def _leaf(asked: list[Any], at: str) -> Test:
+def _leaf(asked: list[Any], where: str) -> Test:
     if not asked:
-        raise PatternError(f"{at} is an empty list, which matches nothing")
-    tests = [_value(one, at) for one in asked]
+        raise PatternError(f"{where} is an empty list, which matches nothing")
+    tests = [_value(one, where) for one in asked]
 
     def test(value: Any) -> bool:
         return any(one(leaf) for leaf in _leaves(value) for one in tests)
@@ -179,18 +180,18 @@ def _leaves(value: Any) -> Iterator[Any]:
         yield _ABSENT if isinstance(value, dict) else value
 
 
-def _value(asked: Any, at: str) -> Test:
+def _value(asked: Any, where: str) -> Test:
     if isinstance(asked, list):
-        raise PatternError(f"{at} has a list inside its list of values")
+        raise PatternError(f"{where} contains a list inside its list of allowed values; write the values in one list")
     if not isinstance(asked, dict):
         return lambda value: _equal(asked, value)
     if len(asked) != 1:
-        raise PatternError(f"{at}: a comparison must be an object with one operator, found {_spell(asked)}")
+        raise PatternError(f"{where}: a comparison must be an object with one operator, found {_spell(asked)}")
     [(operator, operand)] = asked.items()
     make = _OPERATORS.get(operator)
     if make is None:
-        raise PatternError(f"{at}: there is no operator {operator!r}; the operators are {', '.join(_OPERATORS)}")
-    return make(operand, at)
+        raise PatternError(f"{where}: there is no operator {operator!r}; the operators are {', '.join(_OPERATORS)}")
+    return make(operand, where)
 
 
 def _equal(asked: Any, value: Any) -> bool:
@@ -204,59 +205,60 @@ def _text_test(
 ) -> Callable[[Any, str], Test]:
     """Return a function that makes the test of an operator from its operand, a text.
 
-    With `ignores_case`, the operand can also be an object such as ``{"equals-ignore-case": "text"}``.
+    With `ignores_case`, the operand can also be an object such as ``{"equals-ignore-case": "text"}``; the test then
+    treats capital and small letters as equal.
     """
 
-    def make(operand: Any, at: str) -> Test:
+    def make(operand: Any, where: str) -> Test:
         if ignores_case and isinstance(operand, dict) and list(operand) == ["equals-ignore-case"]:
-            lower = _text(operand["equals-ignore-case"], operator, at).lower()
+            lower = _text(operand["equals-ignore-case"], operator, where).lower()
             return lambda value: isinstance(value, str) and compare(value.lower(), lower)
-        wanted = _text(operand, operator, at)
+        wanted = _text(operand, operator, where)
         return lambda value: isinstance(value, str) and compare(value, wanted)
 
     return make
 
 
-def _text(operand: Any, operator: str, at: str) -> str:
+def _text(operand: Any, operator: str, where: str) -> str:
     if not isinstance(operand, str):
-        raise PatternError(f"{at}: {operator} takes a text, found {_spell(operand)}")
+        raise PatternError(f"{where}: {operator} takes a text, found {_spell(operand)}")
     return operand
 
 
-def _exists(operand: Any, at: str) -> Test:
+def _exists(operand: Any, where: str) -> Test:
     if not isinstance(operand, bool):
-        raise PatternError(f"{at}: exists takes true or false, found {_spell(operand)}")
+        raise PatternError(f"{where}: exists takes true or false, found {_spell(operand)}")
     return lambda value: (value is not _ABSENT) is operand
 
 
-def _wildcard(operand: Any, at: str) -> Test:
+def _wildcard(operand: Any, where: str) -> Test:
     pieces = [""]
-    characters = iter(_text(operand, "wildcard", at))
+    characters = iter(_text(operand, "wildcard", where))
     was_star = False
     for character in characters:
         is_star = character == "*"
         if is_star and was_star:
-            raise PatternError(f"{at}: there are two wildcards side by side")
+            raise PatternError(f"{where}: there are two stars side by side; write one")
         if is_star:
             pieces.append("")
         else:
-            pieces[-1] += character if character != "\\" else _escaped(next(characters, ""), at)
+            pieces[-1] += character if character != "\\" else _escaped(next(characters, ""), where)
         was_star = is_star
     return lambda value: isinstance(value, str) and is_like(value, pieces)
 
 
-def _escaped(character: str, at: str) -> str:
+def _escaped(character: str, where: str) -> str:
     if character not in ("*", "\\"):
-        raise PatternError(f"{at}: in a wildcard, a backslash must be followed by * or another backslash")
+        raise PatternError(f"{where}: in the text after wildcard, a backslash must be followed by * or \\")
     return character
 
 
-def _cidr(operand: Any, at: str) -> Test:
-    text = _text(operand, "cidr", at)
+def _cidr(operand: Any, where: str) -> Test:
+    text = _text(operand, "cidr", where)
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError as error:
-        raise PatternError(f"{at}: {error}") from None
+        raise PatternError(f"{where}: {error}") from None
 
     def test(value: Any) -> bool:
         try:
@@ -276,37 +278,39 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 }
 
 
-def _numeric(operand: Any, at: str) -> Test:
+def _numeric(operand: Any, where: str) -> Test:
     if not isinstance(operand, list) or len(operand) not in (2, 4):
-        raise PatternError(f'{at}: numeric takes a list such as [">", 0, "<=", 5], found {_spell(operand)}')
+        raise PatternError(f'{where}: numeric takes a list such as [">", 0, "<=", 5], found {_spell(operand)}')
     pairs = list(zip(operand[::2], operand[1::2], strict=True))
     for operator, bound in pairs:
         if not isinstance(operator, str) or operator not in _COMPARISONS:
-            raise PatternError(f"{at}: numeric compares with {', '.join(_COMPARISONS)}, found {_spell(operator)}")
+            allowed = ", ".join(_COMPARISONS)
+            raise PatternError(f"{where}: numeric allows the comparisons {allowed}, found {_spell(operator)}")
         if not isinstance(bound, Number) or not -_MOST <= bound <= _MOST:
-            raise PatternError(f"{at}: numeric compares with numbers from -5.0e9 to 5.0e9, found {_spell(bound)}")
+            raise PatternError(f"{where}: numeric takes numbers from -5.0e9 to 5.0e9, found {_spell(bound)}")
     if len(pairs) == 2:
         (low_operator, low), (high_operator, high) = pairs
         if low_operator[0] != ">" or high_operator[0] != "<" or low >= high:
-            raise PatternError(f"{at}: a range must be a lower bound with > or >=, then a higher bound with < or <=")
+            raise PatternError(f"{where}: a range must be a lower bound with > or >=, then a higher bound with < or <=")
     tests = [(_COMPARISONS[operator], bound) for operator, bound in pairs]
     return lambda value: isinstance(value, Number) and all(compare(value, bound) for compare, bound in tests)
 
 
-def _anything_but(operand: Any, at: str) -> Test:
+def _anything_but(operand: Any, where: str) -> Test:
     if isinstance(operand, dict):
         if len(operand) != 1 or next(iter(operand)) not in _BUT:
-            raise PatternError(f"{at}: anything-but can contain {', '.join(_BUT)}, found {_spell(operand)}")
+            allowed = ", ".join(_BUT)
+            raise PatternError(f"{where}: anything-but takes one of the operators {allowed}, found {_spell(operand)}")
         [(operator, excluded)] = operand.items()
         listed = excluded if isinstance(excluded, list) else [excluded]
-        tests = [_OPERATORS[operator](one, at) for one in listed]
+        tests = [_OPERATORS[operator](one, where) for one in listed]
     else:
         listed = operand if isinstance(operand, list) else [operand]
         if not (all(isinstance(one, str) for one in listed) or all(isinstance(one, Number) for one in listed)):
-            raise PatternError(f"{at}: anything-but takes only texts or only numbers, found {_spell(operand)}")
-        tests = [_value(one, at) for one in listed]
+            raise PatternError(f"{where}: anything-but takes only texts or only numbers, found {_spell(operand)}")
+        tests = [_value(one, where) for one in listed]
     if not tests:
-        raise PatternError(f"{at}: anything-but takes at least one value")
+        raise PatternError(f"{where}: anything-but takes at least one value")
     return lambda value: value is not _ABSENT and not any(test(value) for test in tests)
 
 

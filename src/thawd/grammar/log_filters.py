@@ -63,11 +63,11 @@ def parse(pattern: str) -> Wanted:
 def _terms(pattern: str) -> Wanted:
     required: list[Wanted] = []
     optional: list[Wanted] = []
-    at = 0
-    while at < len(pattern):
-        match = _TERM.match(pattern, at)
+    position = 0
+    while position < len(pattern):
+        match = _TERM.match(pattern, position)
         if match is None:
-            raise FilterPatternError(f"unexpected characters at {pattern[at : at + 20]!r}")
+            raise FilterPatternError(f"unexpected characters at {pattern[position : position + 20]!r}")
         sign, phrase, word = match.groups()
         if word is not None and word.startswith("%"):
             raise FilterPatternError(_NO_EXPRESSIONS)
@@ -78,9 +78,9 @@ def _terms(pattern: str) -> Wanted:
             optional.append(holds)
         else:
             required.append(_not(holds) if sign == "-" else holds)
-        at = match.end()
-        while at < len(pattern) and pattern[at].isspace():
-            at += 1
+        position = match.end()
+        while position < len(pattern) and pattern[position].isspace():
+            position += 1
     if required:  # as in CloudWatch, terms with a question mark are ignored if there are other terms
         return lambda message: all(holds(message) for holds in required)
     return lambda message: any(holds(message) for holds in optional)
@@ -108,21 +108,21 @@ class _Json:
 
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, str]] = []
-        at = 0
+        position = 0
         text = text.rstrip()
-        while at < len(text):
-            match = _TOKEN.match(text, at)
+        while position < len(text):
+            match = _TOKEN.match(text, position)
             if match is None or match.lastgroup is None:
-                raise FilterPatternError(f"unexpected characters at {text[at : at + 20]!r}")
+                raise FilterPatternError(f"unexpected characters at {text[position : position + 20]!r}")
             self._tokens.append((match.lastgroup, match[match.lastgroup]))
-            at = match.end()
+            position = match.end()
         self._at = 0
         self._depth = 0
 
     def parse(self) -> Callable[[Any], bool]:
         condition = self._either()
         if self._at < len(self._tokens):
-            raise FilterPatternError(f"unexpected {self._tokens[self._at][1]!r}")
+            raise FilterPatternError(f"unexpected {self._tokens[self._at][1]!r}; join conditions with && or ||")
         return condition
 
     def _next(self, *kinds: str) -> str | None:
@@ -210,18 +210,18 @@ def _state(steps: list[str | int], words: str) -> Callable[[Any], bool]:
     }
     holds = known.get(words)
     if holds is None:
-        raise FilterPatternError(f"{words} is not one of {', '.join(known)}")
+        raise FilterPatternError(f"a selector cannot be followed by {words}; allowed: a comparison, {', '.join(known)}")
     return lambda document: holds(_find(document, steps))
 
 
-def _compares_number(steps: list[str | int], comparison: str, than: float) -> Callable[[Any], bool]:
+def _compares_number(steps: list[str | int], comparison: str, bound: float) -> Callable[[Any], bool]:
     holds: Callable[[float], bool] = {
-        "=": lambda value: value == than,
-        "!=": lambda value: value != than,
-        ">": lambda value: value > than,
-        "<": lambda value: value < than,
-        ">=": lambda value: value >= than,
-        "<=": lambda value: value <= than,
+        "=": lambda value: value == bound,
+        "!=": lambda value: value != bound,
+        ">": lambda value: value > bound,
+        "<": lambda value: value < bound,
+        ">=": lambda value: value >= bound,
+        "<=": lambda value: value <= bound,
     }[comparison]
 
     def matches(document: Any) -> bool:

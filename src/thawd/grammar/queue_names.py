@@ -47,7 +47,8 @@ class QueueName:
 def parse(text: str) -> QueueName | None:
     """Return the queue that an ARN or a URL names; None: `text` is neither.
 
-    A URL also names the endpoint, for example an emulator's. The queue's region is `REGION` unless the host names one.
+    If `text` is a URL, the queue's endpoint is taken from it, and its region too if the host contains one; otherwise the
+    region is `REGION`.
     """
     if match := _ARN.fullmatch(text):
         return QueueName(text, match["region"], match["account"], match["name"])

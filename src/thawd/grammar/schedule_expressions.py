@@ -73,8 +73,8 @@ class _Cron(ScheduleExpression):
         day = datetime.fromtimestamp(moment, self.zone).date() - timedelta(days=1)
         while day.year <= max(self.years):
             if day.year in self.years and day.month in self.months:
-                if day.day in self.days.of(day.year, day.month):
-                    found = self._on(day, moment)
+                if day.day in self.days.in_month(day.year, day.month):
+                    found = self._first_on(day, moment)
                     if found is not None:
                         return found
                 day += timedelta(days=1)
@@ -84,7 +84,7 @@ class _Cron(ScheduleExpression):
                 day = date(day.year + 1, 1, 1)
         return None
 
-    def _on(self, day: date, moment: float) -> float | None:
+    def _first_on(self, day: date, moment: float) -> float | None:
         """Return the first time on `day` that is after `moment`; None: there is none."""
         for hour in self.hours:
             if datetime(day.year, day.month, day.day, hour, 59, tzinfo=self.zone).timestamp() <= moment:
@@ -100,7 +100,7 @@ class _Cron(ScheduleExpression):
 
 @dataclass(frozen=True, slots=True)
 class _Days:
-    """Days of a month, by number or by day of the week. Days of the week are numbered from 1, Sunday.
+    """Days of a month, by number or by day of the week. The days of the week are 1 (Sunday) to 7 (Saturday).
 
     Attributes:
         numbers: days of the month.
@@ -120,7 +120,7 @@ class _Days:
     last_of: int | None = None
     nth: tuple[int, int] | None = None
 
-    def of(self, year: int, month: int) -> frozenset[int]:
+    def in_month(self, year: int, month: int) -> frozenset[int]:
         """Return the days of the month that are included."""
         first, length = calendar.monthrange(year, month)
 
@@ -196,7 +196,9 @@ def _cron(inner: str, zone: ZoneInfo) -> ScheduleExpression:
         zone=zone,
     )
     if cron.after(datetime(min(cron.years), 1, 1, tzinfo=zone).timestamp() - 1, anchor=0.0) is None:
-        raise ScheduleError(f"{inner!r} has no times: the day does not exist, or the clock always skips the time on it")
+        raise ScheduleError(
+            f"{inner!r} has no times: there is no such day, or the clock skips that time on each such day"
+        )
     return cron
 
 
@@ -223,7 +225,7 @@ def _days_of_week(field: str) -> _Days:
 def _numbers(field: str, what: str, low: int, high: int, names: dict[str, int] | None = None) -> frozenset[int]:
     """Return the numbers that a field of a cron expression names.
 
-    A field consists of ``*``, numbers, names, ranges, steps, and lists of these.
+    A field is a list, separated by commas, of ``*``, numbers, names and ranges, each with or without a step (``0/15``).
 
     Args:
         field: text of the field, in capitals.
@@ -252,7 +254,7 @@ def _numbers(field: str, what: str, low: int, high: int, names: dict[str, int] |
             count = high - low + 1
             found.update(low + (number - low) % count for number in range(first, last + count + 1, step))
         else:
-            raise ScheduleError(f"{what}: {span!r} ends before it begins")
+            raise ScheduleError(f"{what}: the range {span!r} ends before it begins")
     return frozenset(found)
 
 

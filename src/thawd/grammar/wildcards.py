@@ -14,7 +14,7 @@ from collections.abc import Sequence
 def is_like(text: str, pieces: Sequence[str]) -> bool:
     """Return whether `text` consists of `pieces` in order, with any text between them.
 
-    Each piece is searched only once, from the end of the previous piece, so that no pattern makes matching slow.
+    Each piece is searched for only once, from the end of the previous piece, so that no pattern makes matching slow.
 
     Args:
         text: the text to match.

@@ -155,15 +155,16 @@ class Cache:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Prevent other processes from removing or replacing blobs within this context."""
+        """Prevent other processes from removing or replacing blobs during the ``with`` block."""
         with open(self.lock, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def make_room(self, needed_bytes: int = 0) -> None:
-        """Remove unused blobs and derived files, least recently used first, until `needed_bytes` more fit the limit.
+        """Remove unused blobs and derived files, least recently used first, until `needed_bytes` more fit in.
 
-        Interrupted downloads are removed, too, one day after their last byte arrived.
+        The cache then has room for `needed_bytes` within its limit, unless the rest of its files are in use. Downloads
+        that were interrupted more than one day ago are removed, too.
         """
         with self.locked():
             self._drop_old_partials()
@@ -323,14 +324,16 @@ def _size(path: str) -> int:
 
 
 def _configured_bytes() -> int:
-    """The variable ``MODEL_CACHE_MB`` in bytes; 0 when it is not set.
+    """The value of the environment variable ``MODEL_CACHE_MB``, in bytes; 0 when it is not set.
 
     Raises:
         ModelError: the value is not a number.
     """
     value = os.environ.get("MODEL_CACHE_MB") or "0"
     if not value.isdecimal():
-        raise ModelError(f"the variable MODEL_CACHE_MB is {value!r}; set it to a whole number of MiB, such as 20480")
+        raise ModelError(
+            f"the environment variable MODEL_CACHE_MB is {value!r}; set it to a whole number of MiB, such as 20480"
+        )
     return int(value) << 20
 
 

@@ -46,7 +46,7 @@ def main() -> None:
             _say({"error": _first_line(error), "kind": _MISSING})
         except Exception as error:
             kind = _CHANGED if type(error).__name__ == "PreconditionError" else _FAILED
-            _say({"error": _first_line(error) + _where(error, request), "kind": kind})
+            _say({"error": _first_line(error) + _cache_note(error, request), "kind": kind})
 
 
 def _say(answer: Dict[str, Any]) -> None:
@@ -59,7 +59,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _where(error: BaseException, request: Dict[str, Any]) -> str:
+def _cache_note(error: BaseException, request: Dict[str, Any]) -> str:
     """A text that names the cache's folder, if `error` is a disk error such as a full disk; otherwise empty."""
     if not isinstance(error, OSError) or error.errno is None or "partial" not in request:
         return ""
@@ -69,7 +69,10 @@ def _where(error: BaseException, request: Dict[str, Any]) -> str:
 
 
 def _hello(request: Dict[str, Any], stores: Dict[str, Any]) -> None:
-    """Use the caller's ``sys.path``, since obstore may be installed in the function's code; check that it is there."""
+    """Use the ``sys.path`` of the process that sent the request, and check that obstore can be imported from it.
+
+    obstore may be installed in the function's code, which is only on that process's ``sys.path``.
+    """
     sys.path[:] = request["path"]
     try:
         import obstore  # noqa: F401
@@ -146,7 +149,7 @@ def _is_marker(one: Dict[str, Any], folder: str, found: List[Dict[str, Any]]) ->
 
 
 def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
-    """Download the object into the cache, unless another process has; returns its record."""
+    """Download the object into the cache, unless another process has done so. Returns the object's record."""
     partial, index = request["partial"], request["index"]
     with _locked(partial, progress=request["key"]) as file:
         recorded = _recorded(index, request["blobs"])
@@ -172,10 +175,11 @@ def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
         blob = os.path.join(request["blobs"], sha256)
         recorded = {name: request[name] for name in _RECORDED if name != "sha256"}
         recorded["sha256"] = sha256
-        # Write the index before the rename. After the rename, another process can lock a new file at `partial`. It
-        # would download the object again if the index did not name the blob.
+        # Write the index before the rename. After the rename, another process can lock a new file at `partial`. That
+        # process would download the object again if the index did not name the blob.
         _write(index, recorded)
-        # A process that finds a damaged blob removes it while it holds this lock, so it cannot remove the new blob.
+        # A process that removes a damaged blob holds this lock from the check of the blob until its removal. So it
+        # cannot remove the new blob instead of the damaged one.
         with open(request["lock"], "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             os.replace(partial, blob)
@@ -186,7 +190,7 @@ def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _locked(path: str, *, progress: str) -> Any:
-    """Open the partial download for appending and lock it. If another process has renamed or removed it, try again."""
+    """Open the partial download for appending, and lock it. Start again if another process has moved it meanwhile."""
     while True:
         file = open(path, "ab+", buffering=0)  # noqa: SIM115 - the caller closes it
         try:

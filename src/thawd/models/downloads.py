@@ -70,7 +70,7 @@ class _Process:
                 _pipe(process.stdin).write(json.dumps(request) + "\n")
                 _pipe(process.stdin).flush()
             except BrokenPipeError:
-                pass  # the process has ended; reading its output below notices that
+                pass  # the process has ended, so the loop below finds the end of its output
             for line in _pipe(process.stdout):
                 answer = json.loads(line)
                 if "done" in answer:

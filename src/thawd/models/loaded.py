@@ -57,7 +57,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """Measure the code inside the ``with`` block. The code can set the note of the step."""
+        """Measure the code inside the ``with`` block as one step. That code can set the step's `note`."""
         step = Step(name, 0.0)
         begun_s = time.perf_counter()
         yield step

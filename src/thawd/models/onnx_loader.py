@@ -81,12 +81,17 @@ def _file_of(model: Model, name: str) -> str:
         return model.path
     found = [name] if name else sorted(entry for entry in os.listdir(model.path) if entry.endswith(".onnx"))
     if len(found) != 1:
-        raise ModelError(f"{model.address} has {len(found)} files that end with .onnx; choose one with `name`")
+        raise ModelError(
+            f"{model.address} has {len(found)} files whose names end with .onnx; set `name` to the file to load"
+        )
     return os.path.join(model.path, found[0])
 
 
 def _optimised(model: Model, path: str, version: str, step: Step) -> str:
-    """Make the optimised copy unless it is in the cache; returns its path. It stays there while `model` is open."""
+    """Return the path of the optimised copy in the cache, and make the copy if it is missing.
+
+    The copy stays in the cache while `model` is open.
+    """
     inner = "" if path == model.path else os.path.basename(path)
     key = key_of(_FORM, model.sha256 or model.identity, inner, version, *_cpu())
     for _ in range(3):
@@ -98,8 +103,8 @@ def _optimised(model: Model, path: str, version: str, step: Step) -> str:
         step.note = "made now"
         _make(model, path, key)
     raise ModelError(
-        f"{model.address}: its optimised copy cannot be kept in the cache {model.cache.folder}: it was removed each "
-        "time. Check whether another program deletes files there"
+        f"{model.address}: its optimised copy cannot be kept in the cache {model.cache.folder}: the copy was made "
+        "three times and removed each time. Check whether another program deletes files there"
     )
 
 
@@ -123,7 +128,7 @@ def _make(model: Model, path: str, key: str) -> None:
 
 
 def _cpu() -> Tuple[str, ...]:
-    """The properties of the CPU that an optimised model depends on: its model and its features."""
+    """The lines of /proc/cpuinfo that name the CPU's manufacturer, type and features; an optimised copy depends on them."""
     try:
         with open("/proc/cpuinfo") as file:
             lines = file.read().partition("\n\n")[0].splitlines()

@@ -1,7 +1,9 @@
-"""Program: ``onnx_optimise.py MODEL FOLDER`` writes an ONNX model optimised for this machine, with a file of weights.
+"""Program that writes an ONNX model optimised for this machine, with a file of weights.
 
-The program runs in its own process. In the process that loads the result, the memory that optimising needs would become
-part of the snapshot.
+``onnx_optimise.py MODEL FOLDER PATH...``; each PATH is a folder from which Python imports modules.
+
+The program runs in a process of its own. If the process that loads the model optimised it, the memory that optimising
+needs would become part of the snapshot.
 """
 
 from __future__ import annotations

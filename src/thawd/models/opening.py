@@ -64,7 +64,7 @@ class Model:
         return _identity_of(self._address) == self.identity
 
     def hold(self, use: CacheLease) -> None:
-        """Keep another lease on the cache while this model is open."""
+        """Keep a lease of files in the cache until this model is closed."""
         self.uses.append(use)
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ def _open_here(model: Model, sha256: Optional[str]) -> None:
 def _stamp(path: str, address: str) -> Tuple[int, str]:
     """Size and identity of a file, or of all files in a folder."""
     if not os.path.exists(path):
-        raise ModelNotFoundError(f"{address}: there is no {path}")
+        raise ModelNotFoundError(f"{address}: there is no file or folder {path}")
     files = [path]
     if os.path.isdir(path):
         files = sorted(os.path.join(parent, name) for parent, _, names in os.walk(path) for name in names)
@@ -260,7 +260,7 @@ def _download(
     if recorded["downloaded"]:
         model.origin = "downloaded"
         if recorded["resumed"]:
-            model.steps.append(("resume", 0.0, f"{recorded['resumed']} bytes were already there"))
+            model.steps.append(("resume", 0.0, f"{recorded['resumed']} bytes were downloaded earlier"))
     return recorded
 
 

@@ -29,7 +29,7 @@ class Residents:
         load: loads a `Model` into memory, for example `load_onnx`.
         most_bytes: limit of the total size of the models' files; a single model may be larger.
         follow_s: a requested model is checked for a replacement if its last check was at least this many seconds ago.
-            None: models are never checked and replaced.
+            None: models are never checked, and so never replaced.
         cache: the cache on the disk; None: the default one.
 
     Attributes:
@@ -37,7 +37,7 @@ class Residents:
         misses: how often a model was loaded because it was not in memory.
         replaced: how often a model was loaded because the store had replaced it.
         failure: why an old model is still in use: the last check could not reach the store, or the replacement cannot
-            be loaded. None when all is well.
+            be loaded. None if neither is the case.
     """
 
     def __init__(

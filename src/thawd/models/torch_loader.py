@@ -64,7 +64,10 @@ def _weights(torch: Any, model: Model) -> Any:
 
 
 def _is_safetensors(path: str) -> bool:
-    """Whether the file is in the safetensors format: it begins with a length and JSON. Cached files have no suffix."""
+    """Whether the file is in the safetensors format. Such a file begins with a length and a JSON object.
+
+    The file's name cannot tell, because files in the cache have no suffix.
+    """
     with open(path, "rb") as file:
         head = file.read(9)
     return len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") < 1 << 32
