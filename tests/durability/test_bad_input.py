@@ -122,7 +122,7 @@ def test_whatever_a_handler_does_each_event_ends_and_is_told(tmp_path: Path, end
             assert results[request_id] == {"did": do}
             continue
         assert request_id not in results
-        assert f"event {request_id} is a dead letter" in server.said()
+        assert f"event {request_id} becomes a dead letter" in server.said()
         if do == "more than an item":  # its record is too large as well, so the event is only among the dead letters
             assert f"key '{request_id}': the item has 500013 bytes; at most 409600 are allowed" in server.said()
             continue

@@ -139,7 +139,7 @@ def test_a_destination_that_begins_to_refuse_ends_the_event_as_a_dead_letter(tmp
             await post.settled(dead=1)
             (letter,) = await post.dead_letters.page("f")
             assert letter.condition == "DestinationRefused"
-            assert letter.error == "table:out refused it: too large"
+            assert letter.error == "table:out refused the outcome: too large"
             assert len(post.dispatcher.got) == 1
 
     claim(work)

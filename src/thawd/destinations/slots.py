@@ -47,7 +47,8 @@ class Slots:
         await slots.acquire()
         loop = asyncio.get_running_loop()
         outcome: Future[T] = Future()
-        outcome.set_running_or_notify_cancel()  # a running future cannot be cancelled, so the thread can always set its result
+        # A running future cannot be cancelled, so the thread can always set its result.
+        outcome.set_running_or_notify_cancel()
 
         def run() -> None:
             try:

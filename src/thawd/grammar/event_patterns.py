@@ -2,8 +2,8 @@
 
 A pattern is a JSON object with the structure of the event. For each field of the event that is tested, the pattern has
 a list of allowed values and comparisons. All these fields must match, and a field matches if its value is in the list
-or meets one of the comparisons. Of the objects listed under ``$or``, at least one must match. If the value of a field is
-a list, at least one element of that list must match.
+or meets one of the comparisons. Of the objects listed under ``$or``, at least one must match. If a field's value is a
+list, at least one element of that list must match.
 
 Source: Amazon EventBridge user guide, "Comparison operators for use in event patterns", "Null values and empty
 strings", "Arrays in event patterns"; AWS Lambda developer guide, "Control which events Lambda sends to your function".

@@ -47,8 +47,8 @@ class QueueName:
 def parse(text: str) -> QueueName | None:
     """Return the queue that an ARN or a URL names; None: `text` is neither.
 
-    If `text` is a URL, the queue's endpoint is taken from it, and its region too if the host contains one; otherwise the
-    region is `REGION`.
+    If `text` is a URL, it also gives the endpoint. The region is the one in the URL's host, or `REGION` if the host has
+    none.
     """
     if match := _ARN.fullmatch(text):
         return QueueName(text, match["region"], match["account"], match["name"])

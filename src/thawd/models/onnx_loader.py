@@ -128,7 +128,7 @@ def _make(model: Model, path: str, key: str) -> None:
 
 
 def _cpu() -> Tuple[str, ...]:
-    """The lines of /proc/cpuinfo that name the CPU's manufacturer, type and features; an optimised copy depends on them."""
+    """The lines of /proc/cpuinfo with the CPU's manufacturer, type and features, on which an optimised copy depends."""
     try:
         with open("/proc/cpuinfo") as file:
             lines = file.read().partition("\n\n")[0].splitlines()

@@ -1,9 +1,10 @@
 """Asynchronous invocation: leases stored events, runs them through the dispatcher, retries or dead-letters them.
 
-The invoker leases an event, runs it, has its outcome delivered or stored for a later delivery, and only then
-acknowledges it. So if thawd crashes at any point before that, the event runs again with the same request id. As on
-Lambda, function errors are retried after one and two minutes by default. Throttles and system errors are retried with
-back-off until the event is too old.
+The invoker leases an event and runs it. If its function has a destination, the outcome is delivered, or stored for a
+later delivery. Only then does the invoker acknowledge the event: it stores what became of the event, which has ended,
+waits for a retry or for the delivery of its outcome, or is a dead letter. So if thawd crashes before that, the event
+runs again with the same request id. As on Lambda, function errors are retried after one and two minutes by default.
+Throttles and system errors are retried with back-off until the event is too old.
 
 Each function has its own lane, which limits how many of its events run at the same time. So a function with a great
 many events does not keep those of other functions from running. Lanes read events ahead, so that no environment waits
@@ -121,7 +122,7 @@ class AsyncInvoker:
             self._hand_over(lane, as_accepted(event, event_id, now))
 
     def _hand_over(self, lane: Lane, event: Event) -> None:
-        """Give a stored event to its lane. If it is the lane's next event, it is not read from the disk again."""
+        """Give a newly stored event to its lane, if it is the lane's next event; otherwise the lane reads it later."""
         if not self.stopping and lane.has_room_for(event) and self._queue.take(event):
             lane.add(event)
             self._begin(lane)
@@ -137,7 +138,7 @@ class AsyncInvoker:
 
     def declare(self, names: list[str]) -> None:
         """From now on, run the events of these functions only."""
-        assert self._tasks is not None, "run() comes first"
+        assert self._tasks is not None, "call run() before declare()"
         has_more = not self._declared.issuperset(names)
         self._declared = frozenset(names)
         for name, lane in self._lanes.items():
@@ -151,9 +152,10 @@ class AsyncInvoker:
             self._tasks.create_task(self._look())
 
     def _lane(self, name: str) -> Lane | None:
-        """Return the lane of a function. It is made when the function has its first event.
+        """Return the lane of a function, and make the lane if it is missing.
 
-        None if the function is not declared, or if it has no lane and the server is stopping. Its events stay stored.
+        Returns None if the function is not declared, or if it has no lane and the server is stopping. The function's
+        events then stay stored.
         """
         lane = self._lanes.get(name)
         if lane is None and name in self._declared and self._tasks is not None and not self.stopping:
@@ -184,16 +186,20 @@ class AsyncInvoker:
             try:
                 await asyncio.Event().wait()
             finally:
-                self.stopping = True  # so that the next event is not started when one ends
+                self.stopping = True  # so that no further event is started when a running one ends
 
     def stop(self) -> None:
-        """Start no more events. Running events continue. If one fails from now on, the attempt does not count."""
+        """Start no more events. Running events continue.
+
+        If a running event then ends with a function error, its attempt is not counted, and the event runs again after
+        the next start.
+        """
         self.stopping = True
 
     async def settled(self, patience_s: float) -> None:
-        """Wait until the outcomes of all events that ran are stored, at most `patience_s` seconds.
+        """Wait until all events that were started are acknowledged, at most `patience_s` seconds.
 
-        If the outcome of an event is not stored by then, the event runs again after the next start.
+        An event that is not acknowledged by then runs again after the next start.
         """
         await is_set_within(self._settled, patience_s)
 
@@ -249,7 +255,7 @@ class AsyncInvoker:
             self._settled.clear()
             self._tasks.create_task(self._process(lane, lane.take()))
             if lane.more:
-                lane.awake.set()  # the lane has one leased event less, so it can read ahead again
+                lane.awake.set()  # a leased event has left `ahead`, so the lane can perhaps read ahead again
 
     async def _lease(self, lane: Lane, room: int) -> list[Event]:
         try:
@@ -286,7 +292,7 @@ class AsyncInvoker:
         has_slot = True
 
         def free_slot() -> None:
-            """Let the lane start another event: this one no longer needs an environment."""
+            """Let the lane start another event, because `event` no longer needs an environment."""
             nonlocal has_slot
             if has_slot:
                 has_slot = False
@@ -301,7 +307,8 @@ class AsyncInvoker:
         except _NotNowError:
             self._put_back(lane, event)
         except StoreError as error:
-            # Nothing is lost: the event is still queued. Storing its outcome is tried again after a pause.
+            # Nothing is lost: the event is still queued. After a pause, thawd tries again to store the outcome. It runs
+            # the event again only if the lane could not keep the result (`Lane.keep_result`).
             line = f"thawd: the outcome of event {event.request_id} could not be stored: {error}"
             lane.reports.say(line, cause=str(error))
             self._put_back(lane, event, longest_s=_STORE_RETRY_S)
@@ -324,7 +331,7 @@ class AsyncInvoker:
         If the function has answered this event already, but its answer could not be stored, it is not invoked again.
 
         Raises:
-            StoreError: the state file could not store the outcome. If there is an answer, the lane keeps it.
+            StoreError: the state file could not store the outcome. If there is an answer, `Lane.keep_result` got it.
             _NotNowError: the function was not invoked, or its error does not count because the server is stopping.
         """
         try:
@@ -405,7 +412,9 @@ class AsyncInvoker:
     async def _dead_letter(
         self, event: Event, function: Function, cause: DeadLetterCause, *, result: Result | None
     ) -> None:
-        """Make the event a dead letter after its failure destinations have received their records.
+        """Make the event a dead letter, after its failure has been delivered to the function's destinations.
+
+        If there is a delivery to make, this only stores the deliveries; `Outcomes.run` makes them and the dead letter.
 
         Raises:
             StoreError: the state file could not record it; the event is unchanged.
@@ -420,7 +429,7 @@ class AsyncInvoker:
         else:
             await self._queue.dead_letter(event.id, error=cause.error, condition=cause.condition, counts=counts)
         self._reports.report(
-            f"thawd: {event.function}: event {event.request_id} is a dead letter ({cause.condition}): "
+            f"thawd: {event.function}: event {event.request_id} becomes a dead letter ({cause.condition}): "
             f"{in_a_line(cause.error)[:200]}"
         )
 
@@ -452,12 +461,12 @@ class AsyncInvoker:
 
 
 def _refusal(event: Event, function: Function, age_s: float) -> DeadLetterCause | None:
-    """Return why an event must not run again; None: nothing forbids it."""
+    """Return why an event that is about to run must not run; None: it may run."""
     if age_s > function.maximum_event_age_s:
         return DeadLetterCause("EventAgeExceeded", "EventAgeExceeded")
     if function.reserved_concurrency == 0:
-        # Source: Lambda developer guide, "Capturing records of Lambda asynchronous invocations": in this case there are
-        # no retries.
+        # Source: Lambda developer guide, "Capturing records of Lambda asynchronous invocations": an event of a function
+        # whose reserved concurrency is 0 is not retried.
         return DeadLetterCause("the function's reserved concurrency is 0", "ZeroReservedConcurrency")
     if event.interruptions >= _POISON:
         return DeadLetterCause(f"the server died {event.interruptions} times while this event ran", "Interrupted")

@@ -24,7 +24,7 @@ class OperatorView:
 
     Args:
         dead_letters: the dead letters.
-        upkeep: measures the queue.
+        upkeep: returns the figures of the queue.
         wake: called with the names of functions for which events were queued again.
     """
 

@@ -183,7 +183,7 @@ class Outcomes:
         self._destinations.break_off()
 
     def wake(self) -> None:
-        """Look for outcomes that are due."""
+        """Make `run` look for outcomes that are due now."""
         self._awake.set()
 
     async def _lease(self, limit: int) -> list[WaitingOutcome]:
@@ -229,7 +229,7 @@ class Outcomes:
         except ThawdError as error:
             destination = outcome.delivery.destination
             if not error.retryable:
-                cause = DeadLetterCause(f"{destination} refused it: {error.message}", "DestinationRefused")
+                cause = DeadLetterCause(f"{destination} refused the outcome: {error.message}", "DestinationRefused")
                 await self._fail(waiting, outcome, cause)
             elif clock.now() - waiting.since > _PATIENCE_S:
                 cause = DeadLetterCause(f"{destination} was unavailable: {error.message}", "DestinationFailed")
@@ -239,7 +239,7 @@ class Outcomes:
                 wait_s = backoff_s(waiting.tries + 2, first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)
                 await self._outbox.retry(waiting.id, at=clock.now() + wait_s, error=error.message)
         except Exception as error:  # after a bug in thawd, go on with other deliveries, and do not repeat this one
-            self._reports.report(f"thawd: an outcome of {waiting.function} failed inside thawd: {error!r}")
+            self._reports.report(f"thawd: delivering an outcome of {waiting.function} failed inside thawd: {error!r}")
             await self._queue.dead_letter(
                 waiting.id, error=repr(error), condition="InternalError", counts=False, outcome=waiting.document
             )
@@ -254,7 +254,7 @@ class Outcomes:
     async def _fail(
         self, waiting: WaitingOutcome, outcome: Outcome, cause: DeadLetterCause, *, again: Outcome | None = None
     ) -> None:
-        """Give up the first delivery of `outcome` and record what happens to the event without it.
+        """Give up the first delivery of `outcome`, and store the next one. If there is none, end the event.
 
         Args:
             waiting: the row of the stored outcome.

@@ -65,7 +65,7 @@ class Upkeep:
         self._stopping = True
 
     async def run(self) -> None:
-        """Measure the queue every few seconds, and `sweep` every minute, until cancelled."""
+        """Measure the queue every few seconds, and call `sweep` every minute, until cancelled."""
         swept_s = 0.0
         while True:
             try:

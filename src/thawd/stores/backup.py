@@ -127,8 +127,8 @@ def require_sound(connection: sqlite3.Connection, path: Path) -> None:
 def adopt_objects(path: Path, bucket: str, files: Iterable[tuple[bytes, os.stat_result]]) -> None:
     """Record the copied files of a bucket's objects in a state file, so that they do not count as changed.
 
-    A copy has another inode number and change time than the original. A bucket compares both with its records, so
-    without this call it would report each copied file as a changed object.
+    A copy has another inode number and change time than the original. thawd compares both with the records of the
+    bucket's objects, so without this call it would report each copied file as a changed object.
 
     Args:
         path: a state file that no process uses.

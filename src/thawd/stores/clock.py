@@ -20,5 +20,5 @@ _OFFSET = time.time() - _elapsed()
 
 
 def now() -> float:
-    """Seconds since the epoch, according to the wall clock at this process's start."""
+    """Seconds since the epoch, according to the wall clock as it was set when this process started."""
     return _OFFSET + _elapsed()

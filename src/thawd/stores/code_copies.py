@@ -144,7 +144,10 @@ class PackageStore:
         return False
 
     def _copy(self, tree: Tree, manifest: Manifest) -> Manifest:
-        """Copy what `manifest` lists, and return the copy's manifest. If both are equal, the copy becomes a package."""
+        """Copy what `manifest` lists, and return the copy's manifest.
+
+        If both manifests are equal, this method also makes the copy a package; otherwise it removes the copy.
+        """
         with storing(self._root):
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))

@@ -142,9 +142,9 @@ class Database:
         return await self._await(self._read, work)
 
     def misplaced(self) -> str | None:
-        """If the file or its log was moved, removed or replaced, the message that says so; None: both are in place.
+        """If the file, its log or the log's index was moved, removed or replaced, the message that says so; else None.
 
-        As long as they are not in place, nothing can be stored.
+        As long as there is such a message, nothing can be stored.
         """
         try:
             self._whereabouts.require()
@@ -167,11 +167,11 @@ class Database:
             await self.write(_give_pages_back)
 
     def write_now(self, work: Work[T]) -> T:
-        """`write`, for a thread without an event loop; it blocks. In an operation, it would wait for itself."""
+        """`write`, for a thread without an event loop; blocks. A `write` operation that calls it waits for ever."""
         return self._block(self._write, work)
 
     def read_now(self, work: Work[T]) -> T:
-        """`read`, for a thread without an event loop; it blocks. In an operation, it would wait for itself."""
+        """`read`, for a thread without an event loop; blocks. A `read` operation that calls it waits for ever."""
         return self._block(self._read, work)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Checks that the files of an open SQLite database are still where they were opened.
 
-SQLite continues to write to files that were removed, moved or replaced, and reports success. So the database checks
+SQLite continues to write to files that were removed, moved or replaced, and reports success. So `Database` checks
 its files before it reports that something is stored. A check is a stat of each file and takes about 13 µs.
 
 Source: sqlite.org/howtocorrupt.html, "Unlinking or renaming a database file while in use".
@@ -57,7 +57,7 @@ class Whereabouts:
                 self._opened[file] = now  # SQLite creates the log and its index at their first use
             elif known != now:
                 raise StoreError(
-                    f"{file} was removed, moved or replaced while thawd has it open, so thawd can no longer store "
+                    f"{file} was removed, moved or replaced while thawd had it open, so thawd can no longer store "
                     "anything in it; put the original file back, or restart thawd to continue without it"
                 )
 

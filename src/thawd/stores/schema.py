@@ -1,7 +1,8 @@
-"""The schema of thawd's own state file, ``thawd.db``: events, buckets' objects, the control plane's catalog, schedules.
+"""The schema of thawd's own state file, ``thawd.db``.
 
-These data share a file so that, for example, an object and the events that it causes can be stored in one transaction.
-Only append migrations; never change one that has been released.
+It contains events, the objects and listings of buckets, the control plane's catalog, and schedules. These data share a
+file so that, for example, an object and the events that it causes can be stored in one transaction. Only append
+migrations; never change one that has been released.
 """
 
 from __future__ import annotations

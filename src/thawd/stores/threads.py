@@ -1,9 +1,9 @@
 """Threads for stores with blocking clients: a limited number for each store, so that the event loop never waits.
 
 An operation continues when its caller is cancelled. This module cannot interrupt a client that waits for an answer.
-When the server stops, it waits a short time for running operations and then abandons the rest. Before it exits, Python
-would wait for the threads of abandoned operations. So if `operations_are_left` returns True, ``thawd up`` ends the
-process with ``os._exit``.
+When the server stops, `StoreThreads.close` waits a short time for running operations, and abandons those that have not
+ended by then. Python waits for all threads before a process exits. So if `operations_are_left` returns True,
+``thawd up`` ends the process with ``os._exit``, which does not wait.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stores uploaded code: the zip files, and the packages unpacked from them, both named by the zip file's SHA-256.
 
-A zip file is untrusted data. Names and links that lead outside the folder are refused, and so are zip files that unpack
-to more than the allowed size; nothing of a refused zip file remains on the disk.
+A zip file is untrusted data. It is refused if a name or link in it leads outside the package's folder, or if its files
+are larger than allowed after unpacking. Nothing of a refused zip file remains on the disk.
 """
 
 from __future__ import annotations
@@ -122,19 +122,21 @@ class CodeStore:
         """The folder of a package. If it is missing, it is unpacked from the zip file again. Blocks.
 
         Raises:
-            StoreError: both the folder and the zip file are missing, or the folder cannot be written (500).
+            StoreError: both the folder and the zip file are missing, or the folder cannot be new_path (500).
         """
         folder = self.package_path(name)
         if not folder.is_dir():
             try:
                 content = self.zip_path(name).read_bytes()
             except OSError as error:
-                raise StoreError(f"{self.zip_path(name)}: {error.strerror}; upload the code again") from error
+                raise StoreError(
+                    f"{self.zip_path(name)} cannot be read: {error.strerror}; upload the code again"
+                ) from error
             self._unpack(content, name)
         return folder
 
     def recent(self) -> set[str]:
-        """Packages of the last ten minutes. The function or layer that will use them is perhaps not stored yet."""
+        """Names of packages added in the last ten minutes: their functions and layers are perhaps not stored yet."""
         oldest = time.monotonic() - _RECENT_S
         self._recent = {name: at for name, at in self._recent.items() if at >= oldest}
         return set(self._recent)
@@ -143,12 +145,12 @@ class CodeStore:
         """Remove zip files, except those of the packages that `keep` names; `keep` is called again for each zip file.
 
         Raises:
-            StoreError: the folder cannot be read or written (500).
+            StoreError: the folder cannot be read or new_path (500).
         """
         await asyncio.get_running_loop().run_in_executor(self._executor, self._remove_except, keep)
 
     def _remove_except(self, keep: Callable[[], set[str]]) -> None:
-        # This runs in the only thread that adds packages, so no zip file is half-written at this time.
+        # This runs in the only thread that adds packages, so no zip file is half-new_path at this time.
         with storing(self._zips):
             for path in list(self._zips.iterdir()) if self._zips.exists() else []:
                 if path.stem not in keep():
@@ -199,8 +201,8 @@ def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
     """Files and links of a zip file, each with its path in the package.
 
     Raises:
-        InvalidParameterValueException: a name leads outside the folder or is too long, a file is encrypted, or a path
-            uses as a folder what is a file in the same zip file (400).
+        InvalidParameterValueException: a name leads outside the folder or is too long, a file is encrypted, or a file
+            is in a folder that has the name of another file in the zip file (400).
     """
     files: set[str] = set()
     for info in archive.infolist():
@@ -214,7 +216,7 @@ def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
         if info.is_dir() or not path.parts:
             continue
         if any(str(parent) in files for parent in path.parents):
-            raise _unsafe(info.filename, "uses the name of a file as a folder")
+            raise _unsafe(info.filename, "is in a folder that has the name of a file in the zip file")
         files.add(str(path))
         yield info, str(path)
 
@@ -226,36 +228,36 @@ def _extract_all(archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, 
         if stat.S_ISLNK(info.external_attr >> 16):
             links[path] = archive.read(info).decode("utf-8", "surrogateescape") if info.file_size < 4096 else "/"
             continue
-        to = target / path
-        if to.is_dir():
+        new_path = target / path
+        if new_path.is_dir():
             raise _unsafe(info.filename, "is a file and a folder")
-        to.parent.mkdir(parents=True, exist_ok=True)
-        left = _extract(archive, info, to, left)
-    # Links are created last, so that no file is ever written through a link.
+        new_path.parent.mkdir(parents=True, exist_ok=True)
+        left = _extract(archive, info, new_path, left)
+    # Links are created last, so that no file is ever new_path through a link.
     for path, points_to in links.items():
         if not _stays_inside(path, points_to, links):
             raise _unsafe(path, "is a link that leads outside the folder")
-        to = target / path
-        if to.is_dir():
+        new_path = target / path
+        if new_path.is_dir():
             raise _unsafe(path, "is a link and a folder")
-        to.parent.mkdir(parents=True, exist_ok=True)
-        to.unlink(missing_ok=True)
-        to.symlink_to(points_to)
+        new_path.parent.mkdir(parents=True, exist_ok=True)
+        new_path.unlink(missing_ok=True)
+        new_path.symlink_to(points_to)
 
 
-def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, to: Path, left: int) -> int:
+def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, new_path: Path, left: int) -> int:
     """Write one file; returns how many bytes may still be unpacked.
 
     The bytes are counted, because the size that the zip file states may be wrong.
     """
     mode = (info.external_attr >> 16) & 0o777
-    with archive.open(info) as source, to.open("wb") as file:
+    with archive.open(info) as source, new_path.open("wb") as file:
         while chunk := _read(source):
             left -= len(chunk)
             if left < 0:
                 raise _too_large()
             file.write(chunk)
-    to.chmod((mode or 0o644) | 0o444)
+    new_path.chmod((mode or 0o644) | 0o444)
     return left
 
 
@@ -271,15 +273,15 @@ def _stays_inside(link: str, points_to: str, links: dict[str, str]) -> bool:
     for _ in range(_DEEPEST_LINKS):
         if points_to.startswith("/") or "\0" in points_to or not points_to:
             return False
-        where = os.path.normpath(os.path.join(os.path.dirname(link), points_to))  # noqa: PTH118, PTH120
-        if where == ".." or where.startswith("../"):
+        reached = os.path.normpath(os.path.join(os.path.dirname(link), points_to))  # noqa: PTH118, PTH120
+        if reached == ".." or reached.startswith("../"):
             return False
-        through = next((at for at in links if where == at or where.startswith(f"{at}/")), None)
+        through = next((other for other in links if reached == other or reached.startswith(f"{other}/")), None)
         if through is None:
             return True
         if through == link:
             return False
-        link, points_to = through, links[through] + where[len(through) :]
+        link, points_to = through, links[through] + reached[len(through) :]
     return False
 
 

@@ -35,9 +35,9 @@ def write_again(path: Path) -> None:
         return
     try:
         end = _end_of_frames(fd, os.fstat(fd).st_size)
-        at = 0
-        while at < end and (portion := os.pread(fd, min(_PORTION_BYTES, end - at), at)):
-            at += os.pwrite(fd, portion, at)
+        offset = 0
+        while offset < end and (portion := os.pread(fd, min(_PORTION_BYTES, end - offset), offset)):
+            offset += os.pwrite(fd, portion, offset)
         if end:
             os.fsync(fd)
     finally:
@@ -47,8 +47,8 @@ def write_again(path: Path) -> None:
 def _end_of_frames(fd: int, size: int) -> int:
     """Return the offset behind the last complete frame.
 
-    SQLite writes a log again from its beginning when its content is in the file, with new salts (random numbers).
-    Frames with other salts are left over from before.
+    When SQLite has copied the log's content into the database file, it writes the log again from its beginning, with
+    new salts (random numbers). Frames with other salts than the log's header are left over from before.
     """
     head = os.pread(fd, _HEADER.size, 0)
     if len(head) < _HEADER.size:

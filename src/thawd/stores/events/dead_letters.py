@@ -60,7 +60,7 @@ _SELECT = (
     "FROM events e JOIN payloads p ON p.event = e.id"
 )
 # This statement does not read the payloads: SQLite computes `length(p.body)` without reading the body.
-_SELECT_WITHOUT = _SELECT.replace("p.body,", "x'',", 1)
+_SELECT_NO_PAYLOADS = _SELECT.replace("p.body,", "x'',", 1)
 _WIDTH = COLUMNS.count(",") + 1
 
 
@@ -81,7 +81,7 @@ class DeadLetters:
             limit: most dead letters to return.
             payloads: whether to read payloads. If False, they are empty, so large payloads use no memory.
         """
-        select = _SELECT if payloads else _SELECT_WITHOUT
+        select = _SELECT if payloads else _SELECT_NO_PAYLOADS
         return await self._db.read(lambda connection: _page(connection, select, function, after, limit))
 
     async def find(self, ids: Iterable[int]) -> list[DeadLetter]:

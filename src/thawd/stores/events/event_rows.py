@@ -106,7 +106,7 @@ class Flow:
 
 
 def as_accepted(event: NewEvent, event_id: int, accepted_at: float) -> Event:
-    """The event as the queue returns it after accepting it."""
+    """The event as `EventQueue.lease` would return it right after it was accepted."""
     return Event(id=event_id, accepted_at=accepted_at, attempts=0, **msgspec.structs.asdict(event))
 
 

@@ -70,7 +70,7 @@ class Leases:
         return self._held.get(function, set())
 
     def count(self, function: str) -> int:
-        """How many events of `function` are leased."""
+        """How many events of `function` are leased, without those that were returned."""
         return len(self.held(function)) - len(self.returned.get(function, ()))
 
     def give_back(self, event: Event) -> None:

@@ -88,7 +88,7 @@ class Outbox:
         """Schedule another delivery of an outcome that could not be delivered, at or after `at`.
 
         Raises:
-            StoreError: the change could not be stored; the delivery is tried again after the next start.
+            StoreError: the change could not be stored; the outcome stays leased until `ended`, and stays due.
         """
 
         def work(connection: sqlite3.Connection) -> None:

@@ -206,13 +206,13 @@ class BucketStore:
             is_s3 = self.bucket.url.scheme == "s3"
             if not is_s3 or importlib.util.find_spec("boto3") is None:
                 raise StoreError(
-                    self._said("it has a key that obstore cannot list", error)
+                    self._said("one of its keys cannot be listed by obstore", error)
                     + "; rename that object"
                     + (", or install boto3, which can list it: pip install 'thawd[aws]'" if is_s3 else "")
                 ) from None
             self._has_odd_keys = True
             raise OddKeysError(
-                self._said("it has keys that obstore cannot list, so boto3 lists it from now on", error)
+                self._said("some of its keys cannot be listed by obstore, so boto3 lists the bucket from now on", error)
             ) from None
 
     def _boto_pages(self) -> Iterator[list[RemoteObject]]:

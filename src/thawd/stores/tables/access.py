@@ -74,7 +74,7 @@ class TableStore(Protocol):
 
         Args:
             until: when to stop waiting for a remote store, ``time.monotonic()`` seconds; None: in two seconds.
-                Operations without an answer by then fail, as if the connection had been lost.
+                Operations without an answer by then are interrupted (PostgreSQL) or abandoned (DynamoDB).
         """
 
 

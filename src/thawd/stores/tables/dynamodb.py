@@ -105,7 +105,7 @@ class DynamodbTable:
         return "Attributes" in answer
 
     def scan(self, after: str, limit: int) -> list[tuple[str, bytes]]:
-        """Keys and items after the key `after`, in DynamoDB's own order, which does not change."""
+        """Up to `limit` keys and items after the key `after`, in DynamoDB's own order, which does not change."""
         found: list[tuple[str, bytes]] = []
         while len(found) < limit:
             page = self._scan_page(after, Limit=limit - len(found))

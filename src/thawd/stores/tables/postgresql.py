@@ -103,7 +103,7 @@ class PostgresqlTable:
         return self._execute("DELETE FROM {table} WHERE key = %s", (_stored(key),))[1] > 0
 
     def scan(self, after: str, limit: int) -> list[tuple[str, bytes]]:
-        """Keys and items in the order of the keys' UTF-8 bytes, beginning after the key `after`."""
+        """Up to `limit` keys and items after the key `after`, in the order of the keys' UTF-8 bytes."""
         rows, _ = self._execute(
             "SELECT key, item::text FROM {table} WHERE key > %s ORDER BY key LIMIT %s", (_stored(after), limit)
         )
@@ -128,7 +128,11 @@ class PostgresqlTable:
     def _execute(
         self, template: str, values: tuple[Any, ...], *, limit_s: float | None = None
     ) -> tuple[list[tuple[Any, ...]], int]:
-        """Run a statement in its own transaction within `limit_s` seconds; returns its rows and the number affected."""
+        """Run a statement in its own transaction, for at most `limit_s` seconds (None: `_ANSWER_S`).
+
+        Returns:
+            The rows that the statement returned, and the number of rows that it affected.
+        """
         import psycopg
         from psycopg import sql
 

@@ -33,7 +33,12 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
     given_up: Callable[[], bool] = staticmethod(lambda: False)
 
     def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
-        """Wait for an operation to end, as psycopg does; it fails at the deadline or when `given_up` returns True."""
+        """Wait for an operation to end, as psycopg does.
+
+        Raises:
+            psycopg.OperationalError: the operation failed, or had not ended at the deadline or when `given_up` returned
+                True.
+        """
         return super().wait(self._patiently(gen), *args, **kwargs)
 
     def _patiently(self, gen: PQGen[T]) -> PQGen[T]:
