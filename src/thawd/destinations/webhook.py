@@ -96,7 +96,7 @@ class Webhooks:
             address = address_of(destination)
             is_local = address is not None and is_loopback(address.hostname or "")
             self._clients[destination] = httpx.AsyncClient(
-                timeout=None,  # `Destinations` limits the whole delivery
+                timeout=None,  # `Destinations` limits the time of the whole delivery
                 cookies=CookieJar(
                     DefaultCookiePolicy(allowed_domains=[])
                 ),  # a cookie from one answer must not be sent with another request

@@ -161,10 +161,10 @@ class Cache:
             yield
 
     def make_room(self, needed_bytes: int = 0) -> None:
-        """Remove unused blobs and derived files, least recently used first, until `needed_bytes` more fit in.
+        """Remove unused blobs and derived files, least recently used first, until there is enough room.
 
-        The cache then has room for `needed_bytes` within its limit, unless the rest of its files are in use. Downloads
-        that were interrupted more than one day ago are removed, too.
+        There is enough room if the cache can grow by `needed_bytes` without exceeding its limit. Files in use are kept,
+        even if there is not enough room. Downloads that were interrupted more than one day ago are removed, too.
         """
         with self.locked():
             self._drop_old_partials()

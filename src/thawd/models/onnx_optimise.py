@@ -1,6 +1,6 @@
-"""Program that writes an ONNX model optimised for this machine, with a file of weights.
+"""Program that optimises an ONNX model for this machine, and writes the result with a separate file of weights.
 
-``onnx_optimise.py MODEL FOLDER PATH...``; each PATH is a folder from which Python imports modules.
+``onnx_optimise.py MODEL FOLDER PATH...`` reads MODEL and writes into FOLDER. Each PATH is added to ``sys.path``.
 
 The program runs in a process of its own. If the process that loads the model optimised it, the memory that optimising
 needs would become part of the snapshot.

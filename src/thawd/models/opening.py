@@ -223,7 +223,9 @@ def _hold(
         if use is not None and cache.is_sound(recorded["sha256"]):
             model.hold(use)
             if pins.sha256 not in (None, recorded["sha256"]):
-                raise ModelChangedError(f"{address.text}: its SHA-256 is {recorded['sha256']}, not {pins.sha256}")
+                raise ModelChangedError(
+                    f"{address.text}: its SHA-256 is {recorded['sha256']}, but {pins.sha256} was requested"
+                )
             if pins.sha256 or pins.etag or pins.version:
                 _record_pin(cache, _pin_key(address, pins), recorded)
             return recorded

@@ -461,7 +461,7 @@ class AsyncInvoker:
 
 
 def _refusal(event: Event, function: Function, age_s: float) -> DeadLetterCause | None:
-    """Return why an event that is about to run must not run; None: it may run."""
+    """Return why an event must not run (any more); None: the event may run."""
     if age_s > function.maximum_event_age_s:
         return DeadLetterCause("EventAgeExceeded", "EventAgeExceeded")
     if function.reserved_concurrency == 0:

@@ -40,7 +40,7 @@ class Lane:
         ahead: events that are leased from the state file and not started.
         running: events that wait for an environment or have one.
         open: events that are started and not acknowledged yet: the state file does not say yet what became of them.
-        awake: set to make the lane look whether there is something to do.
+        awake: set to make the lane check whether there is something to do.
         more: whether the state file may contain events of the function that are due and not leased.
         due_s: when the next waiting event is due, ``time.monotonic()`` seconds; None: no event waits for a later time.
         gone: whether the function is currently not declared.

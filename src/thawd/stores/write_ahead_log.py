@@ -2,10 +2,12 @@
 
 If a sync of the log fails, Linux keeps the written pages in memory, but counts them as clean: no later sync writes them
 to the disk. As long as the process runs, this does no harm, because SQLite writes its next transaction over the one
-that failed. But if the process ends, the next one finds the transaction in the log, takes it for a committed one and
-appends to it. Each of its own syncs succeeds, and yet after a power cut the log ends where the failed transaction
-began, and everything that was written after that is lost. So this module writes the whole log again before anything is
-appended. Source: sqlite.org/walformat.html; "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
+that failed. But if the process ends, the next process finds the failed transaction in the log, takes it for a committed
+one and appends to it. The syncs of the next process succeed, and yet after a power cut the log ends where the failed
+transaction began, and everything that was written after that is lost. So this module writes the whole log again before
+anything is appended.
+
+Source: sqlite.org/walformat.html; "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _PORTION_BYTES = 1024 * 1024
 def write_again(path: Path) -> None:
     """Write the frames in the log of the SQLite file `path` again, unchanged, and sync the log.
 
-    Nobody else may write to the log meanwhile: call this inside of a write transaction that has not written anything.
+    Nobody else may write to the log meanwhile: call this inside a write transaction that has not written anything.
     The time that this takes grows with the log. After a proper close there is no log.
 
     Raises:

@@ -4,7 +4,8 @@ A change of the catalog and the events that it causes are stored in one transact
 repeats an event. A change is stored only if the record is still the one with which the caller compared the object:
 if two callers have seen the same change, only one of them stores it.
 
-`thawd.sources.buckets` compares the files with the catalog. Memory use does not grow with the number of objects.
+`thawd.sources.buckets` compares files and remote objects with the catalog. Memory use does not grow with the number of
+objects.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ class ObjectRecord(msgspec.Struct, frozen=True, kw_only=True):
     """An object as it was when it was recorded.
 
     Attributes:
-        key: path within the bucket's folder, with ``/``, as the bytes that the file system has.
-        inode: its inode number.
+        key: path within the bucket's folder, with ``/``, as the bytes that the file system has; of a remote object, its
+            complete key.
+        inode: inode number of the file; 0 for a remote object.
         size: bytes.
         mtime_ns: last modification, nanoseconds since the epoch.
-        ctime_ns: last change of content or metadata, nanoseconds since the epoch.
-        etag: MD5 of the content, 32 hexadecimal digits.
+        ctime_ns: last change of content or metadata, nanoseconds since the epoch; 0 for a remote object.
+        etag: MD5 of a file's content, 32 hexadecimal digits; of a remote object, a mark from the store, such as its
+            ETag, that changes with the content.
         sequencer: a number that grows with every recorded change; 0 in a record that is not stored yet.
     """
 
