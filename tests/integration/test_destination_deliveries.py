@@ -121,7 +121,7 @@ def test_a_destination_that_never_answers_is_given_up_after_its_time(
     receiver.gate.clear()
     monkeypatch.setattr(module, "LIMIT_S", within(0.2))
     to = Destination("http", receiver.url) if kind == "http" else arn_of("sns", "t")
-    with pytest.raises(DestinationUnavailable, match=r"did not take the record within 0.2 s"):
+    with pytest.raises(DestinationUnavailable, match=r"did not accept the record within 0.2 s"):
         deliver(to, tmp_path, DestinationContext(aws_endpoint=receiver.url))
 
 

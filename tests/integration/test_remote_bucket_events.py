@@ -122,7 +122,7 @@ def test_a_key_that_obstore_cannot_hold_does_not_hide_the_others(tmp_path: Path,
             await here.watcher.first_listing_done.wait()
             watching.cancel()
             assert Counter(r["s3"]["object"]["key"] for r in await here.records()) == Counter(keys)
-            assert ["boto3 lists it" in line for line in here.log] == [True]
+            assert ["boto3 lists the bucket" in line for line in here.log] == [True]
             there.delete("in/b//c.png")
             assert await here.look() == ["ObjectRemoved:Delete in/b//c.png"]
 
