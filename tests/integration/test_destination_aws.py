@@ -147,7 +147,9 @@ def test_fifo_queues_and_topics_are_refused_as_by_lambda(tmp_path: Path, to: Des
 def test_a_record_that_is_too_large_is_refused_with_its_size(tmp_path: Path, service: str, most: int) -> None:
     async def work(destinations: Destinations) -> None:
         made = destinations.success(arn_of(service, "event-bus/b"), EVENT, Result(b'"' + b"x" * most + b'"'), arn=ARN)
-        with pytest.raises(DestinationRefused, match=rf"of at most {most:,} bytes; this message has {len(made.body):,}"):
+        with pytest.raises(
+            DestinationRefused, match=rf"of at most {most:,} bytes; this message has {len(made.body):,}"
+        ):
             await destinations.deliver(made)
 
     run(work, tmp_path, DestinationContext(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))
