@@ -25,6 +25,7 @@ BROKEN = {
     "Runtime.HandlerNotFound": ("app.handler", "other = 1\n", "Handler 'handler' missing on module 'app'"),
     "Runtime.HandlerNotFound ": ("app.handler", "handler = 1\n", "cannot be called: it is a int"),
     "ZeroDivisionError": ("app.handler", "x = 1 / 0\n", "division by zero"),
+    "KeyError": ("app.handler", "import os\nx = os.environ['MODEL']\n", "'MODEL'"),
     "Runtime.ExitError": ("app.handler", "import os\nos._exit(3)\n", "exit status 3"),
     "Runtime.ExitError ": ("app.handler", "import sys\nsys.exit(5)\n", "exit status 5"),
 }
@@ -42,6 +43,7 @@ def test_an_init_error_is_told_once_and_does_not_loop(project: Project) -> None:
             name = f"bad{number}"
             function = running.function(name)
             assert function["state"] == "Failed"
+            assert function["reason"].startswith((kind.strip(), "Runtime exited"))
             assert said in function["reason"]
             for _ in range(5):
                 document, error = running.invoke(name, {})

@@ -104,7 +104,8 @@ def test_threads_of_a_function_draw_no_number_before_the_copy_has_its_own(app: P
         """
     )
     with app.up() as running:
-        assert running.function("app")["start"] == "thaw"
+        function = running.function("app")
+        assert (function["start"], function["start_reason"]) == ("thaw", None)
         answers = running.invoke_at_once("app", 8, {}, gate=tmp_path / "gate")
         drawn = [number for numbers, _ in answers for number in numbers]
         assert all(numbers for numbers, _ in answers)

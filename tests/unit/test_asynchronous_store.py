@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.unit.execution_fakes import claim, until
 from tests.unit.invoker_post import FAILED, Post
 from thawd.errors import StoreError
 from thawd.invocation import Result
+from thawd.queue.invoker import PER_CPU
 from thawd.stores.events.event_rows import Event
 from thawd.stores.events.queue import EventQueue
 
@@ -128,16 +130,19 @@ def test_events_that_are_the_next_run_without_being_read(tmp_path: Path) -> None
 
 
 def test_events_keep_their_order_when_more_come_than_are_kept_in_memory(tmp_path: Path) -> None:
+    # Some run, and of the others at most eight are read ahead: less than 4 MiB, and then one more read of 4 MiB.
+    count = PER_CPU * (os.cpu_count() or 1) + 12
+
     async def work() -> None:
         async with Post(tmp_path) as post:
             await post.accept()
             await post.settled()
             post.dispatcher.gate.clear()
-            for number in range(12):
+            for number in range(count):
                 await post.accept(b"x" * 1_000_000, request_id=f"large-{number}")
-            assert 1 <= (await post.queue.depth())["f"].queued < 12
+            assert 1 <= (await post.queue.depth())["f"].queued < count
             post.dispatcher.gate.set()
             await post.settled()
-            assert [i.request_id for i in post.dispatcher.got[1:]] == [f"large-{number}" for number in range(12)]
+            assert [i.request_id for i in post.dispatcher.got[1:]] == [f"large-{number}" for number in range(count)]
 
     claim(work)

@@ -367,7 +367,7 @@ class Environment:
         elif kind == frames.READY and not self.ready.done():
             self.ready.set_result(msgspec.convert(head, ReadyHead))
         elif kind == frames.INIT_ERROR and not self.ready.done():
-            self.ready.set_exception(InitError(head["message"], body, by_function=True))
+            self.ready.set_exception(InitError.reported(head["message"], body))
         elif kind == frames.STAGE and head["stage"] == frames.PARKED and not self.parked.done():
             self.parked.set_result(head["refused"])
         elif kind == frames.STAGE and not self.ready.done():

@@ -56,6 +56,13 @@ class _Typed(msgspec.Struct, rename={"error_type": "errorType"}):
     error_type: str
 
 
+def _type_in(document: bytes) -> str:
+    try:
+        return msgspec.json.decode(document, type=_Typed).error_type
+    except msgspec.MsgspecError:
+        return "Runtime.Unknown"
+
+
 class InitError(Exception):
     """The function's init phase or one of its snapshot hooks failed.
 
@@ -75,10 +82,15 @@ class InitError(Exception):
     @property
     def type(self) -> str:
         """The error type in the document."""
-        try:
-            return msgspec.json.decode(self.document, type=_Typed).error_type
-        except msgspec.MsgspecError:
-            return "Runtime.Unknown"
+        return _type_in(self.document)
+
+    @classmethod
+    def reported(cls, message: str, document: bytes) -> InitError:
+        """The error that the process has reported. The text begins with the error's type.
+
+        A message alone may say little: that of a ``KeyError`` is only the key.
+        """
+        return cls(f"{_type_in(document)}: {message}", document, by_function=True)
 
     @classmethod
     def of_exit(cls, child: Child | None) -> InitError:

@@ -7,8 +7,7 @@ import math
 import time
 from collections.abc import Callable
 
-# The event loop's timers can fire too early by up to this time.
-_TIMER_EARLY_S = 0.001
+from thawd.system.retry import TIMER_EARLY_S
 
 
 class InvocationDeadline:
@@ -47,7 +46,7 @@ class InvocationDeadline:
         if self._at_s == math.inf:
             return  # no invocation runs; the next one sets the timer
         left_s = self._at_s - time.monotonic()
-        if left_s > _TIMER_EARLY_S:
+        if left_s > TIMER_EARLY_S:
             self._timer = asyncio.get_running_loop().call_later(left_s, self._check)
         else:
             self._on_passed()

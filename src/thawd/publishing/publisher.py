@@ -167,9 +167,7 @@ class Publisher:
         try:
             await self._dispatcher.publish(version, keeps_old=candidate.keeps_old)
         except InitError as error:
-            # The message alone may say little: that of a KeyError is only the key.
-            reason = f"{error.type}: {error}" if error.by_function else str(error)
-            outcome = Outcome(Ending.INIT_FAILED, version, reason, replaces)
+            outcome = Outcome(Ending.INIT_FAILED, version, str(error), replaces)
             if error.from_outside:
                 return outcome
         self.remember(version)

@@ -13,9 +13,7 @@ from typing import Protocol
 
 from thawd.environments.environment import Environment
 from thawd.scheduling.keep_alive import Keeper
-
-# The event loop's timers count whole milliseconds, and can fire too early by up to this time.
-_TIMER_EARLY_S = 0.001
+from thawd.system.retry import TIMER_EARLY_S
 
 
 class Idle(Protocol):
@@ -75,7 +73,7 @@ class IdleTimer:
     def _fire(self) -> None:
         """End environments that have been idle too long, prewarm one if its time has come, and set the timer again."""
         self._timer = None
-        now_s = time.monotonic() + _TIMER_EARLY_S
+        now_s = time.monotonic() + TIMER_EARLY_S
         idle = self._pool.idle_longest_first()
         for environment in idle:
             if self._keeper.kept_until_s(environment.idle_since, chosen=environment is idle[-1]) <= now_s:

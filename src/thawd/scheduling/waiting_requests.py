@@ -14,9 +14,8 @@ from collections.abc import Callable
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation
 from thawd.resources import Batch
 from thawd.scheduling.leases import Lease
+from thawd.system.retry import TIMER_EARLY_S
 
-# The event loop's timers count whole milliseconds, and can fire too early by up to this time.
-_TIMER_EARLY_S = 0.001
 # Shortest time between two searches for requests whose deadline has passed.
 _OVERDUE_EVERY_S = 0.02
 # Longest time between two such searches while a request waits whose deadline has passed.
@@ -145,14 +144,14 @@ class Line:
     def _set_window(self, invocation: Invocation) -> None:
         if len(self) % self._size == 0:  # `invocation` is the first of a new batch
             self._window_ends_s = time.monotonic() + self._window_s
-        if invocation.queue_deadline <= self._window_ends_s + _TIMER_EARLY_S:
+        if invocation.queue_deadline <= self._window_ends_s + TIMER_EARLY_S:
             self._window_ends_s = 0.0  # the request's deadline passes before the window ends: do not wait for its end
         self._set_timer()
 
     def _set_timer(self) -> None:
         wait_s = self._window_ends_s - time.monotonic()
         if wait_s > 0 and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(wait_s + _TIMER_EARLY_S, self._window_ended)
+            self._timer = asyncio.get_running_loop().call_later(wait_s + TIMER_EARLY_S, self._window_ended)
 
     def _window_ended(self) -> None:
         """Ask for an environment because a window has ended. If another window has begun since, wait for its end."""
@@ -166,7 +165,7 @@ class Line:
         if self._overdue_timer is not None:
             self._overdue_timer.cancel()
         self._overdue_s = deadline_s
-        wait_s = max(0.0, deadline_s - time.monotonic()) + _TIMER_EARLY_S
+        wait_s = max(0.0, deadline_s - time.monotonic()) + TIMER_EARLY_S
         self._overdue_timer = asyncio.get_running_loop().call_later(wait_s, self._look_for_overdue)
 
     def _look_for_overdue(self) -> None:

@@ -17,8 +17,8 @@ from thawd.system.flag import Flag
 # The power of two would overflow a float after 1,023 doublings. Every finite limit on a wait is reached long before
 # the 64th.
 _MOST_DOUBLINGS = 64
-# The event loop's timers count whole milliseconds, so a timer can fire too early, by at most this time.
-_TIMER_S = 0.002
+TIMER_EARLY_S = 0.002
+"""The event loop's timers count whole milliseconds, so a timer can fire too early, by at most this time (seconds)."""
 
 
 def backoff_s(failures: int, *, first_s: float, longest_s: float = math.inf) -> float:
@@ -58,7 +58,7 @@ class Backoff:
             now_s: the current time, ``time.monotonic()`` seconds.
             longest_s: limit for this wait, seconds; None: the back-off's own limit.
         """
-        if now_s >= self._until_s - _TIMER_S:
+        if now_s >= self._until_s - TIMER_EARLY_S:
             longest_s = self._longest_s if longest_s is None else longest_s
             self.wait_s = min(longest_s, max(self._first_s, 2 * self.wait_s))
             self._until_s = now_s + self.wait_s

@@ -334,7 +334,7 @@ class Template:
         elif kind == frames.READY and not self.ready.done():
             self.ready.set_result(msgspec.convert(head, ReadyHead))
         elif kind == frames.INIT_ERROR and not self.ready.done():
-            self.ready.set_exception(InitError(head["message"], body, by_function=True))
+            self.ready.set_exception(InitError.reported(head["message"], body))
         elif self._frozen is not None and not self._frozen.done():
             self._on_freezing(self._frozen, kind, head, body)
         elif kind == frames.RESULT and self._answered is not None and not self._answered.done():
@@ -350,7 +350,7 @@ class Template:
         elif kind == frames.FROZEN:
             frozen.set_result((msgspec.convert(head, FrozenHead), body))
         elif kind == frames.INIT_ERROR:
-            frozen.set_exception(InitError(head["message"], body, by_function=True))
+            frozen.set_exception(InitError.reported(head["message"], body))
         else:
             self.kill()
 

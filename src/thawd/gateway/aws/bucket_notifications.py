@@ -290,7 +290,7 @@ def _rule(element: ElementTree.Element, index: int) -> NotificationRule:
             400, "MalformedXML", "The notification configuration for a function must have an ARN and at least one Event"
         )
     if set(filters) - {"prefix", "suffix"}:
-        raise S3Error(400, "InvalidArgument", "The name of a filter rule must be prefix or suffix")
+        raise S3Error(400, "InvalidArgument", "filter rule name must be either prefix or suffix")  # AWS's words
     identifier = (texts.get("Id") or [f"thawd-{index}"])[0]
     notification = Notification(
         function=arns[0],
