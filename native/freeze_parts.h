@@ -140,12 +140,12 @@ int ring_note_mapping(struct freezing *f, const struct mapping *mapping);
 // freeze_pages.c: finds the pages that must be stored.
 int pages_find(struct freezing *f);
 
-// descriptors.c: fills SECTION_DESCRIPTORS and SECTION_EPOLL.
+// freeze_descriptors.c: fills SECTION_DESCRIPTORS and SECTION_EPOLL.
 int descriptors_describe(struct freezing *f);
 // The memory object for the deleted file with this device and inode; NO_INDEX when there are too many.
 uint32_t object_of(struct freezing *f, uint64_t device, uint64_t inode, const char *name);
 
-// process.c: describes state other than memory, threads and descriptors; refuses what cannot be restored.
+// freeze_process.c: describes state other than memory, threads and descriptors; refuses what cannot be restored.
 int process_describe(struct freezing *f);
 
 // freeze_rights.c: describes the rights of the process; refuses those that cannot be restored.

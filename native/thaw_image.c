@@ -19,7 +19,8 @@ void stage_open(struct thaw *t) {
     long result = sys3(SYS_fstat, fd, (long)&status, 0);
     if (result < 0 || !S_ISREG(status.st_mode))
         thaw_refuse("this is not a regular file: ", t->path);
-    // An image is code and holds secrets: a user who can write it could run code as this user.
+    // An image holds code and secrets: whoever can write it could run code as the user who runs thaw, and whoever can
+    // read it learns the secrets.
     if (status.st_uid != (uint32_t)sys3(SYS_geteuid, 0, 0, 0))
         thaw_refuse("the image belongs to another user: ", t->path);
     if (status.st_mode & 077)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from thawd.snapshot import engine
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "standalone" / "answer.py"
 DEADLINE_S = 300
@@ -77,6 +79,38 @@ def test_a_copy_has_its_own_arguments_variables_streams_and_randomness(tmp_path:
     assert lines[0][1].split()[2] != lines[1][1].split()[2], "secrets"
     assert [line[2] for line in lines] == ["given None kept ['a', 'b']"] * 2
     assert [line[3] for line in lines] == ["to 0", "to 1"]
+
+
+STALL = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <unistd.h>
+
+int thawd_freeze(const void *request, void *report) {
+    usleep(100000);
+    return ((int (*)(const void *, void *))dlsym(RTLD_NEXT, "thawd_freeze"))(request, report);
+}
+"""
+
+
+def test_threads_that_wait_for_the_gil_during_a_slow_freeze_do_not_block_a_copy(tmp_path: Path) -> None:
+    """The freeze begins late, with the GIL held: other threads wait far longer than the switch interval."""
+    real = engine.library_path()
+    (tmp_path / "stall.c").write_text(STALL)
+    link = ("-Wl,--no-as-needed", real, f"-Wl,-rpath,{Path(real).parent}")
+    built = run("gcc", "-shared", "-fPIC", "-o", tmp_path / "stall.so", tmp_path / "stall.c", *link)
+    assert built.returncode == 0, built.stderr
+    program, image = tmp_path / "program.py", tmp_path / "program.img"
+    program.write_text(
+        "import sys, threading\nfrom thawd import snapshot\n\ndef compute():\n    while True:\n        pass\n\n"
+        "for _ in range(2):\n    threading.Thread(target=compute, daemon=True).start()\n"
+        "interval_s = sys.getswitchinterval()\noutcome = snapshot.freeze(sys.argv[1])\n"
+        "print(outcome.restored, sys.getswitchinterval() == interval_s)\n"
+    )
+    frozen = run(sys.executable, program, image, variables={engine.LIBRARY_VARIABLE: str(tmp_path / "stall.so")})
+    assert (frozen.stdout, frozen.stderr) == ("False True\n", "")
+    copy = thaw(image)
+    assert (copy.stdout, copy.stderr) == ("True True\n", "")
 
 
 def test_a_copy_ends_with_its_own_status(tmp_path: Path) -> None:

@@ -198,6 +198,47 @@ FAKES = """
 """
 
 
+@pytest.mark.parametrize("python", INTERPRETERS)
+def test_no_other_thread_gets_the_gil_while_a_copy_is_renewed(python: str) -> None:
+    """In a copy the other threads wait, some of them for the GIL. A renewal that gave it up could wait for them."""
+    turns = told(
+        """
+        import logging, platform, random, ssl, tempfile, threading, time, uuid
+        import multiprocessing.process, multiprocessing.synchronize
+        for name in "numpy.random", "cryptography.hazmat.bindings._rust":
+            try:
+                __import__(name)
+            except ImportError:
+                pass
+
+        turns = 0
+
+        def count():
+            global turns
+            while True:
+                turns += 1
+                time.sleep(0)
+
+        for _ in range(3):
+            threading.Thread(target=count, daemon=True).start()
+        original = {"HOME": os.environ.get("HOME", ""), "TZ": "UTC", "TMPDIR": "/tmp"}
+        uuid.uuid1(), tempfile.gettempdir(), platform.node()
+        sys.setswitchinterval(60)
+        time.sleep(0.01)
+        before = turns
+        uniqueness.environment({"TZ": "CET", "TMPDIR": "/var/tmp", "NEW": "new"}, original=original)
+        renewed = renew()
+        after = turns
+        sys.setswitchinterval(0.005)
+        tell([before > 0, after - before, sorted(renewed)])
+        """,
+        python=python,
+    )
+    standard = {"random", "_ssl", "uuid", "tempfile", "logging", "platform", "threading", "multiprocessing.process"}
+    assert turns[:2] == [True, 0]
+    assert standard < set(turns[2])
+
+
 def test_libraries_are_given_fresh_seeds_of_their_full_width() -> None:
     code = """
         names = renew()

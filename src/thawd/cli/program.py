@@ -15,7 +15,7 @@ from thawd.cli import (
     bench,
     check,
     cost,
-    dead,
+    dead_letters,
     invoke,
     logs,
     queue,
@@ -35,7 +35,7 @@ from thawd.cli.output import discard_unwritable_output
 
 _SECTIONS = {
     "Serve": (up.up, check.check),
-    "Invoke and watch": (invoke.invoke, logs.logs, status.status, queue.queue, dead.dead, source.group),
+    "Invoke and watch": (invoke.invoke, logs.logs, status.status, queue.queue, dead_letters.dead, source.group),
     "Data and snapshots": (table.table, backup.backup, restore.restore, snapshot.group, thaw.thaw),
     "Measure": (bench.bench, cost.cost, tune.tune),
 }

@@ -1,4 +1,4 @@
-"""CORS as thawd's configuration defines it: answers to preflight requests, and CORS headers on all other answers.
+"""CORS as thawd's configuration defines it: makes the headers of answers to preflight requests and of other answers.
 
 Where CORS is configured, a preflight request (``OPTIONS`` with ``Origin`` and ``Access-Control-Request-Method``) never
 reaches the function, and the configured CORS headers replace those that a handler sets. As on AWS, a preflight request

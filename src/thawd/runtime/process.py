@@ -1,6 +1,7 @@
 """Sets up the runtime's own process: its descriptors, its output, and its end when the platform ends.
 
-Also measures the process's peak memory, and makes a copy distinct from the process that was copied.
+Also measures the process's peak memory. After a thaw or a fork, gives the new process its own environment variables and
+renews what must differ between processes, such as random numbers.
 """
 
 import fcntl
@@ -130,13 +131,13 @@ class OwnPeakMemory:
 def become_own_process(
     old_pid: int, *, variables: Mapping[str, str], original: Mapping[str, str], thread_ids: Callable[[int], int]
 ) -> None:
-    """Make this copy (thawed or forked) distinct from the original process; end the copy if that fails.
+    """Renew, in this thawed or forked process, what must differ between processes; end the process if that fails.
 
     Args:
-        old_pid: process id of the process that was copied.
-        variables: the environment variables of this copy.
-        original: the environment variables that the original process was started with.
-        thread_ids: maps a thread's id in the original to its id in this copy; 0 when the thread does not exist here.
+        old_pid: process id of the process from which this one was thawed or forked.
+        variables: the environment variables of this process.
+        original: the environment variables that the other process was started with.
+        thread_ids: maps a thread's id in the other process to its id in this one; 0 when it does not exist here.
     """
     uniqueness.environment(variables, original=original)
     try:
@@ -146,7 +147,7 @@ def become_own_process(
 
 
 def refuse_copy(why: str) -> NoReturn:
-    """End this copy because it may not be distinct from other copies. The function's log says why."""
+    """End this process because it might repeat what another one draws. The function's log says why."""
     faults.write_log("thawd: %s\n" % why)
     os._exit(_NOT_RENEWED)
 

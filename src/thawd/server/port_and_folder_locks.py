@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from thawd.errors import ThawdError
-from thawd.server.private_data_folder import make_private
+from thawd.server.data_folder_permissions import make_private
 from thawd.system import folders
 
 _ADDRESS = "address.json"

@@ -18,7 +18,7 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-# Kinds of sockets. native/sockets.c decides what a copy gets for each kind; this module predicts that decision.
+# Kinds of sockets. native/freeze_sockets.c decides what a copy gets for each kind; this module predicts that decision.
 CONNECTED, LISTENING, NEW, PAIR = "connected", "listening", "new", "pair"
 
 _MAX_FRAMES = 60

@@ -12,6 +12,7 @@ import ctypes
 import gc
 import os
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,6 +26,10 @@ LIBRARY_VARIABLE = "THAWD_FREEZE_LIBRARY"
 # Results and flags of the freeze library's functions, as in native/freeze.h.
 _FROZEN, _THAWED, _REFUSED = 0, 1, -1
 _COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY, _REFUSE_CONNECTED, _MUTE_LISTENERS, _HOLD_THREADS = 1, 2, 4, 8, 16, 32
+
+# Longer than a busy machine takes to stop all threads, but short enough for a thread that always computes: freezing
+# waits that long until such a thread gives up the GIL.
+_SWITCH_S = 0.25
 
 
 class SnapshotError(Exception):
@@ -247,6 +252,28 @@ def _give_up(result: int, report: _Report) -> NoReturn:
     raise SnapshotFailed(text, stage=stage)
 
 
+class _NoSwitchAsked:
+    """Within it, no other thread asks this one to give up the GIL, unless that lasts longer than `_SWITCH_S`.
+
+    A thread that has waited for the GIL for the switch interval asks the thread that has it to give it up, and then
+    that one waits until another thread has taken it. If the request were frozen, this thread would wait in each copy
+    for threads that wait for this one until it calls `release_threads`. Source: CPython's Python/ceval_gil.c.
+    """
+
+    def __enter__(self) -> None:
+        self._before_s = sys.getswitchinterval()
+        self._is_needed = len(sys._current_frames()) > 1
+        if self._is_needed:
+            sys.setswitchinterval(max(_SWITCH_S, self._before_s))
+            # Threads that wait now still wait for the interval of before. After this sleep none of them does, and
+            # taking the GIL withdraws what they have asked for.
+            time.sleep(min(_SWITCH_S, 2 * self._before_s))
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_needed:
+            sys.setswitchinterval(self._before_s)
+
+
 def _freeze(loaded: Any, request: _Request, report: _Report) -> int:
     """Freeze while the event loops of other threads are paused between two callbacks.
 
@@ -261,7 +288,8 @@ def _freeze(loaded: Any, request: _Request, report: _Report) -> int:
                 "it return before the freeze, or start the loop on the first invocation" % event_loops.HOLD_S,
                 stage="python",
             )
-        return int(loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report)))
+        with _NoSwitchAsked():
+            return int(loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report)))
     finally:
         paused.release()
 
@@ -306,7 +334,6 @@ def freeze(
         any_port: descriptors of sockets whose port the kernel chose; it chooses again for each copy.
         seccomp_filters: number of seccomp filters that the process was started under; -1: as many as its parent has. If
             the process has more filters now, it has added some itself and is not frozen.
-
         hold_threads: whether in a copy only the thread that called this function continues, until it calls
             `release_threads`; the other threads wait at most five seconds.
 

@@ -50,12 +50,14 @@ def freeze(
         HookError: a hook raised an exception, or in a copy the hooks took longer than 10 s.
         RenewalError: in a copy, a library could not be made to return fresh random numbers.
     """
+    library = engine.library_path()  # not again in the copy, where looking for files could block: see `uniqueness`
     hooks.run_before()
     original = uniqueness.started_with()
     old_pid = os.getpid()
     outcome = engine.freeze(
         os.fspath(path),
         provided=provided,
+        library=library,
         copy=copy,
         connections=connections,
         listeners=listeners,
@@ -65,9 +67,9 @@ def freeze(
     if outcome.restored:
         try:
             uniqueness.environment(outcome.environment, original=original)
-            uniqueness.renew(old_pid, thread_ids=engine.new_thread_id)
+            uniqueness.renew(old_pid, thread_ids=lambda tid: engine.new_thread_id(tid, library=library))
         finally:
-            waited = engine.release_threads()
+            waited = engine.release_threads(library=library)
         if not waited:
             raise uniqueness.RenewalError(uniqueness.NOT_ALONE)
         hooks.run_after()

@@ -6,6 +6,9 @@ can make. A library that is not in ``sys.modules`` has no frozen state and needs
 `environment` runs right after the thaw, then `renew`. Both run before the after-restore hooks and before the first
 invocation. Standard library only, Python 3.9 and later.
 
+In a thawed copy the other threads wait until this module's functions have returned, so the functions must not wait for
+those threads. In particular, they never give up the GIL: see `_entropy`.
+
 This module cannot renew state in the function's own objects. State that libraries keep in native code is renewed only
 where `RENEWALS` has a repair: see docs/explanation/uniqueness.md.
 """
@@ -20,6 +23,7 @@ from typing import Any
 
 _OPENSSL_SEED_BYTES = 48
 _AUTHKEY_BYTES = 32
+_SEED_BYTES = 256
 _SIGKILL = 9
 _MULTICAST = 1 << 40  # set in a UUID's node if that is random, not the address of a network card (RFC 9562, 6.10)
 _TEMPORARY_FOLDER_VARIABLES = (b"TMPDIR", b"TEMP", b"TMP")
@@ -159,12 +163,30 @@ def _forget_temporary_folder(default_folders: set[str]) -> None:
         tempfile.tempdir = None
 
 
+def _entropy(count: int) -> bytes:
+    """Return `count` random bytes from the kernel, at most 256, without giving up the GIL.
+
+    `os.urandom` gives up the GIL. In a copy whose other threads do not run yet, that could block: glibc wakes a waiter
+    of a condition variable only after waiters that it woke before have continued. Source: glibc,
+    nptl/pthread_cond_common.c, __condvar_quiesce_and_switch_g1.
+    """
+    ctypes: Any = sys.modules.get("ctypes")  # the snapshot engine has loaded it; without the engine, all threads run
+    if ctypes is not None:
+        drawn = ctypes.create_string_buffer(count)
+        getrandom = getattr(ctypes.PyDLL(None), "getrandom", None)
+        # At most 256 bytes are always written at once. Source: getrandom(2).
+        if getrandom is not None and getrandom(drawn, ctypes.c_size_t(count), 0) == count:
+            return bytes(drawn.raw)
+    return os.urandom(count)
+
+
 def _random(random: Any) -> None:
-    random.seed()
+    random.seed(int.from_bytes(_entropy(_SEED_BYTES), "little"))
 
 
 def _numpy(mtrand: Any) -> None:
-    mtrand.seed()
+    words = memoryview(_entropy(_SEED_BYTES)).cast("I")
+    mtrand.seed(list(words))  # few enough words that NumPy keeps the GIL
     if hasattr(mtrand, "get_bit_generator"):
         # NumPy makes normally distributed numbers in pairs and keeps the second one for the next call. If the function
         # has installed another kind of generator, `seed` does not discard that number, but installing the generator
@@ -179,23 +201,30 @@ def _torch(torch: Any) -> None:
 
 
 def _tensorflow(tensorflow: Any) -> None:
-    tensorflow.random.set_seed(int.from_bytes(os.urandom(7), "little"))
+    tensorflow.random.set_seed(int.from_bytes(_entropy(7), "little"))
 
 
 def _polars(polars: Any) -> None:
-    polars.set_random_seed(int.from_bytes(os.urandom(8), "little"))
+    polars.set_random_seed(int.from_bytes(_entropy(8), "little"))
 
 
 def _openssl(ssl: Any) -> None:
     # OpenSSL reseeds itself when the pid changes, but copies in two containers may have the same pid.
-    ssl.RAND_add(os.urandom(_OPENSSL_SEED_BYTES), float(_OPENSSL_SEED_BYTES))
+    ssl.RAND_add(_entropy(_OPENSSL_SEED_BYTES), float(_OPENSSL_SEED_BYTES))
 
 
 def _cryptography(binding: Any) -> None:
     """Reseed the OpenSSL that the wheels of ``cryptography`` contain."""
-    library: Any = getattr(getattr(binding, "_openssl", None), "lib", None)
-    if hasattr(library, "RAND_add"):
-        library.RAND_add(os.urandom(_OPENSSL_SEED_BYTES), _OPENSSL_SEED_BYTES, float(_OPENSSL_SEED_BYTES))
+    module: Any = getattr(binding, "_openssl", None)
+    add = getattr(getattr(module, "lib", None), "RAND_add", None)
+    if add is None:
+        return
+    ctypes: Any = sys.modules.get("ctypes")
+    if ctypes is not None and hasattr(module, "ffi"):
+        # The function itself, because cffi's wrapper gives up the GIL.
+        address = int(module.ffi.cast("uintptr_t", module.ffi.addressof(module.lib, "RAND_add")))
+        add = ctypes.PYFUNCTYPE(None, ctypes.c_char_p, ctypes.c_int, ctypes.c_double)(address)
+    add(_entropy(_OPENSSL_SEED_BYTES), _OPENSSL_SEED_BYTES, float(_OPENSSL_SEED_BYTES))
 
 
 def _uuid(uuid: Any) -> None:
@@ -211,7 +240,7 @@ def _uuid(uuid: Any) -> None:
             uuid._node = int.from_bytes(generate()[0][10:], "big")
         uuid._generate_time_safe = None
     if uuid._node is not None and uuid._node & _MULTICAST:
-        uuid._node = int.from_bytes(os.urandom(6), "big") | _MULTICAST
+        uuid._node = int.from_bytes(_entropy(6), "big") | _MULTICAST
     for name in ("_last_timestamp", "_last_timestamp_v6", "_last_timestamp_v7"):
         if hasattr(uuid, name):
             setattr(uuid, name, None)
@@ -237,7 +266,7 @@ def _multiprocessing(process: Any) -> None:
     # multiprocessing makes authkeys of this length. A key of another length is the function's own, perhaps shared with
     # other processes, and is kept.
     if key is not None and len(key) == _AUTHKEY_BYTES:
-        current.authkey = os.urandom(_AUTHKEY_BYTES)
+        current.authkey = _entropy(_AUTHKEY_BYTES)
     # `tempdir` is multiprocessing's folder for sockets and shared files: each copy makes its own when it needs one.
     current._config.pop("tempdir", None)
 

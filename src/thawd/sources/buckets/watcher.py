@@ -27,7 +27,7 @@ from thawd.sources.buckets.files import REST_S, WrittenFile, install_lease_signa
 from thawd.sources.buckets.inotify import NoticeKind, TreeWatch
 from thawd.sources.buckets.pending import DueKey, PendingKeys
 from thawd.sources.buckets.recorder import BATCH_KEYS, LARGE_BYTES, FolderLost, LookAgain, Recorder
-from thawd.sources.buckets.session import WatchSession, WatchSettings
+from thawd.sources.buckets.watch_session import WatchSession, WatchSettings
 from thawd.stores.objects.catalog import ObjectCatalog, ObjectRecord
 from thawd.stores.objects.folder import is_hidden
 from thawd.system import threads

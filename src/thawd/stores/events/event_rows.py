@@ -1,6 +1,7 @@
 """Events as rows of the state file: defines the rows, and inserts, reads, deletes and counts them.
 
-All functions here take a connection. `thawd.stores.events.queue` runs the transactions and keeps the leases.
+The functions that use the database take a connection. `thawd.stores.events.queue` runs the transactions and keeps the
+leases.
 """
 
 from __future__ import annotations
