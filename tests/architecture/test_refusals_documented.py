@@ -16,8 +16,9 @@ _STATEMENT = re.compile(
     r'(?:\b(?:refuse|refuse_descriptor|thaw_refuse)\(|\breturn (?=")|\bstatic const char \w+\[\] =|\{(?="anon))' + _REST
 )
 _FREEZE = (
-    "descriptors", "pipes", "sockets", "events", "freeze_rings", "freeze_mappings", "freeze_plan", "process",
-    "freeze_rights", "park_threads", "libc_patches", "freeze_pages", "host",
+    "freeze_descriptors", "freeze_pipes", "freeze_sockets", "freeze_event_descriptors", "freeze_rings",
+    "freeze_mappings", "freeze_plan", "freeze_process", "freeze_rights", "park_threads", "libc_patches",
+    "freeze_pages", "host",
 )  # fmt: skip
 _THAW = ("thaw_image", "thaw_survivors", "thaw_process", "thaw_descriptors", "thaw_rights")
 
