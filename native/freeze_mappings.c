@@ -131,7 +131,7 @@ static int is_left_out(struct freezing *f, const struct mapping *mapping) {
 }
 
 // Removes from the list the mappings that must not be stored. Refuses mappings that cannot be restored.
-static int sort_out(struct freezing *f) {
+static int drop_and_refuse(struct freezing *f) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < f->mappings.count; i++) {
         struct mapping *mapping = AT(f->mappings, struct mapping, i);
@@ -192,6 +192,6 @@ int mappings_read(struct freezing *f) {
         return result;
     if (got < 0)
         return fail(f, "mappings", got, "/proc/self/smaps cannot be read");
-    result = sort_out(f);
+    result = drop_and_refuse(f);
     return result ? result : fault_point(f, "mappings");
 }

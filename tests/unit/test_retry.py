@@ -107,8 +107,8 @@ def test_a_trouble_is_said_once_until_it_is_another_one_or_over() -> None:
     once = SayOnce(said.append)
     for line in ("full", "full", "gone", "full"):
         once.say(line)
-    once.over("well again")
-    once.over("well again")
+    once.resolved("well again")
+    once.resolved("well again")
     once.say("full")
     assert said == ["full", "gone", "full", "well again", "full"]
 
@@ -119,7 +119,7 @@ def test_topics_are_apart_and_a_cause_tells_troubles_apart() -> None:
     once.say("a: event 1: full", topic="a", cause="full")
     once.say("a: event 2: full", topic="a", cause="full")
     once.say("b: event 3: full", topic="b", cause="full")
-    once.over(topic="a")
+    once.resolved(topic="a")
     once.say("a: event 4: full", topic="a", cause="full")
     once.say("b: event 5: full", topic="b", cause="full")
     assert said == ["a: event 1: full", "b: event 3: full", "a: event 4: full"]
@@ -130,7 +130,7 @@ def test_no_more_topics_than_the_limit_are_remembered_or_reported() -> None:
     once = SayOnce(said.append, most_topics=2)
     for topic in ("a", "b", "c", "c", "a"):
         once.say(f"{topic} is broken", topic=topic)
-    once.over(topic="a")
+    once.resolved(topic="a")
     once.say("c is broken", topic="c")
     assert said == ["a is broken", "b is broken", "c is broken"]
 
@@ -141,7 +141,7 @@ def test_a_terminal_that_is_gone_ends_nothing() -> None:
 
     once = SayOnce(broken)
     once.say("full")
-    once.over("well again")
+    once.resolved("well again")
     once.report("hello")
 
 
@@ -165,11 +165,11 @@ def test_threads_that_meet_the_same_trouble_report_it_once() -> None:
 def test_the_end_of_a_trouble_is_reported_if_there_was_one() -> None:
     said: list[str] = []
     reports = SayOnce(said.append)
-    reports.over("A is back", topic="A")
+    reports.resolved("A is back", topic="A")
     assert said == []
     reports.say("A is away", topic="A")
-    reports.over("A is back", topic="A")
-    reports.over("A is back", topic="A")
+    reports.resolved("A is back", topic="A")
+    reports.resolved("A is back", topic="A")
     assert said == ["A is away", "A is back"]
 
 
@@ -181,7 +181,7 @@ def test_of_many_topics_in_trouble_the_first_few_are_reported_and_those_go_on_be
     assert said == ["A is away", "B is away"]
     reports.say("A is on fire", topic="A")
     assert said[2:] == ["A is on fire"]
-    reports.over(topic="B")
+    reports.resolved(topic="B")
     reports.say("C is away", topic="C")
     assert said[3:] == ["C is away"]
 

@@ -24,6 +24,18 @@ _encode = msgspec.json.Encoder().encode
 _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
+class PackagesHead(msgspec.Struct):
+    """What a process of a package base reports; see `thawd.runtime.package_base`.
+
+    Attributes:
+        refused: why a base must not hold the packages; None when it may.
+        missing: first parts of the names of modules that the packages looked for and did not find.
+    """
+
+    refused: str | None = None
+    missing: list[str] = []
+
+
 class ReadyHead(msgspec.Struct):
     """The head of a READY frame. It is checked, because user code can write to the process's end of the channel.
 
@@ -39,6 +51,8 @@ class ReadyHead(msgspec.Struct):
             by a probe: a copy that is thawed only to find out whether the image can still be used.
         before_init: the process's state before init. Two kinds of processes report it: a copy of a base, and a process
             of mode ``bare``, which is started without a base, only to compare the two states. None: another process.
+        after_init: the process's state after init, if the platform wanted to compare it; else None.
+        packages: the report of a process of a package base; None: another process.
     """
 
     init_ms: _Milliseconds = 0.0
@@ -50,6 +64,8 @@ class ReadyHead(msgspec.Struct):
     dropped: list[str] = []
     changed: str | None = None
     before_init: dict[str, Any] | None = None
+    after_init: dict[str, Any] | None = None
+    packages: PackagesHead | None = None
 
 
 class _Typed(msgspec.Struct, rename={"error_type": "errorType"}):

@@ -280,9 +280,9 @@ class Builder:
                 python = python_of(function, self.runtimes)
                 await asyncio.to_thread(find_interpreter, python, folder=folder, environ=self._own)
 
-    def distrust(self) -> None:
+    def forget_checks(self) -> None:
         """Have the next builds check packages and search for interpreters again: both may have changed on the disk."""
-        self._packages.distrust()
+        self._packages.forget_checks()
         self._searches.clear()
 
     def clean(self, in_use: Collection[Version], *, keep: Callable[[], set[str]] = set) -> None:

@@ -1,4 +1,4 @@
-"""uv, the faster installer: finds it, and translates pip's settings for it.
+"""uv, an installer that is faster than pip: finds it, and translates pip's settings for it.
 
 thawd's users configure pip, with ``PIP_*`` variables or ``pip.conf``. Their settings must apply whichever program
 installs. Settings that uv has, too, are translated, and settings that do not change what is installed are ignored; if

@@ -173,7 +173,7 @@ class AsyncInvoker:
                 self._look_reports.say(f"thawd: queued events cannot be read: {error}", cause=str(error))
                 await asyncio.sleep(_BACKOFF_FIRST_S)
             else:
-                self._look_reports.over()
+                self._look_reports.resolved()
                 return
 
     async def run(self, started: asyncio.Event) -> None:
@@ -265,7 +265,7 @@ class AsyncInvoker:
             await asyncio.sleep(_BACKOFF_FIRST_S)
             lane.look()
             return []
-        lane.reports.over()
+        lane.reports.resolved()
         return events
 
     async def _until_due_s(self, lane: Lane) -> float | None:

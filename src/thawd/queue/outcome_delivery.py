@@ -206,7 +206,7 @@ class Outcomes:
         try:
             await self._try(waiting)
             self._store_backoff.succeeded()
-            self._reports.over(topic=_STORE)
+            self._reports.resolved(topic=_STORE)
         except StoreError as error:
             await self._back_off(error)
         finally:
@@ -245,7 +245,7 @@ class Outcomes:
             )
         else:
             name = str(outcome.delivery.destination)
-            self._reports.over(f"thawd: {name} takes outcomes again", topic=name)
+            self._reports.resolved(f"thawd: {name} takes outcomes again", topic=name)
             if (left := outcome.after()) is not None:
                 await self._outbox.advance(waiting.id, _encode(left))
             else:

@@ -73,7 +73,7 @@ class Upkeep:
                 if time.monotonic() - swept_s >= _SWEEP_S:
                     swept_s = time.monotonic()
                     await self.sweep()
-                self._reports.over()
+                self._reports.resolved()
             except StoreError as error:
                 self._reports.say(f"thawd: the queue cannot be maintained: {error.message}")
             await asyncio.sleep(_SAMPLE_S)

@@ -11,7 +11,7 @@ and the platform compares the report with that of the copy.
 import os
 import sys
 import time
-from typing import Any, Dict, List, NoReturn
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Sequence
 
 from thawd.runtime import freezing, process
 from thawd.runtime.changed_files import SourceFiles, Stamp, changed, file_of
@@ -21,17 +21,29 @@ from thawd.snapshot.connections import Openings
 from thawd.wire import frames
 
 _CONTROL, _SERVICES, _LIFELINE = frames.DESCRIPTORS
+_PATH_END = 48
 
 
-def run(channel: Channel, *, started_s: float) -> List[Stamp]:
-    """Freeze this process when the platform asks. Returns only in a thawed copy, which then loads a function.
+class BaseCopy(NamedTuple):
+    """A thawed copy of a base.
+
+    Attributes:
+        stamps: stamps of the files that the base was loaded from.
+        arguments: what the platform wants the copy to do; see `thawd.environments.starts.kinds.Thawable.command`.
+        variables: the environment variables that the copy was started with.
+    """
+
+    stamps: List[Stamp]
+    arguments: List[str]
+    variables: Dict[str, str]
+
+
+def run(channel: Channel, *, started_s: float) -> BaseCopy:
+    """Freeze this process when the platform asks. Returns only in a thawed copy.
 
     Args:
         channel: channel to the platform.
         started_s: when the process began, ``time.monotonic()`` seconds.
-
-    Returns:
-        The stamps of the files that the base was loaded from.
     """
     # A copy removes the variables that are in `original` and not among those that it gets. It must keep LC_CTYPE, which
     # the interpreter itself may have added to os.environ. So `original` is not taken from os.environ.
@@ -44,12 +56,32 @@ def run(channel: Channel, *, started_s: float) -> List[Stamp]:
     sources.stop()
     os.chdir("/")  # the current folder is that of a function's code, which may be removed while the base is in use
     channel.send(frames.READY, {"init_ms": (time.monotonic() - started_s) * 1000})
+    return freeze(channel, sources, filters=filters, original=original)
+
+
+def freeze(
+    channel: Channel,
+    sources: SourceFiles,
+    *,
+    filters: int,
+    original: Mapping[str, str],
+    below: Sequence[Stamp] = (),
+) -> BaseCopy:
+    """Freeze this process as a base when the platform asks. Returns only in a thawed copy, after it has been renewed.
+
+    Args:
+        channel: channel to the platform.
+        sources: has recorded the files from which the base was loaded.
+        filters: number of seccomp filters that this process was started under.
+        original: environment variables that this process was started with.
+        below: stamps of the files that the base was loaded from of which this process is a copy.
+    """
     request = channel.receive()
     if request is None or request.kind != frames.FREEZE:
         os._exit(0)
     channel.send(frames.STAGE, {"stage": "freezing"})
     own_pid, library = os.getpid(), request.head["library"]
-    stamps = sources.stamps([])
+    stamps = freezing.merged_stamps(below, sources.stamps([]))
     _rehearse()
     outcome, head = freezing.freeze(request.head, filters, any_port=[])
     if outcome is None or not outcome.restored:
@@ -63,14 +95,15 @@ def run(channel: Channel, *, started_s: float) -> List[Stamp]:
         original=original,
         thread_ids=lambda tid: engine.new_thread_id(tid, library=library),
     )
-    engine.release_threads(library=library)
+    if not engine.release_threads(library=library):
+        process.refuse_copy(uniqueness.NOT_ALONE)
     process.die_with_platform(_LIFELINE)
     process.limit_descriptors()
     stale = changed(stamps)
     if stale is not None:
         channel.send(frames.READY, {"changed": stale})
         os._exit(0)
-    return stamps
+    return BaseCopy(stamps, outcome.arguments, outcome.environment)
 
 
 def _rehearse() -> None:
@@ -105,6 +138,12 @@ def state() -> Dict[str, Any]:
         "encodings": [sys.getfilesystemencoding(), sys.stdout.encoding, sys.stdin.encoding],
         "variables": {os.fsencode(name).hex(): os.fsencode(value).hex() for name, value in variables.items()},
     }
+
+
+def short_state() -> Dict[str, Any]:
+    """The same state with only the ends of paths, because init may have loaded thousands of modules."""
+    found = state()
+    return {**found, "modules": {name: file[-_PATH_END:] for name, file in found["modules"].items()}}
 
 
 def _name(finder: Any) -> str:

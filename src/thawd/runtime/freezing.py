@@ -47,7 +47,12 @@ class _Frozen(NamedTuple):
 
 
 def run(
-    channel: Channel, *, started_s: float, before_init: Optional[Head] = None, base: Sequence[Stamp] = ()
+    channel: Channel,
+    *,
+    started_s: float,
+    before_init: Optional[Head] = None,
+    base: Sequence[Stamp] = (),
+    state: Optional[Callable[[], Head]] = None,
 ) -> Tuple[Channel, Handler, Head]:
     """Run init, then freeze when the platform asks. Returns only in a thawed or forked environment that can serve.
 
@@ -56,6 +61,7 @@ def run(
         started_s: when the process began, ``time.monotonic()`` seconds.
         before_init: state of this process before init, to report with READY; None if it is not the copy of a base.
         base: stamps of the files that the base was loaded from.
+        state: describes this process after init, for the report with READY; None: no such report is wanted.
 
     Returns:
         The environment's channel, the handler, and the head of its READY frame.
@@ -69,7 +75,9 @@ def run(
     handler = loop.init(channel)
     sources.stop()
     facts: Head = {"init_ms": (time.monotonic() - started_s) * 1000}
-    reported = {} if before_init is None else {"before_init": before_init}
+    reported: Head = {} if before_init is None else {"before_init": before_init}
+    if state is not None:
+        reported["after_init"] = state()
     channel.send(frames.READY, {"pid": os.getpid(), **facts, **reported})
     request = channel.receive()
     if request is None or request.kind != frames.FREEZE:
@@ -88,7 +96,7 @@ def run(
     unshared = shared_files.keep()
     facts["fork_refused"] = template.fork_refusal() or unshared
     facts["dropped"] = [one.describe() for one in openings.sockets(frames.DESCRIPTORS) if one.kind == CONNECTED]
-    frozen = _Frozen(os.getpid(), original, facts, _merged_stamps(base, sources.stamps(_stored_folders(request.head))))
+    frozen = _Frozen(os.getpid(), original, facts, merged_stamps(base, sources.stamps(_stored_folders(request.head))))
     outcome_head: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
     if outcome_head["refused"] is None:
         with services.quiet():
@@ -129,7 +137,7 @@ def _stored_folders(request: Head) -> List[str]:
     return [folder for folder in (os.environ["LAMBDA_TASK_ROOT"], request["disk"]) if folder is not None]
 
 
-def _merged_stamps(base: Sequence[Stamp], of_init: List[Stamp]) -> List[Stamp]:
+def merged_stamps(base: Sequence[Stamp], of_init: List[Stamp]) -> List[Stamp]:
     """All stamps. A file that the base has loaded keeps the base's stamp: memory holds what the file contained then."""
     loaded = {stamp[0] for stamp in base}
     return [*base, *(stamp for stamp in of_init if stamp[0] not in loaded)]

@@ -5,7 +5,7 @@ The docstring of `bootstrap` lists the modes.
 
 import os
 import time
-from typing import Any, NoReturn, Sequence
+from typing import Any, NoReturn
 
 from thawd.runtime import aws_guard, logs, loop, process, sdk, services
 from thawd.runtime.channel import Channel
@@ -37,16 +37,24 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     channel = Channel(control)
     hooks.install()
     sdk.install()
-    base: Sequence[Any] = ()
-    begins_as_base = mode == "base"
+    base: Any = None
+    before_init = after_init = None
     if mode in ("base", "bare"):
-        from thawd.runtime import base_process
-    if begins_as_base:
+        from thawd.runtime import base_process, package_base
+    if mode == "base":
         base = base_process.run(channel, started_s=started_s)
-        # From here on this process is a thawed copy of the base, and will load a function.
+        # From here on this process is a thawed copy of the base, and will load a function, or packages for one.
         mode, started_s = "snapshot", time.monotonic()
     logs.install()
     aws_guard.install()
+    if base is not None:
+        base, packages = package_base.run(channel, base)
+        if packages is not None:
+            # From here on this process is a thawed copy of the package base.
+            started_s = time.monotonic()
+            logs.configure()
+        before_init = base_process.state() if packages is None else packages.state()
+        after_init = base_process.short_state if "compare" in base.arguments else None
     services.connect(service)
     if mode == "bare":
         base_process.report(channel)
@@ -57,8 +65,10 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     if mode == "snapshot":
         from thawd.runtime import freezing
 
-        before_init = base_process.state() if begins_as_base else None
-        channel, handler, head = freezing.run(channel, started_s=started_s, before_init=before_init, base=base)
+        stamps = () if base is None else base.stamps
+        channel, handler, head = freezing.run(
+            channel, started_s=started_s, before_init=before_init, base=stamps, state=after_init
+        )
         # From here on this process is an environment: thawed, or forked from a template.
     else:
         handler = loop.init(channel)

@@ -58,8 +58,8 @@ class Line:
     Args:
         batch: how requests are joined; None: each request is run alone.
         on_more_wanted: called when the requests in line may need one more environment. Either the window of a batch
-            that is not full has ended, or a batch began without requests that still wait: their payloads would have
-            been too large together, or one of them must run alone.
+            that is not full has ended, or a batch began but left some requests waiting, because all payloads together
+            would have been too large or because a request must run alone.
         on_overdue: called with each request that still waits at its deadline, and then again at least every
             `_OVERDUE_AGAIN_S` seconds, as long as it waits.
     """

@@ -37,8 +37,8 @@ class Reloader:
 
     async def reload(self) -> None:
         """Read the configuration again, publish what has changed, and print a line about that. Never raises."""
-        self._reports.over()
-        self._platform.execution.builder.distrust()
+        self._reports.resolved()
+        self._platform.execution.builder.forget_checks()
         if await self.catch_up(retry=True):
             say("configuration reloaded")
 

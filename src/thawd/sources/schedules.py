@@ -156,7 +156,7 @@ class Schedules:
             try:
                 await self.catch_up()
                 wait_s = self._until_due_s()
-                self._reports.over()
+                self._reports.resolved()
             except StoreError as error:
                 self._reports.say(f"thawd: schedules cannot run yet: {error.message}")
                 wait_s = _STORE_RETRY_S

@@ -99,7 +99,7 @@ class PackageStore:
             "begins with a dot."
         )
 
-    def distrust(self) -> None:
+    def forget_checks(self) -> None:
         """Check each package again when it is next published, and replace it if it is damaged."""
         self._trusted.clear()
 

@@ -132,7 +132,7 @@ class SayOnce:
         if is_news:
             self.report(line)
 
-    def over(self, line: str | None = None, *, topic: Hashable = "") -> None:
+    def resolved(self, line: str | None = None, *, topic: Hashable = "") -> None:
         """End the problem of `topic`. If the topic had one, report `line`."""
         with self._lock:
             was_in_trouble = self._causes.pop(topic, None) is not None

@@ -27,7 +27,7 @@ REPLY.
 
 import json
 import struct
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
 DESCRIPTORS = (3, 4, 5)
 """The file descriptors by which a frozen process, and so each of its copies, communicates with the platform.
@@ -86,13 +86,13 @@ def encode(kind: int, head: Any, body: bytes = b"") -> bytes:
     return HEADER.pack(len(text), len(body), kind) + text + body
 
 
-def sizes(header: "bytes | bytearray") -> "tuple[int, int, int]":
-    """Return the head length, the body length and the kind from a frame's first `HEADER.size` bytes.
+def sizes(header: "bytes | bytearray", at: int = 0) -> "tuple[int, int, int]":
+    """Return the head length, the body length and the kind from a frame's header, which begins at `at`.
 
     Raises:
         WireError: a length exceeds its limit.
     """
-    head_bytes, body_bytes, kind = HEADER.unpack_from(header)
+    head_bytes, body_bytes, kind = HEADER.unpack_from(header, at)
     if head_bytes > MAX_HEAD_BYTES or body_bytes > MAX_BODY_BYTES:
         raise WireError("a frame of %d + %d bytes exceeds the limit; the stream is broken" % (head_bytes, body_bytes))
     return head_bytes, body_bytes, kind
@@ -119,20 +119,24 @@ def decode_head(text: "bytes | bytearray") -> Any:
 class Decoder:
     """Cuts a stream of bytes into frames. Feed it received bytes, then take frames until `take` returns None."""
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_at", "_data", "_rest")
 
     def __init__(self) -> None:
-        # Bytes that arrive together are mostly exactly one frame, and are then not copied to a bytearray.
-        self._buffer: Union[bytes, bytearray] = b""
+        # Bytes that arrive together are mostly exactly one frame, which is taken from `_data` without another copy.
+        # Bytes that arrive while a part of a frame is there are appended to `_rest`, whose memory is used again.
+        self._data = b""
+        self._at = 0
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> None:
         """Append received bytes."""
-        if not self._buffer:
-            self._buffer = data
-            return
-        if isinstance(self._buffer, bytes):
-            self._buffer = bytearray(self._buffer)
-        self._buffer += data
+        if self._at < len(self._data):
+            self._rest += memoryview(self._data)[self._at :]
+        if self._rest:
+            self._data, self._at = b"", 0
+            self._rest += data
+        else:
+            self._data, self._at = data, 0
 
     def missing_bytes(self) -> int:
         """How many bytes the next frame lacks; 0 if it is complete, or if its header has not arrived yet.
@@ -140,11 +144,12 @@ class Decoder:
         Raises:
             WireError: a length in the header exceeds its limit.
         """
-        buffer = self._buffer
-        if len(buffer) < HEADER.size:
+        buffer, at = (self._rest, 0) if self._rest else (self._data, self._at)
+        there = len(buffer) - at
+        if there < HEADER.size:
             return 0
-        head_bytes, body_bytes, _ = sizes(buffer)
-        return max(0, HEADER.size + head_bytes + body_bytes - len(buffer))
+        head_bytes, body_bytes, _ = sizes(buffer, at)
+        return max(0, HEADER.size + head_bytes + body_bytes - there)
 
     def take(self) -> Optional[Frame]:
         """Return the next complete frame; None: more bytes are needed.
@@ -152,20 +157,24 @@ class Decoder:
         Raises:
             WireError: the frame breaks the protocol, so no further frame can be found in the stream.
         """
-        buffer = self._buffer
-        if len(buffer) < HEADER.size:
+        rest = self._rest
+        buffer, at = (rest, 0) if rest else (self._data, self._at)
+        if len(buffer) - at < HEADER.size:
             return None
-        head_bytes, body_bytes, kind = sizes(buffer)
-        body_at = HEADER.size + head_bytes
+        head_bytes, body_bytes, kind = sizes(buffer, at)
+        head_at = at + HEADER.size
+        body_at = head_at + head_bytes
         end = body_at + body_bytes
         if len(buffer) < end:
             return None
-        head = decode_head(buffer[HEADER.size : body_at])
-        if isinstance(buffer, bytes):
-            body = buffer[body_at:end]
-            self._buffer = bytearray(buffer[end:]) if end < len(buffer) else b""
-        else:
-            with memoryview(buffer) as view:
+        head = decode_head(buffer[head_at:body_at])
+        if rest:
+            with memoryview(rest) as view:
                 body = bytes(view[body_at:end])
-            del buffer[:end]
+            del rest[:end]
+        else:
+            body = self._data[body_at:end]
+            self._at = end
+            if end == len(self._data):
+                self._data, self._at = b"", 0
         return Frame(kind, head, body)

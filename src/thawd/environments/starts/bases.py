@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ import msgspec
 from thawd import __version__
 from thawd.environments import sdk
 from thawd.environments.init_phase import InitError
+from thawd.environments.sandbox.memory import private_bytes
 from thawd.environments.starts.engine_files import Engine
 from thawd.environments.starts.kinds import Starter, Thawable, ThawFailedError
 from thawd.environments.starts.template import FreezeFailedError, Template
@@ -36,7 +38,7 @@ from thawd.snapshot.store.records import ImageOrigin
 NAME = "(base)"
 """The name under which the store lists bases, in place of a function's name. No function can have this name."""
 
-# A base is made only if the disk has this much free space.
+# A base is made only if the disk has room for the memory of its process, and this much more.
 _ROOM_BYTES = 128 << 20
 # The variables that a base starts with, unless the function sets them itself. All come from the platform.
 _STARTUP = (
@@ -79,7 +81,7 @@ class _StaleBaseError(NoBaseError):
     """The base must not be used any more; another attempt makes a new one."""
 
 
-class _NotMadeError(NoBaseError):
+class NotMadeError(NoBaseError):
     """The base could not be made; a later attempt may succeed."""
 
 
@@ -105,21 +107,35 @@ class Bases:
         engine: the engine that freezes and thaws.
         store: the store of images.
         starter: starts processes.
+
+    Attributes:
+        shared: the bases.
     """
 
     def __init__(self, engine: Engine, store: SnapshotStore, starter: Starter) -> None:
         self._engine = engine
-        self._store = store
         self._starter = starter
-        self._tasks: dict[str, asyncio.Task[Base]] = {}
-        self._stale: set[str] = set()
+        self.shared = SharedBases(engine, store, starter)
 
-    async def start(self, version: Version, *, confined: bool) -> tuple[Template, Base]:
+    async def get(self, version: Version, *, confined: bool) -> Base:
+        """The base of the version's interpreter. It is made if there is none.
+
+        Raises:
+            NoBaseError: there is none and none can be made.
+            OSError: the machine could not start a process.
+        """
+        if (reason := refusal(version)) is not None:
+            raise NoBaseError(reason)
+        key = await asyncio.to_thread(self._key, version, confined=confined)
+        return await self.shared.get(key, lambda: self._make(key, version))
+
+    async def start(self, version: Version, *, confined: bool, compare: bool = False) -> tuple[Template, Base]:
         """Thaw a copy of a base and let it run the version's init. The caller then freezes this process.
 
         Args:
             version: the version.
             confined: whether each process of the version sees its own ``/tmp``.
+            compare: whether the process reports its state after init.
 
         Raises:
             NoBaseError: the version must be published without a base.
@@ -128,13 +144,27 @@ class Bases:
         """
         if (reason := refusal(version)) is not None:
             raise NoBaseError(reason)
+        return await self.compared(
+            version, lambda: self.shared.start(version, lambda: self.get(version, confined=confined), compare=compare)
+        )
+
+    async def compared(
+        self, version: Version, start: Callable[[], Awaitable[tuple[Template, Base]]]
+    ) -> tuple[Template, Base]:
+        """Start a version over a base, and compare its state before init with that of an interpreter without a base.
+
+        Args:
+            version: the version.
+            start: starts the version over a base.
+
+        Raises:
+            NoBaseError: the states differ, or the version must be published without a base for another reason.
+            InitError: init failed.
+            OSError: the machine could not start a process.
+        """
         without = asyncio.get_running_loop().create_task(self._start_without_base(version))
         try:
-            key = await asyncio.to_thread(self._key, version, confined=confined)
-            try:
-                template, base = await self._start_over_base(version, key)
-            except _StaleBaseError:
-                template, base = await self._start_over_base(version, key)
+            template, base = await start()
         except BaseException:
             without.cancel()
             raise
@@ -150,21 +180,6 @@ class Bases:
             raise NoBaseError(reason)
         return template, base
 
-    async def _start_over_base(self, version: Version, key: str) -> tuple[Template, Base]:
-        base = await self._get(key, version)
-        try:
-            template = await self._starter.over_base(version, base.thawable)
-        except ThawFailedError as error:
-            if not error.cannot:
-                raise NoBaseError(f"the version's base could not be thawed: {error}") from error
-            self._forget(base)
-            raise _StaleBaseError(f"the version's base cannot be thawed any more: {error}") from error
-        if (changed := template.ready.result().changed) is not None:
-            template.kill()
-            self._forget(base)
-            raise _StaleBaseError(f"a file from which the version's base was made has changed: {changed}")
-        return template, base
-
     async def _start_without_base(self, version: Version) -> dict[str, Any] | str:
         """Start an interpreter without a base. Return its state before init, or, as text, why there is no state."""
         try:
@@ -177,11 +192,87 @@ class Bases:
     def _key(self, version: Version, *, confined: bool) -> str:
         return key_of_base(version, self._engine, confined=confined)
 
-    async def _get(self, key: str, version: Version) -> Base:
-        """The base with this key. It is made only once, even if several versions wait for it."""
+    async def _make(self, key: str, version: Version) -> Base:
+        """Start the version's interpreter without any function, freeze it, and store the image as a base.
+
+        The version's priming event and snapshot options concern its handler, which is not loaded. So the base is frozen
+        without a priming event, and not at all if the interpreter has connections or listens on a fixed port.
+        """
+        plain = unprimed(version)
+        template = await self._starter.runtime(plain, "base", variables=startup_variables(version))
+        return await self.shared.freeze(key, plain, template)
+
+
+class SharedBases:
+    """Bases by key: each is made only once, used by all versions with its key, and dropped when it is stale.
+
+    Args:
+        engine: the engine that freezes and thaws.
+        store: the store of images.
+        starter: starts processes.
+    """
+
+    def __init__(self, engine: Engine, store: SnapshotStore, starter: Starter) -> None:
+        self._engine = engine
+        self._store = store
+        self._starter = starter
+        self._tasks: dict[str, asyncio.Task[Base]] = {}
+        self._stale: set[str] = set()
+
+    async def start(
+        self, version: Version, get: Callable[[], Awaitable[Base]], *, compare: bool = False
+    ) -> tuple[Template, Base]:
+        """Thaw a copy of the base that `get` returns, and let it run the version's init.
+
+        If the base is stale, or the one below it, it is dropped, and `get` is called once more.
+
+        Raises:
+            NoBaseError: the version must be published without this base.
+            InitError: init failed.
+            OSError: the machine could not start a process.
+        """
+        try:
+            return await self._start(version, await get(), compare=compare)
+        except _StaleBaseError:
+            return await self._start(version, await get(), compare=compare)
+
+    async def _start(self, version: Version, base: Base, *, compare: bool) -> tuple[Template, Base]:
+        try:
+            template = await self._starter.over_base(version, base.thawable, compare=compare)
+        except ThawFailedError as error:
+            if not error.cannot:
+                raise NoBaseError(f"the version's base could not be thawed: {error}") from error
+            self._forget(base)
+            raise _StaleBaseError(f"the version's base cannot be thawed any more: {error}") from error
+        self.check(base, template)
+        head = template.ready.result()
+        if head.packages is not None and head.packages.refused is not None:
+            template.kill()
+            raise NoBaseError(head.packages.refused)
+        return template, base
+
+    def check(self, base: Base, copy: Template) -> None:
+        """If `copy`, a copy of `base`, has reported that files of the base have changed, end it and drop the base.
+
+        Raises:
+            NoBaseError: they have changed. `start` makes the base again.
+        """
+        changed = copy.ready.result().changed
+        if changed is not None:
+            copy.kill()
+            self._forget(base)
+            raise _StaleBaseError(f"a file from which the version's base was made has changed: {changed}")
+
+    async def get(self, key: str, make: Callable[[], Awaitable[Base]]) -> Base:
+        """The base with this key. If there is none, `make` makes it, only once even if several versions wait for it.
+
+        Raises:
+            NoBaseError: it cannot be made.
+            OSError: the machine could not start a process.
+        """
         task = self._tasks.get(key)
         if task is None:
-            task = self._tasks[key] = asyncio.get_running_loop().create_task(self._find_or_make(key, version))
+            task = self._tasks[key] = asyncio.get_running_loop().create_task(self._find_or_make(key, make))
             task.add_done_callback(lambda done: self._made(key, done))
         return await asyncio.shield(task)
 
@@ -202,40 +293,47 @@ class Bases:
             self._tasks.pop(base.key, None)
             base.lease.release()
 
-    async def _find_or_make(self, key: str, version: Version) -> Base:
+    async def _find_or_make(self, key: str, make: Callable[[], Awaitable[Base]]) -> Base:
         try:
             found = await asyncio.to_thread(self._store.find, key)
             if found is not None and found.sha256 not in self._stale:
                 lease = await asyncio.to_thread(self._store.use, found)
                 return Base(key, Thawable(self._engine.program, lease.snapshot.path), lease)
-            return await self._make(key, version)
-        except (InitError, FreezeFailedError) as error:
-            raise _NotMadeError(f"the version's base could not be made: {error}") from error
+            return await make()
+        except (InitError, FreezeFailedError, ThawFailedError) as error:
+            raise NotMadeError(f"the version's base could not be made: {error}") from error
         except ThawdError as error:
-            raise _NotMadeError(f"the version's base could not be made: {error.message}") from error
+            raise NotMadeError(f"the version's base could not be made: {error.message}") from error
 
-    async def _make(self, key: str, version: Version) -> Base:
-        """Start the version's interpreter without any function, freeze it, and store the image as a base.
+    async def freeze(self, key: str, version: Version, template: Template, *, below: Base | None = None) -> Base:
+        """Freeze a process, end it, and store the image as a base.
 
-        The version's priming event and snapshot options concern its handler, which is not loaded. So the base is frozen
-        without a priming event, and not at all if the interpreter has connections or listens on a fixed port.
+        Args:
+            key: digest of everything that determines the base's contents.
+            version: a version whose priming event and snapshot options are those of `unprimed`.
+            template: the process.
+            below: the base of which the process is a copy; None: none.
+
+        Raises:
+            NoBaseError: the process cannot be frozen as a base.
+            FreezeFailedError: the process ended or took too long.
+            ThawdError: the store could not take the image.
         """
-        function = msgspec.structs.replace(
-            version.function, prime=None, snapshot_connections="refuse", snapshot_listeners="refuse"
-        )
-        unprimed = replace(version, function=function)
-        template = await self._starter.runtime(unprimed, "base", variables=startup_variables(version))
+        assert template.child is not None
         try:
-            draft = await asyncio.to_thread(self._store.begin, room_bytes=_ROOM_BYTES)
+            room_bytes = await asyncio.to_thread(private_bytes, template.child.pid) + _ROOM_BYTES
+            draft = await asyncio.to_thread(self._store.begin, room_bytes=room_bytes)
             try:
-                lease = await self._freeze(key, unprimed, template, draft)
+                lease = await self._freeze(key, version, template, draft, below=below)
             finally:
                 await asyncio.to_thread(draft.discard)
         finally:
             template.kill()
         return Base(key, Thawable(self._engine.program, lease.snapshot.path), lease)
 
-    async def _freeze(self, key: str, version: Version, template: Template, draft: Draft) -> SnapshotLease:
+    async def _freeze(
+        self, key: str, version: Version, template: Template, draft: Draft, *, below: Base | None
+    ) -> SnapshotLease:
         head, _ = await template.freeze(draft.image, library=self._engine.freezer)
         if head.refused is not None:
             raise NoBaseError(f"the version's base could not be frozen: {head.refused}")
@@ -245,7 +343,7 @@ class Bases:
             raise NoBaseError(f"the image of the version's base breaks a rule of the image format: {error}") from error
         await self._starter.look_at_disk(template)
         if template.disk is not None or template.disk_refused is not None:
-            raise NoBaseError("the interpreter writes to its temporary folder when it starts")
+            raise NoBaseError("the process of the base writes to its temporary folder")
         origin = ImageOrigin(
             function=NAME,
             version=version.python_version,
@@ -255,8 +353,17 @@ class Bases:
             freeze_ms=head.freeze_ms,
             data_bytes=head.data_bytes,
             self_test="each version tests it",
+            base=None if below is None else below.lease.snapshot.sha256,
         )
         return await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))
+
+
+def unprimed(version: Version) -> Version:
+    """The version without what concerns its handler, to freeze a base in which no handler is loaded."""
+    function = msgspec.structs.replace(
+        version.function, prime=None, snapshot_connections="refuse", snapshot_listeners="refuse"
+    )
+    return replace(version, function=function)
 
 
 def refusal(version: Version) -> str | None:

@@ -82,13 +82,14 @@ class Thawable:
     disk: DiskSnapshot | None = None
     restore_ms: float = math.inf
 
-    def command(self, role: str, start: Start) -> list[str]:
+    def command(self, role: str, start: Start, *arguments: str) -> list[str]:
         """Program and arguments for a copy. `role` says what the copy becomes.
 
-        The roles are ``environment``, ``spare``, ``template``, ``probe`` (see `Starter.thaw_template`), and ``base``
-        for a copy of a base.
+        The roles are ``environment``, ``spare``, ``template`` and ``probe`` (see `Starter.thaw_template`). A copy of a
+        base has the role ``base`` if it is to run init (with the argument ``compare`` it reports its state after init),
+        and ``observe`` or ``packages`` if it is to import packages.
         """
-        return [str(self.program), *start.options, str(self.image), role]
+        return [str(self.program), *start.options, str(self.image), role, *arguments]
 
 
 class Starter:
@@ -305,8 +306,13 @@ class Starter:
         child = self._launcher.execute(version, mode, start, variables={**variables, **per_process})
         return await self._template_ready(version, start, child, limit_s=_RUNTIME_S)
 
-    async def over_base(self, version: Version, base: Thawable) -> Template:
+    async def over_base(self, version: Version, base: Thawable, *, compare: bool = False) -> Template:
         """Thaw a copy of a base and let it run the version's init. The caller then freezes this process.
+
+        Args:
+            version: the version.
+            base: the base.
+            compare: whether the copy reports its state after init.
 
         Raises:
             InitError: init failed.
@@ -315,10 +321,35 @@ class Starter:
         """
         start = self._begin_copy(version, base, SNAP_START, is_template=True)
         platform_log(version, start.stream).init_start(start.initialization)
+        command = base.command("base", start, *(["compare"] if compare else []))
+        return await self._copy_of_base_ready(version, start, command)
+
+    async def packages(self, version: Version, base: Thawable, role: str, request: bytes) -> Template:
+        """Thaw a copy of a base and let it import packages.
+
+        Args:
+            version: a version with the variables that the copy is to have.
+            base: the base.
+            role: ``observe`` or ``packages``; see `thawd.runtime.package_base`.
+            request: what to import, a JSON document.
+
+        Raises:
+            InitError: the process ended or took too long.
+            ThawFailedError: the base could not be thawed.
+            OSError: the machine could not start a process.
+        """
+        start = self._begin_copy(version, base, SNAP_START, is_template=True)
+        limit_s = float(version.function.init_timeout_s)
+        command = base.command(role, start, request.decode())
+        return await self._copy_of_base_ready(version, start, command, limit_s=limit_s)
+
+    async def _copy_of_base_ready(
+        self, version: Version, start: Start, command: list[str], *, limit_s: float | None = None
+    ) -> Template:
         start.stream.begin_tail(_THAW_OUTPUT_BYTES)
-        child = self._launcher.thaw(version, base.command("base", start), start)
+        child = self._launcher.thaw(version, command, start)
         try:
-            return await self._template_ready(version, start, child)
+            return await self._template_ready(version, start, child, limit_s=limit_s)
         except InitError as error:
             status = child.ended.result() if child.ended.done() else None
             exited = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else 0

@@ -29,6 +29,7 @@ from thawd.environments.starts.bases import Base, Bases, NoBaseError
 from thawd.environments.starts.engine_files import Engine, fingerprint
 from thawd.environments.starts.kinds import Starter, Thawable, ThawFailedError
 from thawd.environments.starts.launcher import Launcher
+from thawd.environments.starts.package_bases import PackageBases
 from thawd.environments.starts.template import FreezeFailedError, FrozenHead, Template
 from thawd.environments.version import Version
 from thawd.errors import ResourceConflictException, ThawdError
@@ -114,7 +115,7 @@ class Snapshots:
     def __init__(
         self, engine: Engine, store: SnapshotStore, starter: Starter, launcher: Launcher, *, bases: bool
     ) -> None:
-        self._bases = Bases(engine, store, starter) if bases else None
+        self._bases = PackageBases(Bases(engine, store, starter), engine, store, starter) if bases else None
         self._engine = engine
         self._store = store
         self._starter = starter
@@ -189,11 +190,11 @@ class Snapshots:
         refused = ""
         if self._bases is not None:
             try:
-                template, base = await self._bases.start(version, confined=self._launcher.confines(version))
+                template, base, refused = await self._bases.start(version, confined=self._launcher.confines(version))
             except NoBaseError as error:
                 refused = str(error)
             else:
-                made = await self._freeze_and_end(version, template, key=key, base=base)
+                made = await self._freeze_and_end(version, template, key=key, base=base, base_refused=refused)
                 if made.frozen is not None:
                     return made
                 if made.template is not None:

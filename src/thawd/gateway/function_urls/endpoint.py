@@ -40,7 +40,7 @@ from thawd.gateway.routes.endpoint import MAX_BODY_BYTES, request_of
 from thawd.gateway.routes.payload_formats import WITHOUT_BODY, MalformedResponseError
 from thawd.gateway.routes.streamed_head import Prelude, whole
 from thawd.gateway.sigv4 import SignatureError, SignedRequest, check_claim, is_signed, verify
-from thawd.gateway.streamed_answer import Streamed
+from thawd.gateway.streamed_invocation import Streamed
 from thawd.invocation import Invocation, new_request_id
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.streaming import HTTP_RESPONSE

@@ -13,7 +13,7 @@ import msgspec
 from thawd.gateway.http import Scope, Send, respond
 from thawd.gateway.lambda_api import event_stream
 from thawd.gateway.lambda_api.invoke_request import InvokeOperation
-from thawd.gateway.streamed_answer import Streamed
+from thawd.gateway.streamed_invocation import Streamed
 from thawd.invocation import Invocation, Result
 
 

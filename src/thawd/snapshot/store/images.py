@@ -216,22 +216,24 @@ class SnapshotStore:
         return max(fitting)[2] if fitting else None
 
     def use(self, snapshot: Snapshot) -> SnapshotLease:
-        """Take a snapshot into use: its image, and the base that it refers to, stay until the lease is released.
+        """Take a snapshot into use: its image, and the bases that it refers to, stay until the lease is released.
 
         Raises:
             ResourceNotFoundException: the snapshot was removed since it was found (HTTP 404).
             StoreError: the snapshot must not be used, or cannot be opened (HTTP 500).
         """
         with self._folder.locked() as is_there:
-            now = self._present(snapshot, is_there=is_there)
-            if now.base is None:
-                return self._lease(now)
-            base = self._lease(self._present_base(now.base, snapshot=now))
-            try:
-                return self._lease(now, base=base)
-            except BaseException:
-                base.release()
-                raise
+            return self._lease_with_bases(self._present(snapshot, is_there=is_there))
+
+    def _lease_with_bases(self, snapshot: Snapshot) -> SnapshotLease:
+        if snapshot.base is None:
+            return self._lease(snapshot)
+        base = self._lease_with_bases(self._present_base(snapshot.base, snapshot=snapshot))
+        try:
+            return self._lease(snapshot, base=base)
+        except BaseException:
+            base.release()
+            raise
 
     def _lease(self, snapshot: Snapshot, *, base: SnapshotLease | None = None) -> SnapshotLease:
         if (problem := self._folder.distrusted() or snapshot.problem) is not None:

@@ -157,7 +157,7 @@ class Recorder:
         except StoreError as error:
             self.complain_of_store(error)
             return [LookAgain(due.key, _STORE_RETRY_S, due.unfinished) for due in dues]
-        self._reports.over(f"bucket {self._bucket.name}: objects can be recorded again")
+        self._reports.resolved(f"bucket {self._bucket.name}: objects can be recorded again")
         again = [LookAgain(due.key, 0.0, due.unfinished) for due in dues[len(findings) :]]
         again += [LookAgain(key, 0.0, None) for key in conflicts]
         again += [LookAgain(f.key, f.wait_s, f.unfinished) for f in findings if f.state is FileState.UNFINISHED]
@@ -220,7 +220,7 @@ class Recorder:
             if finding.state is FileState.UNREADABLE and finding.error is not None:
                 self.complain(finding.key, finding.error)
             elif finding.state is FileState.CHANGED or (finding.state is FileState.GONE and record is not None):
-                self._unreadable.over(topic=finding.key)
+                self._unreadable.resolved(topic=finding.key)
                 changes.append(
                     ObjectChange(
                         key=finding.key,

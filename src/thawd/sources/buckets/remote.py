@@ -231,7 +231,7 @@ class RemoteBucketWatcher:
 
     def _end_complaint(self) -> None:
         self._complaint = ""
-        self._reports.over(f"bucket {self._bucket.name}: {self._bucket.url} is listed again")
+        self._reports.resolved(f"bucket {self._bucket.name}: {self._bucket.url} is listed again")
 
 
 def _digest(key: bytes, salt: bytes) -> int:

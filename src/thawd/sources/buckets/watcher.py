@@ -107,7 +107,9 @@ class BucketWatcher:
                 except OSError as error:
                     reason = f"cannot be used ({error.strerror or error})"
                 else:
-                    reports.over(f"bucket {self._bucket.name}: its folder is available again; looking for new objects")
+                    reports.resolved(
+                        f"bucket {self._bucket.name}: its folder is available again; looking for new objects"
+                    )
                     reason = await self._watch()
                 reports.say(
                     f"bucket {self._bucket.name}: its folder {self._bucket.path} {reason}; put it back and make it "
