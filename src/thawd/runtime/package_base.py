@@ -9,10 +9,12 @@ file that could change what an import finds (`own_file_in_the_way`).
 In both processes, variables whose values differ between the functions on the base have a placeholder as value.
 """
 
+import gc
 import json
 import os
 import sys
 import time
+from types import FrameType
 from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Set, Tuple
 
 from thawd.runtime import base_process, process
@@ -25,10 +27,11 @@ from thawd.wire import frames
 _SEARCHES_PATH = ("pip", "pkg_resources", "setuptools")
 _INSTALLED = (".dist-info", ".egg-info", ".egg", ".egg-link")
 _MOST_OUTPUT_BYTES = 200
+# The interpreter itself sets the first. The second has the same value in each process that will be frozen.
+_ALWAYS_EQUAL = ("LC_CTYPE", "AWS_LAMBDA_INITIALIZATION_TYPE")
+# Shorter values could be found by chance. The placeholders that the platform gives are longer.
+_RECOGNIZABLE = 8
 _FOLDER = "the current folder"
-# Modules that keep the name of the current folder, and where. Each copy gives them the name that they would have found
-# without a base.
-_KEEPS_FOLDER = {"multiprocessing.process": "ORIGINAL_DIR", "rich": "_IMPORT_CWD"}
 # Modules through which others look at something.
 _BETWEEN = (
     "thawd.runtime.package_base",
@@ -73,19 +76,20 @@ def run(channel: Channel, base: BaseCopy) -> "Tuple[BaseCopy, Optional[PackageBa
         return base, None
     request = json.loads(base.arguments[1])
     if base.arguments[0] == "observe":
-        _observe(channel, request)
+        _observe(channel, base, request)
     return _become(channel, base, request)
 
 
-def _observe(channel: Channel, request: Dict[str, Any]) -> NoReturn:
+def _observe(channel: Channel, base: BaseCopy, request: Dict[str, Any]) -> NoReturn:
     """Import the packages, report what that depends on, and end this process."""
-    looks = _Looks({*os.environ} - {*request["shared"], "LC_CTYPE"})  # the interpreter itself sets LC_CTYPE
+    looks = _Looks({*os.environ} - {*request["shared"], *_ALWAYS_EQUAL})
     output = _Output()
     with looks, output:
         refused = _import_all(request["statements"])
     if refused is None and output.text:
         refused = "they print when they are imported: %s" % output.text
-    report = {"refused": refused or looks.refusal(), "missing": sorted(looks.missing)}
+    refused = refused or looks.refusal(ours=[base.variables])
+    report = {"refused": refused, "missing": sorted(looks.missing)}
     channel.send(frames.READY, {"packages": report})
     os._exit(0)
 
@@ -113,9 +117,9 @@ def _become(channel: Channel, base: BaseCopy, request: Dict[str, Any]) -> "Tuple
         channel.send(frames.READY, {"packages": {"refused": refused}})
         os._exit(0)
     os.chdir(os.environ["LAMBDA_TASK_ROOT"])  # as init does before it imports anything
-    for name, attribute in _KEEPS_FOLDER.items():
-        if hasattr(sys.modules.get(name), attribute):
-            setattr(sys.modules[name], attribute, os.getcwd())
+    for name, repair in _KEEPS_FOLDER.items():
+        if name in sys.modules:
+            repair(sys.modules[name], os.getcwd())
     return copy, packages
 
 
@@ -128,6 +132,30 @@ def own_file_in_the_way(tried: Set[str]) -> Optional[str]:
         if name in tried:
             return "the function's folder contains %s, which the packages may import" % entry
     return None
+
+
+def _inspect(inspect: Any, _: str) -> None:
+    # These caches contain the paths of modules. If a module's path is relative, the current folder is added to it.
+    for cache in (inspect.modulesbyfile, inspect._filesbymodname):
+        cache.clear()
+
+
+def _multiprocessing(process: Any, folder: str) -> None:
+    process.ORIGINAL_DIR = folder
+
+
+def _rich(rich: Any, folder: str) -> None:
+    if hasattr(rich, "_IMPORT_CWD"):
+        rich._IMPORT_CWD = folder
+
+
+# Modules that keep the name of the current folder. These functions give them, in each copy, the name that they would
+# have kept without a base.
+_KEEPS_FOLDER: Dict[str, Callable[[Any, str], None]] = {
+    "inspect": _inspect,
+    "multiprocessing.process": _multiprocessing,
+    "rich": _rich,
+}
 
 
 def _import_all(statements: Sequence[str]) -> Optional[str]:
@@ -178,6 +206,7 @@ class _Looks:
 
     def __init__(self, differing: Set[str]) -> None:
         self._differing = differing
+        self._iterated = False  # whether all variables were looked at, for example to find those with a prefix
         self._seen: Dict[str, str] = {}  # what was looked at, and the place that did so first
         self.missing: Set[str] = set()
         self._over = False
@@ -188,7 +217,11 @@ class _Looks:
 
         def getitem(own: Any, name: Any) -> Any:
             value = value_of(own, name)
-            note(name)
+            caller = sys._getframe(1)
+            if (caller.f_globals.get("__name__"), caller.f_code.co_name) == ("collections.abc", "__iter__"):
+                self._iterated = True
+            else:
+                note(name)
             return value
 
         def contains(own: Any, name: Any) -> bool:
@@ -215,14 +248,34 @@ class _Looks:
         """Record that no other finder has found the module."""
         self.missing.add(name.partition(".")[0])
 
-    def refusal(self) -> Optional[str]:
-        """Why the packages must not be in a base; None if they may be."""
+    def refusal(self, *, ours: List[Dict[str, str]]) -> Optional[str]:
+        """Why the packages must not be in a base; None if they may be.
+
+        Args:
+            ours: dictionaries with values of variables that are not the packages' own.
+        """
         loaded = [name for name in _SEARCHES_PATH if name in sys.modules]
         if loaded:
             return "they load %s, which searches the function's folder" % loaded[0]
         if self._seen:
             seen = ("%s (%s)" % found for found in sorted(self._seen.items()))
             return "when they are imported, they look at %s" % ", ".join(seen)
+        if self._iterated and (kept := self._kept([*ours, vars(os.environ)["_data"]])):
+            return "when they are imported, they keep the value of the variable %s" % kept
+        return None
+
+    def _kept(self, ours: List[Any]) -> Optional[str]:
+        """A variable whose value is found in an object, although no code has asked for that variable alone."""
+        values = {os.environ[name]: name for name in self._differing if len(os.environ[name]) >= _RECOGNIZABLE}
+        left_out = {id(one) for one in (*ours, values)}
+        for holder in gc.get_objects():
+            if id(holder) in left_out or isinstance(holder, FrameType):
+                continue
+            for held in gc.get_referents(holder):
+                text = held if type(held) is str else held.decode("latin-1") if type(held) is bytes else ""
+                for value, name in values.items():
+                    if value in text:
+                        return name
         return None
 
     def _note(self, what: str) -> None:

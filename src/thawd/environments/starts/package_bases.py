@@ -55,7 +55,6 @@ _SHARED = (
     "AWS_REGION",
     "LAMBDA_RUNTIME_DIR",
 )
-_PLACEHOLDER = "-"
 
 
 class PackageBases:
@@ -154,7 +153,7 @@ class PackageBases:
         """
         below = await self._bases.get(version, confined=confined)
         shared = shared_variables(version)
-        others = dict.fromkeys(version.variables.keys() - shared.keys(), _PLACEHOLDER)
+        others = {name: f"placeholder-of-{name}" for name in version.variables.keys() - shared.keys()}
         plain = unprimed(replace(version, variables={**others, **shared}))
         request = {"statements": imports, "shared": sorted(shared)}
         observed = await self._import(plain, below, "observe", request)
