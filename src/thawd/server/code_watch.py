@@ -18,7 +18,7 @@ from thawd.config import Settings
 from thawd.telemetry.console import complain
 
 _DEBOUNCE_MS = 400
-_STEP_MS = 100
+_STEP_MS = 50
 _TRY_AGAIN_S = 1.0
 
 

@@ -181,6 +181,12 @@ def unpack_all(name: str, data: bytes) -> Iterator[dict[str, Any]]:
         yield dict(zip(names, values))  # noqa: B905 - `strict` came with Python 3.10
 
 
+def unpack_pairs(name: str, data: bytes) -> Iterator[tuple[int, int]]:
+    """Unpack all records of a section whose struct `name` has two numbers; `data` holds whole records."""
+    one, other = (field.code for field in fields(name))
+    return struct.iter_unpack(f"<{one}{other}", data)
+
+
 def checksum(data: bytes) -> int:
     """64-bit checksum over little-endian words, the last one padded with zeros. Detects damage, not forgery."""
     value = len(data)

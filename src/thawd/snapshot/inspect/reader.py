@@ -103,7 +103,7 @@ def _read(fd: int, name: str) -> Image:
         options=tuple(_option(raw, where) for raw, where in tables.records("options")),
         rings=tuple(Ring(**raw) for raw, _ in tables.records("rings")),
         signals=tuple(SignalAction(**raw) for raw, _ in tables.records("signals")),
-        words=tuple((raw["address"], raw["value"]) for raw, _ in tables.records("words")),
+        words=tuple(tables.pairs("words")),
         vdso=tables.section("vdso"),
     )
     rules.check(image)
@@ -213,6 +213,10 @@ class _Tables:
             if reserved:
                 raise rules.DamageError(f"section {name}, record {index}: its reserved field is {reserved}, not 0")
             yield raw, f"section {name}, record {index}"
+
+    def pairs(self, name: str) -> Iterator[tuple[int, int]]:
+        """The records of a section with two numbers each; there may be tens of thousands."""
+        return layout.unpack_pairs(layout.RECORDS[name], self.section(name))
 
     def string(self, offset: int, where: str) -> str:
         """The string at `offset` in the section of strings; `where` names the record that refers to the string."""
