@@ -33,7 +33,7 @@ class BaseCopy(NamedTuple):
         variables: the environment variables that the copy was started with.
     """
 
-    stamps: List[Stamp]
+    stamps: Sequence[Sequence[Stamp]]
     arguments: List[str]
     variables: Dict[str, str]
 
@@ -65,7 +65,7 @@ def freeze(
     *,
     filters: int,
     original: Mapping[str, str],
-    below: Sequence[Stamp] = (),
+    below: Sequence[Sequence[Stamp]] = (),
 ) -> BaseCopy:
     """Freeze this process as a base when the platform asks. Returns only in a thawed copy, after it has been renewed.
 
@@ -81,7 +81,7 @@ def freeze(
         os._exit(0)
     channel.send(frames.STAGE, {"stage": "freezing"})
     own_pid, library = os.getpid(), request.head["library"]
-    stamps = freezing.merged_stamps(below, sources.stamps([]))
+    stamps = sources.stamps([], below)
     _rehearse()
     outcome, head = freezing.freeze(request.head, filters, any_port=[])
     if outcome is None or not outcome.restored:

@@ -11,7 +11,7 @@ import io
 import os
 import sys
 import time
-from typing import Any, List, Optional, Set, Tuple
+from typing import Any, List, Optional, Sequence, Set, Tuple
 
 # Path, size in bytes, modification time in nanoseconds, inode.
 Stamp = Tuple[str, int, int, int]
@@ -67,16 +67,23 @@ class SourceFiles:
         """Stop recording. References to the wrapped `open` remain valid; each call through one takes 0.1 us longer."""
         builtins.open = io.open = self._real
 
-    def stamps(self, kept: List[str]) -> List[Stamp]:
-        """The stamps of all files that were read and still exist, outside the folders in `kept`."""
+    def stamps(self, kept: List[str], base: Sequence[Sequence[Stamp]] = ()) -> List[Sequence[Stamp]]:
+        """The stamps of all files that were read and still exist, outside the folders in `kept`.
+
+        Args:
+            kept: folders that are stored with the snapshot.
+            base: the stamps of the base of which this process is a copy. They are the first part of the result: of a
+                file that the base has loaded, memory holds what the file contained then.
+        """
         paths = set(self._opened)
         for module in list(sys.modules.values()):
             file = file_of(module)
             if isinstance(file, str):
                 paths.add(os.path.abspath(file))
         left_out = tuple(os.path.join(folder, "") for folder in kept) + _MADE_BY_KERNEL
-        stamps = [_stamp(path) for path in sorted(paths) if not path.startswith(left_out)]
-        return [self._unless_changed_during_init(stamp) for stamp in stamps if stamp is not None]
+        paths.difference_update(stamp[0] for stamps in base for stamp in stamps)
+        found = [_stamp(path) for path in sorted(paths) if not path.startswith(left_out)]
+        return [*base, [self._unless_changed_during_init(stamp) for stamp in found if stamp is not None]]
 
     def _unless_changed_during_init(self, stamp: Stamp) -> Stamp:
         """The stamp; for a file that changed during init, a stamp that no file can have.
@@ -87,11 +94,12 @@ class SourceFiles:
         return stamp if modified_ns < self._begun_ns else (path, size, -1, inode)
 
 
-def changed(stamps: List[Stamp]) -> Optional[str]:
+def changed(stamps: Sequence[Sequence[Stamp]]) -> Optional[str]:
     """The first file that differs from its stamp; None when there is none."""
-    for stamp in stamps:
-        if _stamp(stamp[0]) != stamp:
-            return stamp[0]
+    for part in stamps:
+        for stamp in part:
+            if _stamp(stamp[0]) != stamp:
+                return stamp[0]
     return None
 
 

@@ -43,7 +43,7 @@ class _Frozen(NamedTuple):
     pid: int
     variables: Dict[str, str]
     facts: Head
-    stamps: List[Stamp]
+    stamps: Sequence[Sequence[Stamp]]
 
 
 def run(
@@ -51,7 +51,7 @@ def run(
     *,
     started_s: float,
     before_init: Optional[Head] = None,
-    base: Sequence[Stamp] = (),
+    base: Sequence[Sequence[Stamp]] = (),
     state: Optional[Callable[[], Head]] = None,
 ) -> Tuple[Channel, Handler, Head]:
     """Run init, then freeze when the platform asks. Returns only in a thawed or forked environment that can serve.
@@ -96,7 +96,7 @@ def run(
     unshared = shared_files.keep()
     facts["fork_refused"] = template.fork_refusal() or unshared
     facts["dropped"] = [one.describe() for one in openings.sockets(frames.DESCRIPTORS) if one.kind == CONNECTED]
-    frozen = _Frozen(os.getpid(), original, facts, merged_stamps(base, sources.stamps(_stored_folders(request.head))))
+    frozen = _Frozen(os.getpid(), original, facts, sources.stamps(_stored_folders(request.head), base))
     outcome_head: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
     if outcome_head["refused"] is None:
         with services.quiet():
@@ -135,12 +135,6 @@ def _wrapper_refusal() -> Optional[str]:
 def _stored_folders(request: Head) -> List[str]:
     """Folders whose contents are stored with the snapshot: the code and the temporary folder."""
     return [folder for folder in (os.environ["LAMBDA_TASK_ROOT"], request["disk"]) if folder is not None]
-
-
-def merged_stamps(base: Sequence[Stamp], of_init: List[Stamp]) -> List[Stamp]:
-    """All stamps. A file that the base has loaded keeps the base's stamp: memory holds what the file contained then."""
-    loaded = {stamp[0] for stamp in base}
-    return [*base, *(stamp for stamp in of_init if stamp[0] not in loaded)]
 
 
 def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:

@@ -111,6 +111,11 @@ def _become(channel: Channel, base: BaseCopy, request: Dict[str, Any]) -> "Tuple
         {name for name in {*given, *after} if given.get(name) != after.get(name)},
         {name.partition(".")[0] for name in (*sys.modules, *request["missing"])},
     )
+    inspect: Any = sys.modules.get("inspect")
+    if inspect is not None:
+        # These caches contain the paths of modules. If a module's path is relative, the current folder is added to it.
+        for cache in (inspect.modulesbyfile, inspect._filesbymodname):
+            cache.clear()
     copy = base_process.freeze(channel, sources, filters=filters, original=base.variables, below=base.stamps)
     refused = own_file_in_the_way(packages.tried)
     if refused is not None:
@@ -134,12 +139,6 @@ def own_file_in_the_way(tried: Set[str]) -> Optional[str]:
     return None
 
 
-def _inspect(inspect: Any, _: str) -> None:
-    # These caches contain the paths of modules. If a module's path is relative, the current folder is added to it.
-    for cache in (inspect.modulesbyfile, inspect._filesbymodname):
-        cache.clear()
-
-
 def _multiprocessing(process: Any, folder: str) -> None:
     process.ORIGINAL_DIR = folder
 
@@ -152,7 +151,6 @@ def _rich(rich: Any, folder: str) -> None:
 # Modules that keep the name of the current folder. These functions give them, in each copy, the name that they would
 # have kept without a base.
 _KEEPS_FOLDER: Dict[str, Callable[[Any, str], None]] = {
-    "inspect": _inspect,
     "multiprocessing.process": _multiprocessing,
     "rich": _rich,
 }
@@ -286,7 +284,7 @@ class _Looks:
             frame = frame.f_back
         if frame is None:
             self._seen[what] = "native code"
-        elif what != _FOLDER or frame.f_globals.get("__name__") not in _KEEPS_FOLDER:
+        elif what != _FOLDER or frame.f_globals.get("__name__") not in ("inspect", *_KEEPS_FOLDER):
             self._seen[what] = "%s, line %d" % (frame.f_code.co_filename, frame.f_lineno)
 
     def _note_variable(self, name: Any) -> None:
