@@ -27,7 +27,7 @@ def sources() -> Iterator[SourceFiles]:
 
 
 def stamped(sources: SourceFiles, *kept: str) -> set[str]:
-    return {stamp[0] for stamp in sources.stamps(list(kept))}
+    return {stamp[0] for stamps in sources.stamps(list(kept)) for stamp in stamps}
 
 
 def test_files_opened_for_reading_are_seen_however_they_are_opened(sources: SourceFiles, tmp_path: Path) -> None:
@@ -139,5 +139,17 @@ def test_a_file_that_changes_while_init_runs_counts_as_changed(sources: SourceFi
     path.write_text("one")
     with open(path) as file:
         file.read()
-    stamps = [stamp for stamp in sources.stamps(["/nowhere"]) if stamp[0] == str(path)]
-    assert changed(stamps) == str(path)
+    (stamps,) = sources.stamps(["/nowhere"])
+    assert changed([[stamp for stamp in stamps if stamp[0] == str(path)]]) == str(path)
+
+
+def test_what_a_base_has_loaded_keeps_the_stamp_of_the_base(sources: SourceFiles, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("one")
+    with open(path) as file:
+        file.read()
+    of_base = (str(path), 1, 2, 3)
+    first, own = sources.stamps(["/nowhere"], [[of_base]])
+    assert first == [of_base]
+    assert str(path) not in {stamp[0] for stamp in own}
+    assert changed([first, own]) == str(path)

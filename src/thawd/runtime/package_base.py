@@ -266,11 +266,12 @@ class _Looks:
         """A variable whose value is found in an object, although no code has asked for that variable alone."""
         values = {os.environ[name]: name for name in self._differing if len(os.environ[name]) >= _RECOGNIZABLE}
         left_out = {id(one) for one in (*ours, values)}
-        for holder in gc.get_objects():
-            if id(holder) in left_out or isinstance(holder, FrameType):
-                continue
-            for held in gc.get_referents(holder):
-                text = held if type(held) is str else held.decode("latin-1") if type(held) is bytes else ""
+        holders = [one for one in gc.get_objects() if id(one) not in left_out and not isinstance(one, FrameType)]
+        while holders:
+            for held in gc.get_referents(holders.pop()):
+                if isinstance(held, (dict, tuple)) and not gc.is_tracked(held) and id(held) not in left_out:
+                    holders.append(held)  # it holds only simple objects, so it is not among the collector's objects
+                text = held.decode("latin-1") if isinstance(held, bytes) else held if isinstance(held, str) else ""
                 for value, name in values.items():
                     if value in text:
                         return name

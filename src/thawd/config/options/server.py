@@ -130,7 +130,8 @@ SERVER = (
         "bases",
         kinds.choice("auto", "off"),
         '"auto": the snapshots of functions with the same interpreter share a base and store only what differs from '
-        'it; "off": each snapshot is complete.',
+        "it. The base can also hold the packages that the functions' modules import first. "
+        '"off": each snapshot is complete.',
     ),
     Option(
         "snapshots_max_mb",

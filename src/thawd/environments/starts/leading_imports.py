@@ -26,11 +26,15 @@ def leading_imports(version: Version) -> tuple[str, ...]:
     """
     module, _, _ = version.function.handler.rpartition(".")
     parts = module.replace("/", ".").split(".")
+    if "" in parts:
+        return ()
     folders = [version.task_root.joinpath(*parts[:depth]) for depth in range(1, len(parts))]
     path = version.task_root.joinpath(*parts[:-1], f"{parts[-1]}.py")
     try:
         if any((folder / "__init__.py").exists() for folder in folders):
             return ()  # the code of this package runs first
+        if any(_first(entry.name) == parts[-1] and entry.name != path.name for entry in path.parent.iterdir()):
+            return ()  # Python may load this file or folder instead
         own = {entry.name.partition(".")[0] for entry in version.task_root.iterdir()}
         if path.stat().st_size > _MOST_BYTES:
             return ()
