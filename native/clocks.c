@@ -54,7 +54,7 @@ static uint64_t missing_from(clockid_t clock) {
     return !id || id == sys_getpid() ? thawd_landing.cpu_ns : 0;
 }
 
-int hooked_clock_gettime(clockid_t clock, struct timespec *time) {
+int patched_clock_gettime(clockid_t clock, struct timespec *time) {
     int of_processor =
         clock == CLOCK_PROCESS_CPUTIME_ID || clock == CLOCK_THREAD_CPUTIME_ID || (clock < 0 && (clock & 3) != 3);
     long result = vdso_clock && !of_processor ? vdso_clock(clock, time) : sys3(SYS_clock_gettime, clock, (long)time, 0);
@@ -76,7 +76,7 @@ static void add_us(struct timeval *time, uint64_t us) {
     time->tv_usec = (suseconds_t)(us % SECOND_US);
 }
 
-int hooked_getrusage(int who, struct rusage *usage) {
+int patched_getrusage(int who, struct rusage *usage) {
     long result = sys3(SYS_getrusage, who, (long)usage, 0);
     if (result) {
         errno = (int)-result;
@@ -94,7 +94,7 @@ int hooked_getrusage(int who, struct rusage *usage) {
     return 0;
 }
 
-clock_t hooked_times(struct tms *used) {
+clock_t patched_times(struct tms *used) {
     long result = sys3(SYS_times, (long)used, 0, 0);
     if (result == -EFAULT) {
         errno = EFAULT;

@@ -163,7 +163,7 @@ static int write_image(struct freezing *f) {
         park_describe, mappings_read, process_describe, pages_find, descriptors_describe, plan, output,
     };
     uint64_t started_ns = monotonic_ns();
-    int result = hooks_install(f);
+    int result = patches_install(f);
     for (unsigned i = 0; !result && i < sizeof steps / sizeof *steps; i++) {
         if (steps[i] == output)
             f->report->scan_ns = monotonic_ns() - started_ns;
@@ -173,7 +173,7 @@ static int write_image(struct freezing *f) {
     f->report->operations = f->sections[SECTION_OPERATIONS].count;
     f->report->threads = f->sections[SECTION_THREADS].count;
     f->report->descriptors = f->sections[SECTION_DESCRIPTORS].count;
-    hooks_remove(f);
+    patches_remove(f);
     clocks_forget(f);
     return result;
 }
@@ -279,7 +279,7 @@ static int freeze(struct freezing *f, const char *partial) {
     if (!result)
         result = open_all(f, partial);
     if (!result)
-        result = hooks_find(f);
+        result = patches_find(f);
     if (result)
         return result;
     add_string(f, "");

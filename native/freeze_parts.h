@@ -87,7 +87,7 @@ struct freezing {
     struct image_header header;
     struct landing landing_before; // the landing before clocks_note changed it
     int noted;                     // 1: clocks_note has added the processor time until this freeze to the landing
-    int hooked;                    // 1: this freeze has patched the C library (libc_patches.c)
+    int is_patched;                // 1: this freeze has patched the C library (libc_patches.c)
 };
 
 extern struct landing thawd_landing;
@@ -167,15 +167,15 @@ void clocks_forget(struct freezing *f);
 struct timespec;
 struct rusage;
 struct tms;
-int hooked_clock_gettime(int32_t clock, struct timespec *time);
-int hooked_getrusage(int who, struct rusage *usage);
-long hooked_times(struct tms *used);
+int patched_clock_gettime(int32_t clock, struct timespec *time);
+int patched_getrusage(int who, struct rusage *usage);
+long patched_times(struct tms *used);
 
 // libc_patches.c: patches madvise and mremap of the C library, so that they handle memory that a copy maps from its
-// image, and the functions that clocks.c replaces. hooks_find finds all of them with the help of the C library;
-// hooks_install and hooks_remove work without it.
-int hooks_find(struct freezing *f);
-int hooks_install(struct freezing *f);
-void hooks_remove(struct freezing *f);
+// image, and the functions that clocks.c replaces. patches_find finds all of them with the help of the C library;
+// patches_install and patches_remove work without it.
+int patches_find(struct freezing *f);
+int patches_install(struct freezing *f);
+void patches_remove(struct freezing *f);
 
 #endif

@@ -1,6 +1,6 @@
 // Runs in the process that is frozen and in its thawed copies. Replaces the C library's madvise and mremap by functions
-// that handle memory which a copy maps from its image (image-backed memory). A hook here is such a patch of a function,
-// not one of the user's before-snapshot and after-restore hooks. The functions of clocks.c are patched in the same way.
+// that handle memory which a copy maps from its image (image-backed memory). The functions of clocks.c are patched in
+// the same way.
 //
 // In a copy, former anonymous memory is a private mapping of the image, and the kernel treats it as a file mapping:
 // after MADV_DONTNEED the frozen contents come back where an allocator expects zeros, MADV_FREE and MADV_WIPEONFORK are
@@ -283,7 +283,7 @@ static long remap(uint64_t from, uint64_t bytes, uint64_t new_bytes, int flags, 
     return grow(from, old, new, flags, to, &in);
 }
 
-static int hooked_madvise(void *address, size_t bytes, int advice) {
+static int patched_madvise(void *address, size_t bytes, int advice) {
     long result = advise((uint64_t)address, bytes, advice);
     if (!SYS_FAILED(result))
         return 0;
@@ -291,7 +291,7 @@ static int hooked_madvise(void *address, size_t bytes, int advice) {
     return -1;
 }
 
-static void *hooked_mremap(void *address, size_t bytes, size_t new_bytes, int flags, ...) {
+static void *patched_mremap(void *address, size_t bytes, size_t new_bytes, int flags, ...) {
     va_list arguments;
     va_start(arguments, flags);
     void *to = flags & MREMAP_FIXED ? va_arg(arguments, void *) : 0;
@@ -303,62 +303,62 @@ static void *hooked_mremap(void *address, size_t bytes, size_t new_bytes, int fl
     return MAP_FAILED;
 }
 
-static struct hook {
+static struct patch {
     const char *name;
     void *replacement;
     unsigned char *at;
     unsigned char saved[JUMP_BYTES];
-} hooks[] = {
-    {.name = "madvise", .replacement = (void *)hooked_madvise},
-    {.name = "mremap", .replacement = (void *)hooked_mremap},
-    {.name = "clock_gettime", .replacement = (void *)hooked_clock_gettime},
-    {.name = "getrusage", .replacement = (void *)hooked_getrusage},
-    {.name = "times", .replacement = (void *)hooked_times},
+} patches[] = {
+    {.name = "madvise", .replacement = (void *)patched_madvise},
+    {.name = "mremap", .replacement = (void *)patched_mremap},
+    {.name = "clock_gettime", .replacement = (void *)patched_clock_gettime},
+    {.name = "getrusage", .replacement = (void *)patched_getrusage},
+    {.name = "times", .replacement = (void *)patched_times},
 };
-#define HOOKS (sizeof hooks / sizeof *hooks)
+#define PATCHES (sizeof patches / sizeof *patches)
 
 // Finds a function in the C library. It must be long enough for a jump. Call this before the threads are stopped.
-static int find(struct freezing *f, struct hook *hook) {
+static int find(struct freezing *f, struct patch *patch) {
     Dl_info info;
     const ElfW(Sym) *symbol = 0;
     void *library = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
-    hook->at = library ? dlsym(library, hook->name) : 0;
+    patch->at = library ? dlsym(library, patch->name) : 0;
     if (library)
         dlclose(library);
-    if (!hook->at || !dladdr1(hook->at, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
+    if (!patch->at || !dladdr1(patch->at, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
         symbol->st_size < JUMP_BYTES)
-        return refuse(f, "hooks", "a function of this C library cannot be replaced; use glibc: ", hook->name);
+        return refuse(f, "hooks", "a function of this C library cannot be replaced; use glibc: ", patch->name);
     return 0;
 }
 
-int hooks_find(struct freezing *f) {
+int patches_find(struct freezing *f) {
     int result = 0;
     clocks_find();
-    for (unsigned i = 0; !result && i < HOOKS; i++)
-        result = find(f, &hooks[i]);
+    for (unsigned i = 0; !result && i < PATCHES; i++)
+        result = find(f, &patches[i]);
     return result;
 }
 
-int hooks_install(struct freezing *f) {
+int patches_install(struct freezing *f) {
     by_text = (f->request->flags & FREEZE_NO_PROCMAP_QUERY) != 0;
-    for (unsigned i = 0; i < HOOKS; i++) {
-        struct hook *hook = &hooks[i];
+    for (unsigned i = 0; i < PATCHES; i++) {
+        struct patch *patch = &patches[i];
         unsigned char jump[JUMP_BYTES];
-        write_jump(jump, (uint64_t)hook->replacement);
-        if (!__builtin_memcmp(hook->at, jump, JUMP_BYTES))
+        write_jump(jump, (uint64_t)patch->replacement);
+        if (!__builtin_memcmp(patch->at, jump, JUMP_BYTES))
             return 0; // a copy that is frozen again already has the patches
         // SAFETY: no thread may be stopped inside the bytes that change. On -EAGAIN the caller tries again.
-        if (park_is_inside((uint64_t)hook->at, (uint64_t)hook->at + JUMP_BYTES))
+        if (park_is_inside((uint64_t)patch->at, (uint64_t)patch->at + JUMP_BYTES))
             return fail(f, "hooks", -EAGAIN, "a thread is stopped at the beginning of a function that must be patched");
     }
-    f->hooked = 1;
-    for (unsigned i = 0; i < HOOKS; i++) {
-        struct hook *hook = &hooks[i];
+    f->is_patched = 1;
+    for (unsigned i = 0; i < PATCHES; i++) {
+        struct patch *patch = &patches[i];
         unsigned char jump[JUMP_BYTES];
-        write_jump(jump, (uint64_t)hook->replacement);
-        copy_bytes(hook->saved, hook->at, JUMP_BYTES);
+        write_jump(jump, (uint64_t)patch->replacement);
+        copy_bytes(patch->saved, patch->at, JUMP_BYTES);
         // Writing through /proc/self/mem changes a private copy of the read-only code, and needs no mprotect.
-        long result = sys_pwrite(f->memory_fd, jump, JUMP_BYTES, (uint64_t)hook->at);
+        long result = sys_pwrite(f->memory_fd, jump, JUMP_BYTES, (uint64_t)patch->at);
         if (result != JUMP_BYTES)
             return fail(f, "hooks", result < 0 ? result : -EIO,
                         "the C library cannot be patched through /proc/self/mem");
@@ -366,11 +366,11 @@ int hooks_install(struct freezing *f) {
     return fault_point(f, "hooks");
 }
 
-void hooks_remove(struct freezing *f) {
-    if (!f->hooked)
+void patches_remove(struct freezing *f) {
+    if (!f->is_patched)
         return;
-    for (unsigned i = 0; i < HOOKS; i++)
-        if (hooks[i].saved[0])
-            sys_pwrite(f->memory_fd, hooks[i].saved, JUMP_BYTES, (uint64_t)hooks[i].at);
-    f->hooked = 0;
+    for (unsigned i = 0; i < PATCHES; i++)
+        if (patches[i].saved[0])
+            sys_pwrite(f->memory_fd, patches[i].saved, JUMP_BYTES, (uint64_t)patches[i].at);
+    f->is_patched = 0;
 }

@@ -147,7 +147,7 @@ def test_thawed_environments_connect_anew_and_nobody_gets_anothers_answer(
             # libpq is native code, so no Python line opened it
             library = {"requests": "urllib3", "redis": "redis", "psycopg": None}[name]
             assert (f"({library}, opened at app_{name}.py:" in dropped) == (library is not None)
-            assert f"closed in each thawed environment: {dropped}" in project.command("status").stdout
+            assert f"ended in each thawed environment: {dropped}" in project.command("status").stdout
 
 
 @pytest.mark.parametrize("snapshots", ["auto", "off"])

@@ -1,10 +1,10 @@
-"""`thawd.gateway.routes.credentials`: events do not contain thawd's credentials, but do contain the function's own."""
+"""`without_credentials`: events contain the function's own credentials, but not those of thawd."""
 
 from __future__ import annotations
 
 import pytest
 
-from thawd.gateway.routes.credentials import without_credentials
+from thawd.gateway.routes.remove_credentials import without_credentials
 
 KEY = "long-enough"
 

@@ -121,7 +121,7 @@ async def test_ending_the_oldest_idle_environment_where_none_is_idle_does_nothin
     pool = house.pool(provisioned_concurrency=1)
     pool.end_oldest_idle()
     await within(pool.provision())
-    assert pool.oldest_idle_s() is None
+    assert pool.idle_longest_since_s() is None
     pool.end_oldest_idle()
     assert pool.counts()["idle"] == 1
 

@@ -34,7 +34,7 @@ class Tenant:
     def is_urgent(self) -> bool:
         return self.urgent
 
-    def oldest_idle_s(self) -> float | None:
+    def idle_longest_since_s(self) -> float | None:
         return min(self.idle, default=None)
 
     def end_oldest_idle(self) -> None:

@@ -166,7 +166,7 @@ def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
 
     from thawd import config
     from thawd.environments.programs import python_of
-    from thawd.publishing import linting
+    from thawd.publishing import lint_command
 
     settings = load(config_path)
     for name in functions:
@@ -178,7 +178,7 @@ def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
     for name in functions or settings.functions:
         function = settings.functions[name]
         found[name] = asyncio.run(
-            linting.lint(
+            lint_command.lint(
                 msgspec.structs.replace(function, python=python_of(function, settings.runtimes)),
                 folder=config_path.absolute().parent,
                 data=settings.server.data,

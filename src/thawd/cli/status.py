@@ -59,7 +59,7 @@ def _print(document: dict[str, Any]) -> None:
         if (snapshot := entry["snapshot"]) and "id" in snapshot:
             click.echo(f"  snapshot {snapshot['id']}, {snapshot['stored_bytes'] / (1 << 20):,.1f} MiB")
             for dropped in snapshot.get("dropped", ()):
-                click.echo(f"  closed in each thawed environment: {dropped}")
+                click.echo(f"  ended in each thawed environment: {dropped}")
         counts = [_counted(entry[counter], *words) for counter, words in _COUNTED.items() if entry[counter]]
         if counts:
             click.echo(f"  {', '.join(counts)}")

@@ -46,7 +46,7 @@ class ReadyHead(msgspec.Struct):
         restore_ms: for a thawed process, time from the start of the thaw until the process's own code ran again.
         renew_ms: for a copy, time to renew state that must differ between copies, such as random numbers.
         hooks_ms: time that the after-restore hooks took.
-        dropped: descriptions of the network connections that init left open; each copy closes them.
+        dropped: descriptions of the network connections that init left open; in each copy they have ended.
         changed: a file that has changed since the image was made; None when none has. Reported by a copy of a base, and
             by a probe: a copy that is thawed only to find out whether the image can still be used.
         before_init: the process's state before init. Two kinds of processes report it: a copy of a base, and a process

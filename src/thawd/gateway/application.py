@@ -9,7 +9,6 @@ meant for S3 whatever its path, declared routes, buckets by the request's path, 
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from thawd.errors import AccessDeniedException, MethodNotAllowedException, Resou
 from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.cors import allows, is_preflight
 from thawd.gateway.function_urls.endpoint import FunctionUrlApi
-from thawd.gateway.hosts import Hosts, may_ask, refusal
+from thawd.gateway.hosts import Hosts, refusal
 from thawd.gateway.http import (
     READING,
     ClientGoneError,
@@ -34,6 +33,7 @@ from thawd.gateway.http import (
     respond_error,
     respond_json,
 )
+from thawd.gateway.key_check import check_key, has_key
 from thawd.gateway.lambda_api.control import CODE_PREFIX, ControlApi
 from thawd.gateway.lambda_api.invoke import InvokeApi
 from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
@@ -151,41 +151,17 @@ class Application:
             The ASGI callable that gives the request's body; None if this method has answered the request.
         """
         parts = self.parts
-        if parts.gate is not None and self._is_api(scope) and not _has_key(scope, parts.key):
+        if parts.gate is not None and self._is_api(scope) and not has_key(scope, parts.key):
             return await parts.gate.admit(scope, receive, send)
         if is_preflight(scope) and self._cors_for(scope) is not None:
             await parts.routes.preflight(scope, send)
             return None
         try:
-            self._authorize(scope)
+            check_key(scope, parts.key, allows=lambda origin: self._cors_allows(scope, origin))
         except ThawdError as error:
             await respond_error(send, error, request_id=new_request_id())
             return None
         return receive
-
-    def _authorize(self, scope: Scope) -> None:
-        """Refuse a request without the server's key. If the server has no key, refuse one that a foreign page sends.
-
-        A server without a key listens on loopback only. A web page of another site that is open in a browser on this
-        machine must not be able to run functions, so its requests are refused unless they are for a declared route
-        and http.cors allows its origin.
-
-        Raises:
-            AccessDeniedException: the key is missing or wrong, or a page of another site sends the request (403).
-        """
-        key = self.parts.key
-        if key is not None:
-            if not _has_key(scope, key):
-                raise AccessDeniedException(
-                    "The server's key is missing or wrong; send it as X-Api-Key: KEY or as Authorization: Bearer KEY"
-                )
-        elif not may_ask(scope, allows=lambda origin: self._cors_allows(scope, origin)):
-            origin = (header(scope, b"origin") or b"").decode("latin-1")
-            raise AccessDeniedException(
-                f"Requests from web pages of {origin or 'an unknown origin'} are refused, because the server has no "
-                "key; set server.key and send the key with each request, or, for a declared route, add the origin to "
-                "http.cors"
-            )
 
     def _cors_allows(self, scope: Scope, origin: str) -> bool:
         shared = self._cors_for(scope)
@@ -260,13 +236,3 @@ class Application:
             return
         except ThawdError as error:
             await respond_error(send, error, request_id=new_request_id())
-
-
-def _has_key(scope: Scope, key: str | None) -> bool:
-    """Whether the server has a key and the request contains it, in ``X-Api-Key`` or ``Authorization``."""
-    if key is None:
-        return False
-    presented = header(scope, b"x-api-key")
-    if presented is None:
-        presented = (header(scope, b"authorization") or b"").removeprefix(b"Bearer ")
-    return hmac.compare_digest(presented, key.encode())

@@ -59,9 +59,9 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     if mode == "bare":
         base_process.report(channel)
     if mode == "lint":
-        from thawd.runtime import linting
+        from thawd.runtime import lint_process
 
-        linting.run(channel, own_fds=[control, service, lifeline])
+        lint_process.run(channel, own_fds=[control, service, lifeline])
     if mode == "snapshot":
         from thawd.runtime import freezing
 

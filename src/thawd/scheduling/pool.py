@@ -268,8 +268,8 @@ class Pool:
         self._line.fail(PoolRetiredError)
         self._set_if_empty()
 
-    def oldest_idle_s(self) -> float | None:
-        """Return when the environment that has been idle longest became idle (`Tenant.oldest_idle_s`)."""
+    def idle_longest_since_s(self) -> float | None:
+        """Return when the environment that has been idle longest became idle (`Tenant.idle_longest_since_s`)."""
         if self._room.spares.has(self):
             return 0.0  # the lowest time there is, so that the spare is ended before any idle environment
         return next((environment.idle_since for environment in self.idle_longest_first()), None)

@@ -46,7 +46,7 @@ class Tenant(Protocol):
     def is_urgent(self) -> bool:
         """Return whether a synchronous request waits. Such requests are served before asynchronous ones."""
 
-    def oldest_idle_s(self) -> float | None:
+    def idle_longest_since_s(self) -> float | None:
         """Return when the environment that has been idle longest became idle; None: there is none.
 
         Provisioned environments do not count."""
@@ -356,7 +356,7 @@ class Room:
             for index, tenant in enumerate(self._tenants)
             if tenant is not asking
             and (self._is_unreserved(tenant) or not unreserved)
-            and (since := tenant.oldest_idle_s()) is not None
+            and (since := tenant.idle_longest_since_s()) is not None
         ]
         if not candidates:
             return False

@@ -3,7 +3,7 @@
 When a version has no more invocations that run or wait, it gets one spare, if the machine has free room for which no
 other version waits. In the machine's limits, a spare counts as one environment with its version's memory limit.
 When another version needs room, spares are ended before any environment. There are at most `limit` spares in all
-(``server.spares``). For one more, the spare of the version whose last invocation is longest ago is ended.
+(``server.spares``). For one more, thawd ends the spare of the version that has been unused longest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Runs schedules: queues an event at each time of a schedule.
 
-Guarantee: each time that passes while a server runs queues exactly one event. The event and the schedule's progress are
-stored in one transaction, so neither a crash nor setting the clock back (by up to a day) loses or repeats an event. The
-schedule's ``missed`` option says what happens with times that passed while no server ran or the machine was suspended.
+Guarantee: for each scheduled time that passes while a server is running, exactly one event is queued. The event and the
+schedule's progress are stored in one transaction, so neither a crash nor setting the clock back (by up to a day) loses
+or repeats an event. The schedule's ``missed`` option says what happens with times that passed while no server ran or
+the machine was suspended.
 
 Source: Amazon EventBridge user guide, "Scheduled events"; EventBridge Scheduler user guide, "Schedule types".
 """

@@ -176,7 +176,7 @@ def with_descendants(pid: int) -> list[int]:
     """The process `pid` and its descendants, except those that the kernel gave to another parent when theirs ended."""
     found = [pid]
     for parent in found:
-        # The kernel lists children for each thread.
+        # The kernel lists the children of each thread separately, so look at all threads.
         for children in Path(f"/proc/{parent}/task").glob("*/children"):
             try:
                 found += map(int, children.read_text().split())

@@ -193,7 +193,7 @@ class Starter:
         try:
             return await self._ready(environment, child, started_s=started_s)
         except InitError as error:
-            # A fork that dies with its template may leave no wait status. Its death is not the function's failure.
+            # A fork that dies with its template may leave no wait status. The fork's death is not the function's.
             if template.ended.is_set() and child.ended.done() and child.ended.result() is None:
                 raise TemplateLostError(f"the template died, and with it a fork that was not ready: {error}") from error
             raise

@@ -13,8 +13,8 @@ A package base is used only if init over it is the same as init without it:
 - after the first init over the base, the state of the process (modules and their files, search path, finders,
   variables) is that of a process that has run the function's whole init without packages from a base.
 
-Otherwise the version has a base without packages, and its status says why. If the states differed, that stays so until
-the server ends.
+Otherwise the version has a base without packages, and its status says why. If the states differed, all later versions
+of the function have a base without packages, too, until the server ends.
 """
 
 from __future__ import annotations
@@ -160,14 +160,15 @@ class PackageBases:
         head = observed.ready.result().packages
         observed.kill()
         if head is None:
-            raise NotMadeError("a process did not report what the packages look at")
+            raise NotMadeError("the process that records what the packages look at ended without a report")
         if head.refused is not None:
             raise NoBaseError(head.refused)
         template = await self._import(plain, below, "packages", {**request, "missing": head.missing})
         head = template.ready.result().packages
         if head is None or head.refused is not None:
             template.kill()
-            raise NoBaseError("a process did not report" if head is None or head.refused is None else head.refused)
+            why = "the process that imports the packages ended without a report" if head is None else head.refused
+            raise NoBaseError(str(why))
         return await self._shared.freeze(key, plain, template, below=below)
 
     async def _import(self, version: Version, below: Base, role: str, request: Mapping[str, object]) -> Template:

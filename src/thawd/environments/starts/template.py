@@ -55,7 +55,7 @@ class FrozenHead(msgspec.Struct):
         fork_refused: why forks of the process would not work; None when they would.
         answers_differ: whether the process gave two different answers to the priming event.
         init_ms: how long init took.
-        dropped: descriptions of the network connections that init left open; each copy closes them.
+        dropped: descriptions of the network connections that init left open; in each copy they have ended.
         park_ms: time until all threads were stopped.
         scan_ms: time to find the pages to store.
         write_ms: time to write the image.

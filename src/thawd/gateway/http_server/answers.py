@@ -1,4 +1,4 @@
-"""Sends answers: each head in one write together with the body, or with the first part of the body.
+"""Sends answers: each head in one write together with the body, or with its first part, unless that is large.
 
 uvicorn writes the head of an answer and its body separately. The second system call, and the second packet that the
 client then gets, take longer than everything else in sending a short answer.
@@ -18,7 +18,7 @@ _JOINED_BYTES = 1 << 16
 class Outlet:
     """The transport for the answers of one connection.
 
-    Its `close` lets even a client that is still sending its request read the answer before the connection ends.
+    `close` gives the client time to read the answer before the connection ends, even while it sends its request.
 
     Args:
         transport: the connection's transport.

@@ -26,8 +26,8 @@ from thawd.gateway.http import (
 )
 from thawd.gateway.lambda_api.invoke import Accept
 from thawd.gateway.routes import http_api, rest_api, streamed_head
-from thawd.gateway.routes.credentials import without_credentials
 from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError
+from thawd.gateway.routes.remove_credentials import without_credentials
 from thawd.gateway.server_timing import timing
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import HttpApi, Route

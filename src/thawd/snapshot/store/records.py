@@ -43,7 +43,7 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
         base: SHA-256 of the image that this image refers to; None: it refers to no other image.
         base_refused: why the image was made without a base; empty when it has a base, or when none was wanted.
         fork_refused: why environments must not be forked from a thawed copy; None when they can be.
-        dropped: connections that are closed in each copy; None if the publisher did not record them.
+        dropped: connections that have ended in each copy; None if the publisher did not record them.
     """
 
     function: str

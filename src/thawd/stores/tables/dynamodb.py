@@ -1,10 +1,10 @@
 """A table in DynamoDB. The DynamoDB table must exist, with a partition key of type string and without a sort key.
 
-The fields of an item are stored as attributes, so that people can read them in the console and other programs can query
-them. DynamoDB keeps neither the order of fields nor the notation of numbers, so the item's text is stored too, in the
-attribute ``_json``, and this text is returned. If the attributes and the text together could exceed DynamoDB's size
-limit, only the text is stored, compressed. If another program wrote an item without ``_json``, the returned item is
-made from its attributes.
+The fields of an item that DynamoDB can hold are stored as attributes, so that people can read them in the console and
+other programs can query them. DynamoDB keeps neither the order of fields nor the notation of numbers, so the item's
+text is stored too, in the attribute ``_json``, and this text is returned. If the attributes and the text together could
+exceed DynamoDB's size limit, only the text is stored, compressed. If another program wrote an item without ``_json``,
+the returned item is made from its attributes.
 """
 
 from __future__ import annotations
