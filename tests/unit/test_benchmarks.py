@@ -22,6 +22,12 @@ from thawd.bench import memory
 from thawd.bench.samples import OK, Samples
 
 
+@pytest.fixture(autouse=True)
+def _without_repeated_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no thread that would still print the progress of a step when its test has ended."""
+    monkeypatch.setattr(progress._now, "repeats", True)
+
+
 @pytest.mark.parametrize(
     ("figure", "holds", "shown"),
     [
