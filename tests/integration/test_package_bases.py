@@ -147,6 +147,16 @@ REFUSED = {
     "temporary": ("import tempfile\nAT = tempfile.gettempdir()", "the variable TMPDIR ("),
     "prints": ("print('hello')", "they print when they are imported: hello"),
     "prints_natively": ("import os\nos.write(2, b'hello')", "they print when they are imported: hello"),
+    "changes_folder": ("import os\nos.chdir('/tmp')", "they look at the current folder"),
+    "threads": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=[1e6], daemon=True).start()",
+        "they start threads when they are imported",
+    ),
+    "program": ("import subprocess\nsubprocess.run(['true'])", "they look at the output or the end of a program"),
+    "forgets": (
+        "import os\ndel os.environ['AWS_LAMBDA_FUNCTION_NAME']\nALL = os.environ.items()",
+        "differs in variables",
+    ),
     "searches": ("import pkg_resources", "they load pkg_resources, which searches the function's folder"),
     "search_path": ("import sys\nsys.path.insert(0, '/nowhere')", "after init, "),
     "fails_once": (

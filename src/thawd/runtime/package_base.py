@@ -21,6 +21,7 @@ from thawd.runtime import base_process, process
 from thawd.runtime.base_process import BaseCopy
 from thawd.runtime.changed_files import SourceFiles
 from thawd.runtime.channel import Channel
+from thawd.snapshot.connections import Openings
 from thawd.wire import frames
 
 # These packages read `sys.path`, which contains the function's folder, when they are imported.
@@ -32,6 +33,8 @@ _ALWAYS_EQUAL = ("LC_CTYPE", "AWS_LAMBDA_INITIALIZATION_TYPE")
 # Shorter values could be found by chance. The placeholders that the platform gives are longer.
 _RECOGNIZABLE = 8
 _FOLDER = "the current folder"
+# Audit events of programs that are started: they have the variables and the current folder of this process.
+_STARTS = ("os.exec", "os.fork", "os.posix_spawn", "os.system", "subprocess.Popen")
 # Modules through which others look at something.
 _BETWEEN = (
     "thawd.runtime.package_base",
@@ -39,8 +42,8 @@ _BETWEEN = (
     "posixpath",
     "genericpath",
     "collections.abc",
-    "_collections_abc",
     "pathlib",
+    "subprocess",
 )
 
 
@@ -82,12 +85,15 @@ def run(channel: Channel, base: BaseCopy) -> "Tuple[BaseCopy, Optional[PackageBa
 
 def _observe(channel: Channel, base: BaseCopy, request: Dict[str, Any]) -> NoReturn:
     """Import the packages, report what that depends on, and end this process."""
-    looks = _Looks({*os.environ} - {*request["shared"], *_ALWAYS_EQUAL})
+    equal = {*request["shared"], *_ALWAYS_EQUAL}
+    looks = _Looks({name: value for name, value in os.environ.items() if name not in equal})
     output = _Output()
     with looks, output:
         refused = _import_all(request["statements"])
     if refused is None and output.text:
         refused = "they print when they are imported: %s" % output.text
+    if refused is None and len(sys._current_frames()) > 1:
+        refused = "they start threads when they are imported"
     refused = refused or looks.refusal(ours=[base.variables])
     report = {"refused": refused, "missing": sorted(looks.missing)}
     channel.send(frames.READY, {"packages": report})
@@ -100,8 +106,11 @@ def _become(channel: Channel, base: BaseCopy, request: Dict[str, Any]) -> "Tuple
     filters = process.seccomp_filters()
     before = base_process.state()
     sources = SourceFiles()
+    openings = Openings("/")  # as in init: recording a socket imports a module
     sources.watch()
+    openings.watch()
     refused = _import_all(request["statements"])
+    openings.stop()
     sources.stop()
     init_ms = (time.monotonic() - started_s) * 1000
     channel.send(frames.READY, {"init_ms": init_ms, "packages": {"refused": refused}})
@@ -148,11 +157,18 @@ def _rich(rich: Any, folder: str) -> None:
         rich._IMPORT_CWD = folder
 
 
+def _transformers(docstrings: Any, folder: str) -> None:
+    if hasattr(docstrings, "PATH_TO_TRANSFORMERS"):
+        path = type(docstrings.PATH_TO_TRANSFORMERS)
+        docstrings.PATH_TO_TRANSFORMERS = path(folder).resolve() / "src" / "transformers"
+
+
 # Modules that keep the name of the current folder. These functions give them, in each copy, the name that they would
 # have kept without a base.
 _KEEPS_FOLDER: Dict[str, Callable[[Any, str], None]] = {
     "multiprocessing.process": _multiprocessing,
     "rich": _rich,
+    "transformers.utils.auto_docstring": _transformers,
 }
 
 
@@ -196,13 +212,13 @@ class _Looks:
     The process must not be used afterwards: code may keep references to the recording functions.
 
     Args:
-        differing: names of the environment variables that do not have the same value in all functions on the base.
+        differing: the environment variables that do not have the same value in all functions on the base.
 
     Attributes:
         missing: first parts of the names of modules that were looked for and not found.
     """
 
-    def __init__(self, differing: Set[str]) -> None:
+    def __init__(self, differing: Dict[str, str]) -> None:
         self._differing = differing
         self._iterated = False  # whether all variables were looked at, for example to find those with a prefix
         self._seen: Dict[str, str] = {}  # what was looked at, and the place that did so first
@@ -264,8 +280,8 @@ class _Looks:
 
     def _kept(self, ours: List[Any]) -> Optional[str]:
         """A variable whose value is found in an object, although no code has asked for that variable alone."""
-        values = {os.environ[name]: name for name in self._differing if len(os.environ[name]) >= _RECOGNIZABLE}
-        left_out = {id(one) for one in (*ours, values)}
+        values = {value: name for name, value in self._differing.items() if len(value) >= _RECOGNIZABLE}
+        left_out = {id(one) for one in (*ours, values, self._differing)}
         holders = [one for one in gc.get_objects() if id(one) not in left_out and not isinstance(one, FrameType)]
         while holders:
             for held in gc.get_referents(holders.pop()):
@@ -307,6 +323,10 @@ class _Looks:
     def _audit(self, event: str, arguments: Any) -> None:
         if event == "open":
             self._note_path(arguments[0])
+        elif event == "os.chdir":
+            self._note_folder()
+        elif event in _STARTS:
+            self._note("the output or the end of a program")
 
 
 class _Recorded:
