@@ -60,8 +60,8 @@ static long map(const struct operation *operation, int flags, int fd) {
 static long map_anonymous(const struct operation *operation) {
     struct operation anonymous = *operation;
     anonymous.offset = 0;
-    // The kernel must know that this is a stack: glibc makes stacks executable by mprotect(PROT_GROWSDOWN), which fails
-    // for other memory.
+    // The main thread's stack is marked as one that grows down. If a library needs an executable stack, glibc calls
+    // mprotect with PROT_GROWSDOWN, which fails for memory without that mark.
     int flags = operation->flags & OPERATION_STACK ? MAP_GROWSDOWN : 0;
     return map(&anonymous, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1);
 }

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import msgspec
 
 from thawd.errors import AccessDeniedException, MethodNotAllowedException, ResourceNotFoundException, ThawdError
+from thawd.gateway.api_signatures import Gate
 from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.cors import allows, is_preflight
 from thawd.gateway.function_urls.endpoint import FunctionUrlApi
@@ -40,7 +41,6 @@ from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs.endpoint import LogsApi, is_logs_request
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
-from thawd.gateway.signature_check import Gate
 from thawd.gateway.thawd_api.queue import QueueApi
 from thawd.gateway.thawd_api.sources import PREFIX as SOURCES_PREFIX
 from thawd.gateway.thawd_api.sources import SourcesApi

@@ -230,7 +230,7 @@ class Launcher:
             self.abandon(start)
             raise
         start.channels.close_process_ends()
-        # Watch the process immediately: `sweep` kills processes that nobody watches, because they count as strays.
+        # Watch the process immediately: until it is watched, `sweep` takes it for a stray and kills it.
         return self.watch(pid, start.identifier)
 
     def execute_program(self, version: Version, start: Start, *, api: str) -> Child:

@@ -1,7 +1,8 @@
 """Serves function URLs: HTTP addresses that each belong to one function, open to all or only to signed requests.
 
 Requests become events of payload format 2.0. The events differ a little from those of routes with the same format; the
-module `event` implements the differences. The URL's own settings, not `server.key`, decide who may call.
+module `thawd.gateway.function_urls.event` implements the differences. The URL's own settings, not `server.key`, decide
+who may call.
 
 Source: AWS Lambda developer guide, "Creating and managing Lambda function URLs", "Invoking Lambda function URLs",
 "Control access to Lambda function URLs".

@@ -171,8 +171,8 @@ class ControlSubsystem:
         if config is None:
             self._urls.remove(name, qualifier or LATEST)
             return ""
-        # Function URLs differ in their paths, not in their host names as on AWS, because not every resolver knows host
-        # names under ``localhost``.
+        # The URL has its identifier in the path, not in the host name as on AWS, because not every resolver knows host
+        # names under ``localhost``. Requests with the host name are served, too.
         return f"{self._url()}{PATH_PREFIX}{self._urls.set(name, qualifier or LATEST, settings_of(config))}/"
 
     def _declared_url(self, name: str) -> Mapping[str, Any] | None:

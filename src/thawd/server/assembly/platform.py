@@ -17,6 +17,7 @@ from thawd import config
 from thawd.config import Settings
 from thawd.destinations.delivery import DestinationContext, Destinations
 from thawd.environments.services import TableServices
+from thawd.gateway.api_signatures import Gate
 from thawd.gateway.application import Application, GatewayParts
 from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.function_urls.endpoint import LOCAL_KEYS, Access, FunctionUrlApi
@@ -29,7 +30,6 @@ from thawd.gateway.logs.endpoint import LogsApi
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
 from thawd.gateway.s3.intake import UploadBudget
-from thawd.gateway.signature_check import Gate
 from thawd.gateway.thawd_api.queue import QueueApi
 from thawd.gateway.thawd_api.sources import SourcesApi
 from thawd.invocation import Invocation

@@ -194,8 +194,9 @@ class DynamodbTable:
         name: str = keys["HASH"]
         if "RANGE" in keys or types[name] != "S" or name == EXACT:
             raise StoreError(
-                f"table {self._name}: {self._url} must have a partition key of type string, not called {EXACT}, and "
-                f"no sort key; its partition key is {name} of type {types[name]}"
+                f"table {self._name}: the DynamoDB table {self._url} must have a partition key of type string and no "
+                f"sort key, and the key must not be called {EXACT}, where thawd stores items; its partition key is "
+                f"{name} of type {types[name]}"
                 f"{', and it has a sort key' if 'RANGE' in keys else ''}. "
                 "Create another table: aws dynamodb create-table --table-name NAME --billing-mode PAY_PER_REQUEST "
                 "--attribute-definitions AttributeName=key,AttributeType=S --key-schema AttributeName=key,KeyType=HASH"
