@@ -1,8 +1,8 @@
 // Runs in thawed copies. Discards memory that is mapped from an image. A hole is a range of pages that the program has
 // released by madvise; discard.c says how holes are made.
 
-#ifndef THAWD_HOLES_H
-#define THAWD_HOLES_H
+#ifndef THAWD_DISCARD_H
+#define THAWD_DISCARD_H
 
 #include "vma.h"
 

@@ -213,7 +213,8 @@ def _counted(found: list[Finding]) -> str:
     "--all",
     "everything",
     is_flag=True,
-    help="Remove all snapshots, and files of unfinished ones. If one is in use, it is kept and the exit status is 1.",
+    help="Remove all snapshots, and leftover files of unfinished ones. A snapshot in use, and a base that it needs, "
+    "are kept; the exit status is then 1.",
 )
 @config_option
 def rm(ids: tuple[str, ...], unused: bool, everything: bool, config_path: Path) -> None:

@@ -248,7 +248,7 @@ def _path(root: bytes, key: bytes) -> bytes:
         raise S3Error(
             400,
             "InvalidArgument",
-            "A folder in this key is a symbolic link; use a key whose folders are real folders of the bucket",
+            "The path of this key goes through a symbolic link; use a key whose folders are real folders of the bucket",
         )
     return path
 

@@ -9,8 +9,8 @@ again; and ``lock``. Pickles are read only from the data folder. That folder als
 who can write to it can run programs as thawd anyway.
 
 Some of moto's objects cannot be pickled directly. Locks are created again, anonymous functions are saved as byte code,
-and keys of `cryptography` as DER. If a backend contains any other such object, its whole service is not
-saved, in any account or region, and this is reported; the other services are saved.
+and keys of `cryptography` as DER. If a backend contains an object that still cannot be pickled, no backend of its
+service is saved, in any account or region. This is reported, and the other services are saved.
 """
 
 from __future__ import annotations
