@@ -23,7 +23,8 @@ def restore(folder: Path, replace: bool, config_path: Path) -> None:
     """Restore the backup in FOLDER; the server must be stopped.
 
     Files are restored to the paths that the configuration names. The command checks the whole backup before it changes
-    anything. Events that waited or ran when the backup was made are run again.
+    anything. Events that were waiting or running when the backup was made run once the server starts, even if they have
+    finished since.
     """
     from thawd.server import backup as backups
 

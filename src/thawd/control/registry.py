@@ -185,7 +185,7 @@ class Registry:
         if family.shadows:
             raise ResourceConflictException(
                 f"The function {family.name} cannot be changed: it is declared in thawd.toml and was also made through "
-                "the API; remove one of the two first"
+                "the API; first remove the declaration from thawd.toml"
             )
         put = [(Key(FUNCTION, family.name), encode(msgspec.structs.replace(family, versions={})))]
         put += [

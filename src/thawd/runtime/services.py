@@ -184,13 +184,14 @@ def _stage(folder: str) -> Tuple[str, int, int]:
         The file's path, a descriptor to write it, and a descriptor that holds the lock.
     """
     while True:
-        # `tempfile` is not used, because only the owner could read its files.
+        # Not `tempfile`, which would make a file that only its owner can read.
         staged = os.path.join(folder, ".thawd-" + os.urandom(16).hex())
         fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         lock = -1
         with contextlib.suppress(FileNotFoundError):
             lock = os.open(staged, os.O_RDONLY | os.O_CLOEXEC)
-            # On a file system without locks, the platform does not remove the file.
+            # On a file system without locks this fails, and the platform, which locks a file before it removes it, does
+            # not remove this one.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
             if os.fstat(lock).st_nlink:

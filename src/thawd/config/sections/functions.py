@@ -20,8 +20,8 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
     for name, table in reader.named(document, "functions", names=options.FUNCTION_NAME):
         path = ("functions", name)
         values = reader.table(table, path=path, known=options.FUNCTION)
-        # A change of a URL, source or schedule makes no new version of the function, so the struct `Function` does not
-        # contain them. `sections.http` and `sections.sources` read them into structs of their own.
+        # A change of the struct `Function` makes a new version. A URL, source or provisioned schedule must not do that,
+        # so they are not part of it. `sections.http` and `sections.sources` read them into structs of their own.
         for separate in ("url", "sources", "provisioned_schedule"):
             values.pop(separate, None)
         values["code"] = reader.absolute(values.get("code", "."))

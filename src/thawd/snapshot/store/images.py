@@ -1,8 +1,8 @@
 """The platform's images of frozen functions: stored by content, trusted by owner and mode, evicted by last use.
 
-Each image is a file that never changes, named by its SHA-256. A sidecar, a JSON file beside it, describes its origin.
-The origin contains a key, a digest of everything that the frozen process was made from. An image is used again for
-versions with the same key, also after a restart of the server. This module neither makes nor thaws images. The platform
+Each image is a file that never changes, named by the SHA-256 of its content. A sidecar, a JSON file beside it, contains
+a key: a digest of everything that the frozen process was made from. An image is used again for versions with the same
+key, also after a restart of the server. This module neither makes nor thaws images. The platform
 asks it for an image by key, and holds a lease on the image as long as copies of a version can be thawed from it. The
 commands `thawd snapshot` use this module, too.
 
