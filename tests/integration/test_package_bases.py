@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from thawd.snapshot.engine import unavailable
 
-from .conftest import Project, Running
+from .conftest import Project, Running, eventually
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
@@ -198,6 +199,9 @@ def test_a_file_of_the_functions_own_that_a_package_would_import_is_imported(pro
         found = [ask(running, name)["optional"] for name in ("one", "other")]
         assert found[0] == "None"
         assert "optional.py" in found[1]
+        (project.root / "other" / "optional.py").rename(project.root / "other" / "renamed.py")
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: snapshot(running, "other")["base_refused"] is None, what="a base with packages")
 
 
 def test_a_base_whose_packages_have_changed_is_made_again(project: Project, packages: Path) -> None:

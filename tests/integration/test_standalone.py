@@ -95,7 +95,7 @@ int thawd_freeze(const void *request, void *report) {
 
 def test_threads_that_wait_for_the_gil_during_a_slow_freeze_do_not_block_a_copy(tmp_path: Path) -> None:
     """The freeze begins late, with the GIL held: other threads wait far longer than the switch interval."""
-    real = engine.library_path()
+    real = engine.freeze_library_path()
     (tmp_path / "stall.c").write_text(STALL)
     link = ("-Wl,--no-as-needed", real, f"-Wl,-rpath,{Path(real).parent}")
     built = run("gcc", "-shared", "-fPIC", "-o", tmp_path / "stall.so", tmp_path / "stall.c", *link)

@@ -149,7 +149,7 @@ def unavailable(folder: str | None = None) -> str | None:
     return None
 
 
-def library_path() -> str:
+def freeze_library_path() -> str:
     """Path of the freeze library: the value of THAWD_FREEZE_LIBRARY, or else the library installed with thawd.
 
     Raises:
@@ -200,7 +200,7 @@ def _open(library: str) -> Any:
 
 def new_thread_id(tid: int, *, library: str | None = None) -> int:
     """In a copy, the current kernel id of the thread whose id was `tid` at the freeze; 0 if there is none."""
-    return int(_load(library or library_path()).thawd_new_tid(tid))
+    return int(_load(library or freeze_library_path()).thawd_new_tid(tid))
 
 
 def release_threads(*, library: str | None = None) -> bool:
@@ -210,7 +210,7 @@ def release_threads(*, library: str | None = None) -> bool:
         False if a thread has continued before, because it had waited for five seconds. That happens if this thread
         waited for something that the other one does, for example until it releases a lock.
     """
-    return bool(_load(library or library_path()).thawd_release_threads())
+    return bool(_load(library or freeze_library_path()).thawd_release_threads())
 
 
 def _texts(pointers: Any) -> list[str]:
@@ -318,7 +318,7 @@ def freeze(
     Args:
         path: path of the image, mode 0600. An existing file is replaced.
         provided: numbers of the descriptors that are not frozen: the thawing process passes new ones to each copy.
-        library: path of the freeze library; None: the result of `library_path`.
+        library: path of the freeze library; None: the result of `freeze_library_path`.
         copy: whether a thaw copies page data instead of mapping it. Needed for code that makes the system calls
             ``madvise`` and ``mremap`` directly instead of calling libc: in mapped memory it would find frozen data
             where the kernel should give it zeros.
@@ -346,7 +346,7 @@ def freeze(
             "an asyncio event loop is running in this thread; call freeze outside of the loop, or from another thread",
             stage="python",
         )
-    loaded = _load(library or library_path())
+    loaded = _load(library or freeze_library_path())
     for stream in (sys.stdout, sys.stderr):
         # Flushed, because otherwise every copy would print the contents of the stream's buffer again.
         if stream is not None and not stream.closed:
@@ -393,12 +393,12 @@ def drop_capabilities(*, library: str | None = None) -> None:
     """Drop all capabilities of this process permanently. Call it in a forked process with a single thread.
 
     Args:
-        library: path of the freeze library; None: the result of `library_path`.
+        library: path of the freeze library; None: the result of `freeze_library_path`.
 
     Raises:
         SnapshotFailed: the kernel refused; the process must end.
     """
-    error = _load(library or library_path()).thawd_drop_capabilities()
+    error = _load(library or freeze_library_path()).thawd_drop_capabilities()
     if error:
         raise SnapshotFailed("capabilities cannot be dropped: %s" % os.strerror(-error), stage="rights")
 
@@ -415,7 +415,7 @@ def enter_disk(
         own: folder that only this process uses; with `lower` it holds the folders ``upper`` and ``work``.
         lower: folder with the initial contents; None: `own` holds them.
         tmp: a second path at which to mount the folder, such as ``/tmp``; None: no second path.
-        library: path of the freeze library; None: the result of `library_path`.
+        library: path of the freeze library; None: the result of `freeze_library_path`.
 
     Raises:
         SnapshotRefused: the user or the machine does not permit mount namespaces.
@@ -423,6 +423,6 @@ def enter_disk(
     """
     report = _Report()
     paths = [None if path is None else os.fsencode(path) for path in (at, own, lower, tmp)]
-    result = _load(library or library_path()).thawd_disk(*paths, ctypes.byref(report))
+    result = _load(library or freeze_library_path()).thawd_disk(*paths, ctypes.byref(report))
     if result != _FROZEN:
         _give_up(result, report)

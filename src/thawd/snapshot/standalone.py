@@ -50,7 +50,9 @@ def freeze(
         HookError: a hook raised an exception, or in a copy the hooks took longer than 10 s.
         RenewalError: in a copy, a library could not be made to return fresh random numbers.
     """
-    library = engine.library_path()  # not again in the copy, where looking for files could block: see `uniqueness`
+    library = (
+        engine.freeze_library_path()
+    )  # not again in the copy, where looking for files could block: see `uniqueness`
     hooks.run_before()
     original = uniqueness.started_with()
     old_pid = os.getpid()

@@ -115,11 +115,10 @@ class PackageBases:
         try:
             over = await self._over_packages(version, function[1], imports, confined=confined, compare=True)
         except (NoBaseError, InitError) as error:
-            if type(error) is NoBaseError:
-                self._differs[function] = _reason(error)
             return *await whole, _reason(error)
         except BaseException:
             whole.cancel()
+            whole.add_done_callback(_kill)  # it may have ended already
             raise
         try:
             template, base = await whole
@@ -202,6 +201,11 @@ def shared_variables(version: Version) -> dict[str, str]:
     own = version.function.environment
     names = (name for name in (*_SHARED, *own) if name in version.variables and name not in frames.PER_ENVIRONMENT)
     return startup_variables(version) | {name: version.variables[name] for name in names}
+
+
+def _kill(started: asyncio.Task[tuple[Template, Base]]) -> None:
+    if not started.cancelled() and started.exception() is None:
+        started.result()[0].kill()
 
 
 def _reason(error: Exception) -> str:

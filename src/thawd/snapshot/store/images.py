@@ -2,9 +2,9 @@
 
 Each image is a file that never changes, named by the SHA-256 of its content. A sidecar, a JSON file beside it, contains
 a key: a digest of everything that the frozen process was made from. An image is used again for versions with the same
-key, also after a restart of the server. This module neither makes nor thaws images. The platform
-asks it for an image by key, and holds a lease on the image as long as copies of a version can be thawed from it. The
-commands `thawd snapshot` use this module, too.
+key, also after a restart of the server. This module neither makes nor thaws images. The platform asks it for an image
+by key, and holds a lease on the image as long as copies of a version can be thawed from it. The commands `thawd
+snapshot` use this module, too.
 
 Several threads and processes can use one folder concurrently. Changing the folder, or taking an image into use,
 requires the folder's lock. A lease is a shared lock on the image file: thawd removes no image with such a lock, and the
