@@ -29,7 +29,7 @@ class BaseCopy(NamedTuple):
 
     Attributes:
         stamps: stamps of the files that the base was loaded from.
-        arguments: what the platform wants the copy to do; see `thawd.environments.starts.kinds.Thawable.command`.
+        arguments: what the platform wants the copy to do; see `thawd.environments.starts.thawable.Thawable.command`.
         variables: the environment variables that the copy was started with.
     """
 

@@ -27,8 +27,9 @@ from thawd.environments import sdk
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import private_bytes
 from thawd.environments.starts.engine_files import Engine
-from thawd.environments.starts.kinds import Starter, Thawable, ThawFailedError
+from thawd.environments.starts.kinds import Starter
 from thawd.environments.starts.template import FreezeFailedError, Template
+from thawd.environments.starts.thawable import Thawable, ThawFailedError
 from thawd.environments.version import GUARDED, Version
 from thawd.errors import ThawdError
 from thawd.snapshot.inspect import reader

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 
 from thawd.environments.calls import ServiceHandler
 from thawd.environments.children import Child
@@ -26,6 +23,7 @@ from thawd.environments.sandbox.memory import MemoryLimit, MemoryLimiter
 from thawd.environments.starts.launcher import Launcher, Start
 from thawd.environments.starts.ready_deadline import ReadyDeadline
 from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
+from thawd.environments.starts.thawable import CANNOT_THAW, STAGE_FAILED, Thawable, ThawFailedError, thaw_failed
 from thawd.environments.suspension import Suspender
 from thawd.environments.version import Version
 from thawd.errors import StoreError
@@ -38,10 +36,6 @@ SNAP_START = "snap-start"
 
 # A restore takes milliseconds, or seconds with the image on a slow disk. After this time it counts as failed.
 _THAW_S = 10.0
-# Exit status of thawd-thaw when the image cannot be thawed on this machine, or a file that it refers to has changed.
-_CANNOT_THAW = 120
-# Exit status of thawd-thaw when a stage of the thaw failed.
-_STAGE_FAILED = 121
 # How long an interpreter may take to start if no function is loaded (to make a base or to compare with one).
 _RUNTIME_S = 10.0
 _THAW_OUTPUT_BYTES = 4096
@@ -49,47 +43,6 @@ _THAW_OUTPUT_BYTES = 4096
 
 class SpareRefusedError(Exception):
     """A version can have no spare, that is, no thawed copy that waits until it is needed. The message says why."""
-
-
-class ThawFailedError(Exception):
-    """A copy did not start. The message says why; it is thawd-thaw's own message if there is one.
-
-    Attributes:
-        cannot: whether this image can never be thawed on this machine.
-        from_outside: whether something other than the platform killed the process.
-    """
-
-    def __init__(self, message: str, *, cannot: bool = False, from_outside: bool = False) -> None:
-        super().__init__(message)
-        self.cannot = cannot
-        self.from_outside = from_outside
-
-
-@dataclass(slots=True)
-class Thawable:
-    """An image and the program that thaws it.
-
-    Attributes:
-        program: thawd-thaw.
-        image: the image.
-        disk: the first content of a copy's temporary folder; None: the folder is empty.
-        restore_ms: the shortest restore of this image so far, milliseconds; infinite before the first. A restore maps
-            the memory and makes the threads; the copy's own repairs and hooks come after it.
-    """
-
-    program: Path
-    image: Path
-    disk: DiskSnapshot | None = None
-    restore_ms: float = math.inf
-
-    def command(self, role: str, start: Start, *arguments: str) -> list[str]:
-        """Program and arguments for a copy. `role` says what the copy becomes.
-
-        The roles are ``environment``, ``spare``, ``template`` and ``probe`` (see `Starter.thaw_template`). A copy of a
-        base has the role ``base`` if it is to run init (with the argument ``compare`` it reports its state after init),
-        and ``observe`` or ``packages`` if it is to import packages.
-        """
-        return [str(self.program), *start.options, str(self.image), role, *arguments]
 
 
 class Starter:
@@ -218,7 +171,7 @@ class Starter:
         except InitError as error:
             if error.by_function:
                 raise
-            raise _thaw_failed(error, child, start.stream.end_tail()) from error
+            raise thaw_failed(error, child, start.stream.end_tail()) from error
         finally:
             start.stream.end_tail()
         thawable.restore_ms = min(thawable.restore_ms, environment.ready.result().restore_ms)
@@ -242,7 +195,7 @@ class Starter:
             async with asyncio.timeout(_THAW_S):
                 refused = await spare.parked
         except InitError as error:
-            raise _thaw_failed(error, child, start.stream.end_tail()) from error
+            raise thaw_failed(error, child, start.stream.end_tail()) from error
         except BaseException as error:
             spare.dying = True
             child.kill()
@@ -353,8 +306,8 @@ class Starter:
         except InitError as error:
             status = child.ended.result() if child.ended.done() else None
             exited = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else 0
-            if exited in (_CANNOT_THAW, _STAGE_FAILED):
-                raise _thaw_failed(error, child, start.stream.end_tail()) from error
+            if exited in (CANNOT_THAW, STAGE_FAILED):
+                raise thaw_failed(error, child, start.stream.end_tail()) from error
             raise
         finally:
             start.stream.end_tail()
@@ -394,7 +347,7 @@ class Starter:
         try:
             template = await self._template_ready(version, start, child, limit_s=_THAW_S)
         except InitError as error:
-            raise _thaw_failed(error, child, start.stream.end_tail()) from error
+            raise thaw_failed(error, child, start.stream.end_tail()) from error
         finally:
             start.stream.end_tail()
         template.restored = True
@@ -509,13 +462,3 @@ def _environment(version: Version, start: Start, kind: StartKind, *, disk: DiskS
     if disk is not None and start.folder is not None and start.folder.lower is not None:
         environment.inherited_bytes = disk.found.stored_bytes
     return environment
-
-
-def _thaw_failed(error: InitError, child: Child, output: bytes) -> ThawFailedError:
-    """The error for a copy that ended, from its exit status and the last line that thawd-thaw wrote."""
-    status = child.ended.result() if child.ended.done() else None
-    lines = output.decode(errors="replace").strip().splitlines()
-    why = next((line for line in reversed(lines) if line.startswith("thawd: ")), "")
-    message = why.removeprefix("thawd: ") or str(error)
-    cannot = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == _CANNOT_THAW
-    return ThawFailedError(message, cannot=cannot, from_outside=error.from_outside)

@@ -27,10 +27,11 @@ from thawd.environments.environment import Environment
 from thawd.environments.sandbox.memory import MIB, private_bytes
 from thawd.environments.starts.bases import Base, Bases, NoBaseError
 from thawd.environments.starts.engine_files import Engine, fingerprint
-from thawd.environments.starts.kinds import Starter, Thawable, ThawFailedError
+from thawd.environments.starts.kinds import Starter
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.package_bases import PackageBases
 from thawd.environments.starts.template import FreezeFailedError, FrozenHead, Template
+from thawd.environments.starts.thawable import Thawable, ThawFailedError
 from thawd.environments.version import Version
 from thawd.errors import ResourceConflictException, ThawdError
 from thawd.invocation import Invocation

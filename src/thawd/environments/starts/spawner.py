@@ -16,11 +16,12 @@ from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
 from thawd.environments.starts.engine_files import Engine
-from thawd.environments.starts.kinds import SpareRefusedError, Starter, ThawFailedError
+from thawd.environments.starts.kinds import SpareRefusedError, Starter
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.origin import Origin, Reason, first_counted
 from thawd.environments.starts.snapshots import FreezeResult, Frozen, Snapshots
 from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
+from thawd.environments.starts.thawable import ThawFailedError
 from thawd.environments.version import Version
 from thawd.errors import NoRoomError, ServiceException, ThawdError, unexpected
 from thawd.snapshot.store.images import SnapshotStore

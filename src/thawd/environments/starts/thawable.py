@@ -1,0 +1,70 @@
+"""An image that can be thawed, and the error of a thaw that failed."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from thawd.environments.children import Child
+from thawd.environments.init_phase import InitError
+from thawd.environments.starts.launcher import Start
+from thawd.snapshot.disk.temporary_folders import DiskSnapshot
+
+# Exit status of thawd-thaw when the image cannot be thawed on this machine, or a file that it refers to has changed.
+CANNOT_THAW = 120
+# Exit status of thawd-thaw when a stage of the thaw failed.
+STAGE_FAILED = 121
+
+
+class ThawFailedError(Exception):
+    """A copy did not start. The message says why; it is thawd-thaw's own message if there is one.
+
+    Attributes:
+        cannot: whether this image can never be thawed on this machine.
+        from_outside: whether something other than the platform killed the process.
+    """
+
+    def __init__(self, message: str, *, cannot: bool = False, from_outside: bool = False) -> None:
+        super().__init__(message)
+        self.cannot = cannot
+        self.from_outside = from_outside
+
+
+@dataclass(slots=True)
+class Thawable:
+    """An image and the program that thaws it.
+
+    Attributes:
+        program: thawd-thaw.
+        image: the image.
+        disk: the first content of a copy's temporary folder; None: the folder is empty.
+        restore_ms: the shortest restore of this image so far, milliseconds; infinite before the first. A restore maps
+            the memory and makes the threads; the copy's own repairs and hooks come after it.
+    """
+
+    program: Path
+    image: Path
+    disk: DiskSnapshot | None = None
+    restore_ms: float = math.inf
+
+    def command(self, role: str, start: Start, *arguments: str) -> list[str]:
+        """Program and arguments for a copy. `role` says what the copy becomes.
+
+        The roles are ``environment``, ``spare``, ``template`` and ``probe`` (see `thaw_template` in
+        `thawd.environments.starts.kinds`). A copy of a base has the role ``base`` if it is to run init (with the
+        argument ``compare`` it reports its state after init), and ``observe`` or ``packages`` if it is to import
+        packages.
+        """
+        return [str(self.program), *start.options, str(self.image), role, *arguments]
+
+
+def thaw_failed(error: InitError, child: Child, output: bytes) -> ThawFailedError:
+    """The error for a copy that ended, from its exit status and the last line that thawd-thaw wrote."""
+    status = child.ended.result() if child.ended.done() else None
+    lines = output.decode(errors="replace").strip().splitlines()
+    why = next((line for line in reversed(lines) if line.startswith("thawd: ")), "")
+    message = why.removeprefix("thawd: ") or str(error)
+    cannot = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == CANNOT_THAW
+    return ThawFailedError(message, cannot=cannot, from_outside=error.from_outside)
