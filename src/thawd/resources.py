@@ -118,6 +118,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
             from the arrivals of requests, and after `idle_timeout_s` while the recorded arrivals show no pattern.
         batch: how requests are joined; the handler takes a list of events and returns a list of answers. None: the
             handler takes one event.
+        concurrency: most invocations that one environment runs at the same time; above 1 only for a handler that is
+            ``async def``.
         maximum_retry_attempts: retries of a failed asynchronous event, 0-2.
         maximum_event_age_s: an asynchronous event older than this is not tried again, seconds, 60-21,600.
         on_success: destination of the outcomes of asynchronous events that succeeded, or None.
@@ -152,6 +154,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout_s: float = 300.0
     keep_alive: str = "fixed"
     batch: Batch | None = None
+    concurrency: int = 1
     maximum_retry_attempts: int = 2
     maximum_event_age_s: int = 21_600
     on_success: Destination | None = None
@@ -165,9 +168,9 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     log_group: str | None = None
 
     @property
-    def batch_size(self) -> int:
-        """Most requests that one environment runs together; 1: each request is run alone."""
-        return 1 if self.batch is None else self.batch.size
+    def most_in_environment(self) -> int:
+        """Most requests that one environment has at the same time, whether as a batch or beside each other."""
+        return self.concurrency if self.batch is None else self.batch.size
 
     @property
     def log_group_name(self) -> str:

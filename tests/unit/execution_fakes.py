@@ -36,6 +36,7 @@ class FakeEnvironment:
         self.ended = asyncio.Event()
         self.on_end: Callable[[Any], None] = lambda environment: None
         self.served = 0
+        self.busy_since: float | None = None
         self.duration_ms = 0.0
         self.answer: asyncio.Future[Result] | None = None
         self.batch: list[Invocation] = []

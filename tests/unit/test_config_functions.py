@@ -81,7 +81,7 @@ def test_provisioned_environments_must_fit(tmp_path: Path) -> None:
 def test_a_batch_has_a_size_and_a_window(tmp_path: Path) -> None:
     function = load(tmp_path, HELLO + "batch = { size = 16, window_ms = 2.5 }").functions["hello"]
     assert function.batch == Batch(size=16, window_ms=2.5)
-    assert function.batch_size == 16
+    assert function.most_in_environment == 16
     assert load(tmp_path, HELLO + "batch = { size = 1 }").functions["hello"].batch == Batch(size=1, window_ms=0)
 
 
@@ -101,6 +101,29 @@ def test_a_batch_has_a_size_and_a_window(tmp_path: Path) -> None:
 )
 def test_other_batches_are_refused(tmp_path: Path, batch: str, key: str) -> None:
     assert only_mistake(tmp_path, HELLO + f"batch = {batch}").key == f"functions.hello.{key}"
+
+
+# Concurrency
+
+
+def test_a_function_can_have_several_invocations_in_one_environment(tmp_path: Path) -> None:
+    function = load(tmp_path, HELLO + "concurrency = 64").functions["hello"]
+    assert (function.concurrency, function.most_in_environment) == (64, 64)
+    assert load(tmp_path, HELLO).functions["hello"].concurrency == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "concurrency = 0",
+        "concurrency = 1001",
+        "concurrency = true",
+        "concurrency = 2\nbatch = { size = 2 }",
+        'concurrency = 2\nruntime = "nodejs20.x"',
+    ],
+)
+def test_another_concurrency_is_refused(tmp_path: Path, options: str) -> None:
+    assert only_mistake(tmp_path, HELLO + options).key == "functions.hello.concurrency"
 
 
 # Priming events

@@ -70,12 +70,12 @@ def test_lines_come_out_whole_however_the_output_was_cut(
 def test_an_unfinished_line_is_finished_before_a_line_of_the_platform(tmp_path: Path) -> None:
     def work() -> bytes:
         log, stream = made(tmp_path / "f.log")
-        stream.begin_tail(4096)
+        tail = stream.begin_tail(4096)
         stream.output(b"no newl")
         stream.output(b"ine")
         stream.line("END RequestId: 1")
         log.flush()
-        return stream.end_tail()
+        return tail.end()
 
     assert on_loop(work) == b"no newline\nEND RequestId: 1\n"
     assert messages(tmp_path / "f.log") == [b"no newline", b"END RequestId: 1"]
@@ -85,9 +85,9 @@ def test_a_tail_holds_nothing_of_what_was_before_it(tmp_path: Path) -> None:
     def work() -> bytes:
         _, stream = made(tmp_path / "f.log")
         stream.output(b"left over from before")
-        stream.begin_tail(4096)
+        tail = stream.begin_tail(4096)
         stream.line("START RequestId: 2")
-        return stream.end_tail()
+        return tail.end()
 
     assert on_loop(work) == b"START RequestId: 2\n"
 
@@ -98,26 +98,25 @@ def test_the_tail_is_the_last_bytes_and_no_more(tmp_path: Path, piece: int) -> N
 
     def work() -> bytes:
         _, stream = made(tmp_path / "f.log")
-        stream.begin_tail(4096)
+        tail = stream.begin_tail(4096)
         for at in range(0, len(text), piece):
             stream.output(text[at : at + piece])
-        return stream.end_tail()
+        return tail.end()
 
     assert on_loop(work) == text[-4096:]
 
 
-def test_without_a_tail_asked_for_there_is_none_and_it_ends_with_its_invocation(tmp_path: Path) -> None:
+def test_a_tail_ends_alone_and_has_nothing_that_was_written_before_or_after_it(tmp_path: Path) -> None:
     def work() -> tuple[bytes, bytes, bytes]:
         _, stream = made(tmp_path / "f.log")
         stream.output(b"a\n")
-        first = stream.end_tail()
-        stream.begin_tail(10)
+        first, tail = stream.begin_tail(10), stream.begin_tail(10)
         stream.output(b"b\n")
-        second = stream.end_tail()
+        first_ended = first.end()
         stream.output(b"c\n")
-        return first, second, stream.end_tail()
+        return first_ended, first.end(), tail.end()
 
-    assert on_loop(work) == (b"", b"b\n", b"")
+    assert on_loop(work) == (b"b\n", b"b\n", b"b\nc\n")
 
 
 def test_no_line_is_longer_than_cloudwatchs_limit(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.unit.execution_fakes import (
 )
 from thawd.environments.init_phase import InitError
 from thawd.errors import TooManyRequestsException
+from thawd.scheduling.leases import PoolRetiredError
 from thawd.scheduling.pool import Pool
 
 
@@ -89,14 +90,14 @@ async def test_a_pool_wants_no_room_while_it_backs_off_nor_once_it_is_retired() 
     await turns()
     assert pool.wants_room()
     pool.set_provisioned(1)
-    pool.seed_failure(InitError("broken", b"{}"))
+    pool.failures.seed(InitError("broken", b"{}"))
     assert not pool.wants_room()
-    assert pool._failure is not None
-    pool._failure.until_s = 0.0
+    assert pool.failures.error is not None
+    pool.failures.until_s = 0.0
     assert pool.wants_room()
     pool.retire()
     assert not pool.wants_room()
-    with pytest.raises(InitError):
+    with pytest.raises(PoolRetiredError):
         await within(task)
 
 
@@ -240,7 +241,7 @@ async def test_an_init_that_was_killed_from_outside_holds_the_next_request_back_
     with pytest.raises(InitError) as caught:
         await within(task)
     assert caught.value.from_outside
-    assert pool.failure is None
+    assert pool.failures.reason is None
     task = ask(pool)
     await turns()
     house.spawner.succeed()
@@ -261,9 +262,9 @@ async def test_two_environments_in_a_row_that_die_unused_are_replaced_and_the_th
     pool = house.pool(provisioned_concurrency=1)
     await within(pool.provision())
     await die_unused(pool, 2)
-    assert pool.failure is None
+    assert pool.failures.reason is None
     await die_unused(pool, 1)
-    assert pool.failure == str(InitError.of_exit(house.spawner.environments[0].child))
+    assert pool.failures.reason == str(InitError.of_exit(house.spawner.environments[0].child))
     assert len(house.spawner.begun) == 3
 
 
@@ -274,9 +275,9 @@ async def test_a_request_that_was_served_makes_earlier_deaths_forgotten() -> Non
     await die_unused(pool, 2)
     pool.release(await within(ask(pool)))
     await die_unused(pool, 2)
-    assert pool.failure is None
+    assert pool.failures.reason is None
     await die_unused(pool, 1)
-    assert pool.failure is not None
+    assert pool.failures.reason is not None
 
 
 async def test_environments_that_have_served_may_die_idle_as_often_as_they_like() -> None:
@@ -288,5 +289,5 @@ async def test_environments_that_have_served_may_die_idle_as_often_as_they_like(
         environment.served += 1
         environment.die()
         await turns()
-    assert pool.failure is None
+    assert pool.failures.reason is None
     assert pool.counts()["idle"] == 1

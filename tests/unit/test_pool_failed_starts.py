@@ -10,8 +10,8 @@ import pytest
 from tests.unit.execution_fakes import House, ask, environment_of, invocation, turns, until, warm, within
 from thawd.environments.init_phase import InitError
 from thawd.errors import NoRoomError, ServiceException
-from thawd.scheduling import pool as pool_module
 from thawd.scheduling import room as room_module
+from thawd.scheduling import start_failures as failures_module
 from thawd.scheduling.leases import Lease
 
 
@@ -49,7 +49,7 @@ async def test_an_init_failure_is_told_to_all_who_wait_and_not_repeated_at_once(
 async def test_the_first_request_after_a_failed_publication_has_init_run_again_and_no_other() -> None:
     house = House()
     pool = house.pool()
-    pool.seed_failure(InitError("broken at publication", b"{}"))
+    pool.failures.seed(InitError("broken at publication", b"{}"))
     task = ask(pool)
     await turns()
     house.spawner.fail(InitError("broken again", b"{}"))
@@ -65,20 +65,20 @@ async def test_the_first_request_after_a_failed_publication_has_init_run_again_a
 async def test_a_function_whose_publication_failed_serves_when_the_first_requests_init_goes_well() -> None:
     house = House()
     pool = house.pool()
-    pool.seed_failure(InitError("broken at publication", b"{}"))
+    pool.failures.seed(InitError("broken at publication", b"{}"))
     task = ask(pool)
     await turns()
     house.spawner.succeed()
     lease = await within(task)
     assert lease.init_ms is not None
     pool.release(lease)
-    assert pool._failure is None
+    assert pool.failures.error is None
 
 
 async def test_after_the_back_off_a_start_is_tried_again_and_success_forgets_the_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pool_module, "_BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr(failures_module, "_FIRST_S", 0.02)
 
     house = House()
     pool = house.pool()
@@ -87,27 +87,27 @@ async def test_after_the_back_off_a_start_is_tried_again_and_success_forgets_the
     house.spawner.fail(InitError("broken", b"{}"))
     with pytest.raises(InitError):
         await within(task)
-    await until(lambda: not pool._backs_off())
+    await until(lambda: not pool.failures.backs_off())
     task = ask(pool)
     await turns()
     house.spawner.succeed()
     pool.release(await within(task))
-    assert pool._failure is None
+    assert pool.failures.error is None
 
 
 def test_each_failure_doubles_the_back_off_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
-    monkeypatch.setattr(pool_module.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(failures_module.time, "monotonic", lambda: now_s)
 
     async def claim() -> None:
         nonlocal now_s
         pool = House().pool()
         waits = []
         for _ in range(9):
-            pool.seed_failure(InitError("broken", b"{}"))
-            assert pool._failure is not None
-            waits.append(pool._failure.until_s - now_s)
-            now_s = pool._failure.until_s + 0.5
+            pool.failures.seed(InitError("broken", b"{}"))
+            assert pool.failures.error is not None
+            waits.append(pool.failures.until_s - now_s)
+            now_s = pool.failures.until_s + 0.5
         assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
     # The loop's own clock must advance.
@@ -123,7 +123,7 @@ async def test_a_request_that_queued_during_the_back_off_is_served_even_if_the_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """uvloop's timers count whole milliseconds and may fire one early. No request may be forgotten because of that."""
-    monkeypatch.setattr(pool_module, "_BACKOFF_FIRST_S", 0.05)
+    monkeypatch.setattr(failures_module, "_FIRST_S", 0.05)
 
     house = House(max_environments=2)
     pool = house.pool()
@@ -188,7 +188,7 @@ async def test_while_one_environment_works_a_failed_start_is_not_told_and_the_en
 async def test_a_provisioned_environment_that_cannot_be_started_is_tried_again_after_the_back_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pool_module, "_BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr(failures_module, "_FIRST_S", 0.02)
 
     house = House()
     pool = house.pool(provisioned_concurrency=1)

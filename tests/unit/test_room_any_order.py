@@ -116,8 +116,8 @@ class AnyOrder(RuleBasedStateMachine):
             starts[number].set_exception(InitError("broken", b"{}"))
             self.run(turns())
             for pool in self.pools.values():
-                if pool._failure is not None:
-                    pool._failure.until_s = 0.0  # the back-off is over
+                if pool.failures.error is not None:
+                    pool.failures.until_s = 0.0  # the back-off is over
 
     @rule(number=st.integers(0, 8))
     def process_dies(self, number: int) -> None:

@@ -81,7 +81,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
             from thawd.server import serving
             from thawd.server.ready_file import ReadyFile
             from thawd.stores import threads as store_threads
-        except (ImportError, MemoryError, OSError) as error:
+        except (ImportError, MemoryError, OSError, SystemError) as error:
             if (scarcity := threads.scarcity(error)) is None:
                 raise
             fail_scarce(scarcity)

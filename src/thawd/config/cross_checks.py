@@ -60,6 +60,11 @@ def _check_functions(settings: Settings, findings: Findings, declared: Declared)
                 allowed = 'no level unless log_format = "JSON"'
                 findings.add(("functions", name, option), found=f'"{level}"', allowed=allowed)
         _check_runtime(name, function, findings)
+        if function.batch is not None and function.concurrency > 1:
+            allowed = "1, or no batch: a batch has its environment to itself"
+            findings.add(
+                ("functions", name, "concurrency"), found=f"{function.concurrency} beside batch", allowed=allowed
+            )
         reserved = function.reserved_concurrency
         for index, entry in enumerate(settings.provisioned_schedules.get(name, ())):
             if reserved is not None and entry.count > reserved:
@@ -91,6 +96,9 @@ def _check_runtime(name: str, function: Function, findings: Findings) -> None:
         if getattr(function, option) is not None:
             allowed = f'nothing: the option is for Python functions, and the runtime is "{function.runtime}"'
             findings.add((*path, option), found=f"{option}", allowed=allowed)
+    if function.concurrency > 1:
+        allowed = f'1: only Python functions can run several invocations, and the runtime is "{function.runtime}"'
+        findings.add((*path, "concurrency"), found=str(function.concurrency), allowed=allowed)
 
 
 def _check_notifications(settings: Settings, findings: Findings, declared: Declared) -> None:

@@ -256,7 +256,7 @@ class Deployments:
             entry = self._dispatcher.entry(family.name, number)
             if entry.pool is not None:
                 allocated += entry.pool.provisioned_ready()
-                failure = failure or entry.pool.failure
+                failure = failure or entry.pool.failures.reason
             elif entry.state == "Failed":
                 failure = entry.reason
         return Provisioned(allocated, failure)

@@ -1,7 +1,7 @@
 """One execution environment: a process that runs one invocation at a time.
 
 The process is killed if an invocation takes longer than the function's time limit. If the handler takes lists of
-events, the process runs one batch at a time.
+events, the process runs one batch at a time. `thawd.environments.concurrent` is for several invocations at a time.
 
 The platform's end of the control channel is a plain asyncio protocol: it sends one frame for each invocation, and the
 result comes back in one frame. If the answer is streamed, a frame for each part comes before that. The standard output
@@ -26,10 +26,10 @@ from thawd.environments.children import Child
 from thawd.environments.extensions import Extensions
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, error_document
 from thawd.environments.invocation_deadline import InvocationDeadline
-from thawd.environments.log_tails import LogTails
+from thawd.environments.log_tails import LogTails, OwnTail
 from thawd.environments.output import OutputPipe
 from thawd.environments.platform_log import InvocationOutcome, StartTimes, platform_log
-from thawd.environments.result_frames import checked_head
+from thawd.environments.result_frames import TIMED_OUT, Answer, checked_head, failure, timed_out
 from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.sandbox.memory import MemoryLimit
 from thawd.environments.suspension import Suspender
@@ -40,8 +40,7 @@ from thawd.wire import frames
 from thawd.wire.response_stream import ResponseStream
 
 _LAST_WORDS_S = 0.5
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
+encode = msgspec.json.Encoder().encode
 
 
 class Environment:
@@ -52,7 +51,8 @@ class Environment:
         identifier: 32 hexadecimal digits, unique.
         kind: how it was started.
         provisioned: whether it belongs to the provisioned concurrency, so that it is kept while idle.
-        dying: whether it was killed or has lost its channel, so that it must not be used any more.
+        dying: whether it must get no further invocation, because it was killed or has lost its channel, or will be
+            killed when the invocations that run in it have ended.
         idle_since: when it last became idle, ``time.monotonic()`` seconds.
         busy_since: when its invocation began, ``time.monotonic()`` seconds; None while it is idle.
         ended: set when it can no longer be used.
@@ -70,7 +70,8 @@ class Environment:
             0 for an environment that was not restored.
         hooks_since_s: when its after-restore hooks began, ``time.monotonic()`` seconds; None before that.
         served: number of invocations that have begun in it.
-        duration_ms: duration of the last invocation, measured inside the process, milliseconds.
+        duration_ms: duration of the last invocation, measured inside the process, milliseconds. If several ran at the
+            same time: how long at least one of them ran.
         memory_limit: enforces its memory limit. None: the process of a cold start does not run yet, or a fork or copy
             is not ready yet.
         has_folder: whether it has its own temporary folder.
@@ -108,9 +109,9 @@ class Environment:
         self.ready: asyncio.Future[ReadyHead] = loop.create_future()
         self.parked: asyncio.Future[str | None] = loop.create_future()
         self.ended = asyncio.Event()
-        self._answers: list[tuple[dict[str, Any], bytes]] = []
+        self._answers: list[Answer] = []
         self._expected = 0
-        self._answer: asyncio.Future[list[tuple[dict[str, Any], bytes]]] | None = None
+        self._answer: asyncio.Future[list[Answer]] | None = None
         self._deadline = InvocationDeadline(self._on_timeout)
         self._timed_out = False
         self._stream: ResponseStream | None = None
@@ -234,9 +235,7 @@ class Environment:
         items = zip(invocations, answers, strict=True)
         return [self._result(invocation, *answer, tails, init_ms=init_ms) for invocation, answer in items]
 
-    async def _answers_to(
-        self, invocations: Sequence[Invocation], tails: LogTails | None
-    ) -> list[tuple[dict[str, Any], bytes]]:
+    async def _answers_to(self, invocations: Sequence[Invocation], tails: LogTails | None) -> list[Answer]:
         """Run `invocations` together, and return head and body of each answer. `tails` collects the log tails."""
         self.served += len(invocations)
         loop = asyncio.get_running_loop()
@@ -256,8 +255,14 @@ class Environment:
         self._send(invocations)
         try:
             answers = await self._answer
-        except _Ended as ended:
-            answers = [self._failure(invocation, ended.status) for invocation in invocations]
+        except Ended as ended:
+            limit_s = self.version.function.timeout_s
+            answers = [
+                timed_out(each.request_id, limit_s)
+                if self._timed_out
+                else self._failure(each, ended.status, self.busy_since)
+                for each in invocations
+            ]
         finally:
             self._deadline.end()
             self._answer, self._answers = None, []  # an idle environment keeps no answer in memory
@@ -277,13 +282,13 @@ class Environment:
     def _send(self, invocations: Sequence[Invocation]) -> None:
         if self.ended.is_set():
             assert self._answer is not None
-            self._answer.set_exception(_Ended(self.child.ended.result() if self.child is not None else None))
+            self._answer.set_exception(Ended(self.child.ended.result() if self.child is not None else None))
             return
         for item, invocation in enumerate(invocations):
             head = self._head(invocation)
             if self._expected > 1:
                 head["item"], head["of"] = item, self._expected
-            self._control.send(frames.INVOKE, _encode(head), invocation.payload)
+            self._control.send(frames.INVOKE, encode(head), invocation.payload)
 
     def _head(self, invocation: Invocation) -> dict[str, Any]:
         """The head of an INVOKE frame."""
@@ -300,37 +305,29 @@ class Environment:
             head["stream"] = self._stream.limit_bytes
         return head
 
-    def _failure(self, invocation: Invocation, status: int | None) -> tuple[dict[str, Any], bytes]:
-        """The answer for an invocation during which the environment ended; the words are Lambda's."""
-        timeout_s = self.version.function.timeout_s
-        prefix = f"RequestId: {invocation.request_id} Error: "
-        started = self.busy_since or time.monotonic()
-        head: dict[str, Any] = {"duration_ms": (time.monotonic() - started) * 1000, "peak_kib": 0, "failed": True}
-        if self._timed_out:
-            head["duration_ms"] = timeout_s * 1000.0
-            head["error_type"], message = "Sandbox.Timedout", f"Task timed out after {timeout_s:.2f} seconds"
-        else:
-            head["error_type"], message = self._fault or ("Runtime.ExitError", describe_exit(status))
-        head["message"] = message
-        return head, error_document(head["error_type"], prefix + message)
+    def _failure(self, invocation: Invocation, status: int | None, begun_s: float) -> Answer:
+        """The answer for an invocation that began at `begun_s` and during which the process ended with `status`."""
+        error_type, message = self._fault or ("Runtime.ExitError", describe_exit(status))
+        return failure(invocation.request_id, error_type, message, duration_s=time.monotonic() - begun_s)
 
     def _result(
         self,
         invocation: Invocation,
         head: dict[str, Any],
         body: bytes,
-        tails: LogTails | None,
+        tails: LogTails | OwnTail | None,
         *,
         init_ms: float | None,
     ) -> Result:
         self.duration_ms = head["duration_ms"]
+        error_type = head.get("error_type", "")
         start = None if init_ms is None else StartTimes(init_ms, self.restored, self.billed_restore_ms)
         outcome = InvocationOutcome(
             request_id=invocation.request_id,
             duration_ms=head["duration_ms"],
             memory_mib=math.ceil(head["peak_kib"] / 1024),
-            status="timeout" if self._timed_out else "error" if head["failed"] else "success",
-            error_type=head.get("error_type", ""),
+            status="timeout" if error_type == TIMED_OUT else "error" if head["failed"] else "success",
+            error_type=error_type,
             message=head.get("message", ""),
             start=start,
             batch_size=None if self.version.function.batch is None else self._expected,
@@ -343,7 +340,7 @@ class Environment:
         content_type = head.get("type")
         if content_type is not None and invocation.asynchronous:
             # Records for destinations are JSON, so the text becomes a JSON string.
-            body, content_type = _encode(body.decode("utf-8", "replace")), None
+            body, content_type = encode(body.decode("utf-8", "replace")), None
         return Result(
             payload=body,
             function_error="Unhandled" if head["failed"] else None,
@@ -452,7 +449,7 @@ class Environment:
         self.ended.set()
         status = self.child.ended.result() if self.child is not None else None
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(_Ended(status))
+            self._answer.set_exception(Ended(status))
         if not self.ready.done():
             self.ready.set_exception(InitError.of_exit(self.child))
             self.ready.exception()  # marks it as retrieved: asyncio logs an exception that nobody retrieves
@@ -489,7 +486,7 @@ class Environment:
             self.memory_limit.close()
 
 
-class _Ended(Exception):
+class Ended(Exception):
     """The process ended while an invocation ran in it; `status` is the wait status, None when unknown."""
 
     def __init__(self, status: int | None) -> None:

@@ -124,6 +124,9 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
     }
     if function.batch is not None:
         reserved["THAWD_BATCH"] = "1"
+    if function.concurrency > 1:
+        # Source: AWS Lambda developer guide, "Lambda Managed Instances", for the variable with Lambda's name.
+        reserved["THAWD_CONCURRENCY"] = reserved["AWS_LAMBDA_MAX_CONCURRENCY"] = str(function.concurrency)
     if function.log_format == "JSON":
         reserved["AWS_LAMBDA_LOG_LEVEL"] = function.application_log_level or "INFO"
     passed_on = {name: own[name] for name in _PASSED_ON if name in own}

@@ -254,10 +254,11 @@ class Builder:
         extensions = extensions_in(roots)
         if not extensions:
             return _Executable(interpreter.path, version_text, wrapper=wrapper)
-        if function.batch is not None:
+        if function.most_in_environment > 1 or function.batch is not None:
+            option = "concurrency" if function.batch is None else "batch"
             raise EnvironmentBuildError(
                 f"functions.{function.name}: the function has a wrapper script and extensions, so its environments use "
-                "the Runtime API, which passes on one event at a time; remove the option batch, or the extensions"
+                f"the Runtime API, which passes on one event at a time; remove the option {option}, or the extensions"
             )
         # A wrapper script can let an extension answer invocations instead of the handler, and extensions use the
         # Runtime API. So thawd's Python runtime is run as a client of that API here.

@@ -8,9 +8,9 @@ does not return an answer for each item, all items fail.
 """
 
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
-from thawd.runtime import faults, invoking, logs, process
+from thawd.runtime import faults, invoking, logs
 from thawd.runtime.context import LambdaContext
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
@@ -77,7 +77,7 @@ class BatchHandler:
         deadline_s = now_s + requests[0].head["left_ms"] / 1000
         for place, request in enumerate(requests):
             try:
-                event, item = invoking.unmarshal(request.body), _context(request.head, deadline_s)
+                event, item = invoking.unmarshal(request.body), invoking.context_of(request.head, now_s=now_s)
             except Exception as error:  # this item fails alone
                 answers[place] = _failure(error, request.head["id"])
                 continue
@@ -103,21 +103,18 @@ class BatchHandler:
             # The variable can hold only one trace id, and several items have different ones.
             os.environ.pop("_X_AMZN_TRACE_ID", None)
         try:
-            answers = _checked(self._handler(events, context), len(items))
+            returned = self._handler(events, context)
+            if hasattr(type(returned), "__await__"):
+                returned = invoking.finished(returned)
+            answers = _checked(returned, len(items))
         except SystemExit as error:
-            process.flush_output()
-            fault = Fault("Runtime.ExitError", "the handler called sys.exit(%r)" % error.code, error)
-            invoking.write_failure(faults.report(fault, context.aws_request_id), fault)
+            invoking.write_exit(error, context.aws_request_id)
             raise
         except BaseException as error:  # an exception of user code must not end the loop
             report = faults.report(error, context.aws_request_id)
             invoking.write_failure(report, error)
             return [(report.document_for(request_id), True) for request_id in request_ids]
         return [_answer(answer, request_ids[index]) for index, answer in enumerate(answers)]
-
-
-def _context(head: Dict[str, Any], deadline_s: float) -> LambdaContext:
-    return LambdaContext(head["id"], arn=head["arn"], deadline_s=deadline_s, client_context=head.get("client"))
 
 
 def _checked(answers: Any, number: int) -> Sequence[Any]:

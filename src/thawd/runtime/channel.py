@@ -5,7 +5,7 @@ It calls `os.read` and `os.write` on the descriptor, because importing the modul
 
 import os
 import sys
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 from thawd.wire import frames
 
@@ -52,13 +52,25 @@ class Channel:
                 return frame
             if self._poll is not None:
                 self._poll.poll()
-            try:
-                data = os.read(self.fd, max(_READ_BYTES, min(_MOST_READ_BYTES, self._decoder.missing_bytes())))
-            except ConnectionResetError:
+            if not self.read():
                 return None
-            if not data:
-                return None
-            self._decoder.feed(data)
+
+    def read(self) -> bool:
+        """Read what has arrived, or wait for something to arrive; returns False if the platform has closed its end."""
+        try:
+            data = os.read(self.fd, max(_READ_BYTES, min(_MOST_READ_BYTES, self._decoder.missing_bytes())))
+        except ConnectionResetError:
+            return False
+        self._decoder.feed(data)
+        return bool(data)
+
+    def received(self) -> Iterator[frames.Frame]:
+        """The frames that have been read whole and not yet returned."""
+        while True:
+            frame = self._decoder.take()
+            if frame is None:
+                return
+            yield frame
 
     def send(self, kind: int, head: Any, body: bytes = b"") -> None:
         """Send one whole frame.

@@ -37,21 +37,47 @@ def invoke(
     else:
         os.environ.pop("_X_AMZN_TRACE_ID", None)
     try:
-        context = LambdaContext(
-            request_id,
-            arn=head["arn"],
-            deadline_s=now_s + head["left_ms"] / 1000,
-            client_context=head.get("client"),
-        )
-        return (encode or marshal)(handler(unmarshal(event), context)), False
+        answer = handler(unmarshal(event), context_of(head, now_s=now_s))
+        if hasattr(type(answer), "__await__"):
+            answer = finished(answer)
+        return (encode or marshal)(answer), False
     except SystemExit as error:
-        fault = Fault("Runtime.ExitError", "the handler called sys.exit(%r)" % error.code, error)
-        write_failure(faults.report(fault, request_id), fault)
+        write_exit(error, request_id)
         raise
     except BaseException as error:  # an exception of user code must not end the loop
-        report = faults.report(error, request_id)
-        write_failure(report, error)
-        return report.document, True
+        return failed(error, request_id)
+
+
+def context_of(head: Any, *, now_s: float) -> LambdaContext:
+    """The context object for the invocation that an INVOKE frame with the head `head` begins at `now_s`."""
+    deadline_s = now_s + head["left_ms"] / 1000
+    return LambdaContext(head["id"], arn=head["arn"], deadline_s=deadline_s, client_context=head.get("client"))
+
+
+def finished(answer: Any) -> Any:
+    """The result of an awaitable that the handler has returned, because it is ``async def``."""
+    from thawd.runtime import coroutines  # imported only for asynchronous handlers, to keep other starts fast
+
+    return coroutines.finish(answer)
+
+
+def failed(error: BaseException, request_id: str, *, names_request: bool = False) -> Tuple[bytes, bool]:
+    """Write the failure of an invocation to the log; returns the error document, and that it is one.
+
+    Args:
+        error: the exception that the handler raised.
+        request_id: the invocation's request id.
+        names_request: whether the text in the log names the request id, because other invocations run, too.
+    """
+    report = faults.report(error, request_id)
+    write_failure(report, error, names_request=names_request)
+    return report.document, True
+
+
+def write_exit(error: SystemExit, request_id: str) -> None:
+    """Write to the log that the handler has called ``sys.exit``."""
+    fault = Fault("Runtime.ExitError", "the handler called sys.exit(%r)" % error.code, error)
+    write_failure(faults.report(fault, request_id), fault)
 
 
 def write_failure(report: faults.Report, error: BaseException, *, names_request: bool = False) -> None:
@@ -60,7 +86,7 @@ def write_failure(report: faults.Report, error: BaseException, *, names_request:
     Args:
         report: the report of the failure.
         error: the exception.
-        names_request: whether the text names the request id, because the failure concerns one item of a batch.
+        names_request: whether the text names the request id, because other items or invocations are in the log, too.
     """
     process.flush_output()
     faults.write_log(report.text_for_item if names_request else report.text)

@@ -9,10 +9,12 @@ import logging
 import os
 import sys
 import time
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from thawd.runtime import faults
 
+# Returns the request id for a record. `concurrent` replaces it, because several invocations run at a time there.
+find_request_id: Callable[[], str]
 _request_id = ""
 _handler: "Optional[_ToStandardOutput]" = None
 _level = ""
@@ -27,9 +29,16 @@ def set_request_id(request_id: str) -> None:
     _request_id = request_id
 
 
+def _of_the_only_invocation() -> str:
+    return _request_id
+
+
+find_request_id = _of_the_only_invocation
+
+
 class _RequestId(logging.Filter):
     def filter(self, record: Any) -> bool:
-        record.aws_request_id = _request_id
+        record.aws_request_id = find_request_id()
         return True
 
 

@@ -11,7 +11,7 @@ from typing import Any, List, NoReturn, Optional, Tuple
 from thawd.runtime import faults, invoking, process
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
-from thawd.runtime.handler import Handler, load
+from thawd.runtime.handler import Handler, is_asynchronous, load
 from thawd.wire import frames
 
 INIT_FAILED = 1
@@ -29,8 +29,7 @@ def give_up(channel: Channel, report: faults.Report, *, status: int) -> NoReturn
 def init(channel: Channel) -> Handler:
     """Load the handler; if that fails, report the failure to the platform and end this process."""
     try:
-        handler = load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"])
-        return _for_batches(handler) if os.environ.get("THAWD_BATCH") else handler
+        return _prepared(load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"]))  # type: ignore[no-any-return]
     except SystemExit as error:
         process.flush_output()
         fault = Fault("Runtime.ExitError", "Runtime exited with error: exit status %s" % _status(error), error)
@@ -40,10 +39,23 @@ def init(channel: Channel) -> Handler:
     give_up(channel, report, status=INIT_FAILED)
 
 
-def _for_batches(handler: Handler) -> Any:
-    from thawd.runtime.batches import BatchHandler  # imported only for batches, to keep other starts fast
+def _prepared(handler: Handler) -> Any:
+    """The handler, or an object that runs it if the function has the option ``batch`` or ``concurrency``.
 
-    return BatchHandler(handler)
+    What only some functions need is imported only for them, to keep the starts of others fast, but here, so that a
+    snapshot contains it.
+    """
+    if os.environ.get("THAWD_BATCH"):
+        from thawd.runtime.batches import BatchHandler
+
+        return BatchHandler(handler)
+    if os.environ.get("THAWD_CONCURRENCY"):
+        from thawd.runtime.concurrent import ConcurrentHandler
+
+        return ConcurrentHandler(handler)
+    if is_asynchronous(handler):
+        from thawd.runtime import coroutines  # noqa: F401 - `invoking` uses it
+    return handler
 
 
 def _status(error: SystemExit) -> int:
@@ -53,13 +65,19 @@ def _status(error: SystemExit) -> int:
 
 
 def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) -> None:
-    """Answer invocations one at a time, or one batch at a time. When the platform closes the channel, the process ends.
+    """Answer invocations one at a time, or one batch at a time, or several at the same time if the handler can do that.
+
+    When the platform closes the channel, the process ends.
 
     Args:
         channel: channel to the platform.
         handler: the function's handler.
         until: the kind of frame on which to return; None: never return.
     """
+    concurrent = sys.modules.get("thawd.runtime.concurrent")  # `init` imports it if the function has that option
+    if concurrent is not None and isinstance(handler, concurrent.ConcurrentHandler):
+        concurrent.serve(channel, handler, until=until)
+        return
     peak = process.OwnPeakMemory()
     owner = os.getpid()
     streams = streams_of(handler, channel)
@@ -101,6 +119,9 @@ def run(requests: List[frames.Frame], handler: Any, streams: Any, *, now_s: floa
     Raises:
         SystemExit: the handler called ``sys.exit``.
     """
+    concurrent = sys.modules.get("thawd.runtime.concurrent")
+    if concurrent is not None and isinstance(handler, concurrent.ConcurrentHandler):
+        return [handler.run_alone(requests[0], now_s=now_s)]
     batches = sys.modules.get("thawd.runtime.batches")  # `init` imports it if the handler takes lists
     if batches is not None and isinstance(handler, batches.BatchHandler):
         answers: List[Tuple[bytes, bool]] = handler.invoke(requests, now_s=now_s)

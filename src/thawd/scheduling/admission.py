@@ -47,6 +47,8 @@ _LOOK_SHARE = 0.05
 # last `_MEASURED_EVERY_S` seconds.
 _MEASURED_FIRST = 8
 _MEASURED_EVERY_S = 0.02
+# From this load on, millicores, an environment is taken to compute without a pause.
+_SATURATED = 700
 # Weight of a new measurement in the averages.
 _WEIGHT = 0.2
 # Processor time that is expected of an invocation whose version is not measured yet.
@@ -147,9 +149,10 @@ class _Charge:
         runs: true for an invocation, false for a start.
         before: processor time that the process had used when the invocation began; None: this is not measured.
         seen: processor time that the process had used when `Cores` last measured it while requests waited.
+        measured: whether `load` was measured since the invocation began.
     """
 
-    __slots__ = ("before", "environment", "load", "runs", "seen", "share")
+    __slots__ = ("before", "environment", "load", "measured", "runs", "seen", "share")
 
     def __init__(self, share: Share, environment: Environment | None, load: int) -> None:
         self.share = share
@@ -158,6 +161,7 @@ class _Charge:
         self.runs = environment is not None
         self.before: Usage | None = None
         self.seen: Usage | None = None
+        self.measured = False
 
 
 class _Place:
@@ -255,6 +259,27 @@ class Cores:
     def holds(self, candidate: Candidate) -> bool:
         """Whether `candidate` is in line."""
         return candidate in self._places
+
+    def is_alone(self, candidate: Candidate) -> bool:
+        """Whether no other version than that of `candidate` is in line."""
+        return not self._places or (len(self._places) == 1 and candidate in self._places)
+
+    def is_saturated(self, environment: Environment) -> bool:
+        """Whether the environment's process has used most of a core in the last moments.
+
+        A process that runs several invocations on one event loop can use one core. It is measured at most every
+        `_MEASURED_EVERY_S` seconds.
+        """
+        charge = self._charges.get(environment)
+        if charge is None:
+            return False
+        if charge.seen is None or time.monotonic_ns() - charge.seen.at_ns >= _MEASURED_EVERY_S * 1e9:
+            self._measure(charge)
+        return charge.measured and charge.load >= _SATURATED
+
+    def carries_start(self) -> bool:
+        """Whether no version is in line and the cores carry one more environment that computes."""
+        return not self._places and self.load + CORE // 2 <= self.capacity()
 
     def leave(self, candidate: Candidate) -> None:
         """Remove `candidate` from the line."""
@@ -425,6 +450,7 @@ class Cores:
                 return
             self.load += load - charge.load
             charge.load = load
+            charge.measured = True
             if charge.runs:
                 charge.share.guess = load
         charge.seen = now

@@ -190,7 +190,7 @@ class Dispatcher:
     def most_at_once(self, name: str) -> int:
         """Return how many invocations of the function `name` can run at the same time."""
         function = self.entry(name).function
-        return self._room.most_at_once(function) * function.batch_size
+        return self._room.most_at_once(function) * function.most_in_environment
 
     async def publish(self, version: Version, *, keeps_old: bool = True) -> None:
         """Start `version` and let it serve once it is ready. Until then, the old version with the same number serves.
@@ -228,7 +228,7 @@ class Dispatcher:
                 entry.reason = f"The last publication failed, so the previous version still serves: {error}"
                 self._retire(pool)
                 raise
-            pool.seed_failure(error)
+            pool.failures.seed(error)
             self._serve(entry, pool, state="Failed", reason=str(error))
             raise
         except BaseException:
@@ -314,7 +314,7 @@ class Dispatcher:
         if entry.pool is None:
             entry = await self._published(entry, invocation)
         reserved = family.latest.function.reserved_concurrency
-        if reserved is not None and family.in_flight >= reserved * entry.function.batch_size:
+        if reserved is not None and family.in_flight >= reserved * entry.function.most_in_environment:
             family.metrics.throttles += 1
             raise TooManyRequestsException("Rate Exceeded.", reason="ReservedFunctionConcurrentInvocationLimitExceeded")
         family.in_flight += 1
@@ -362,11 +362,13 @@ class Dispatcher:
             return await lease.environment.invoke(invocation, init_ms=lease.init_ms)
         except asyncio.CancelledError:
             # The caller is gone and nobody would read the answer. The handler may still run, so the environment cannot
-            # be used again.
-            lease.environment.kill()
+            # be used again. If other invocations run in it, it ends after them.
+            if entry.function.concurrency == 1:
+                lease.environment.kill()
             raise
         finally:
-            self._room.finished(lease.environment)
+            if lease.environment.busy_since is None:
+                self._room.finished(lease.environment)
             pool.release(lease)
 
     async def _published(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry:

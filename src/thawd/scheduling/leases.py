@@ -6,8 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from thawd.environments.environment import Environment
-from thawd.environments.init_phase import InitError
-from thawd.errors import ServiceException, TooManyRequestsException
+from thawd.errors import TooManyRequestsException
 from thawd.scheduling.batch_runs import BatchRun
 
 
@@ -16,33 +15,20 @@ class PoolRetiredError(Exception):
 
 
 @dataclass(slots=True)
-class StartFailure:
-    """The failure of the last start, and how long to wait before the next one.
-
-    Attributes:
-        error: the error with which the start ended.
-        until_s: no other start is tried before this time, ``time.monotonic()`` seconds.
-        failures: number of failures in a row.
-    """
-
-    error: InitError | ServiceException
-    until_s: float
-    failures: int
-
-
-@dataclass(slots=True)
 class Lease:
-    """An environment that is in use until `Pool.release` is called.
+    """The use of an environment by a request, or by a batch, until `Pool.release` is called.
 
     Attributes:
         environment: the environment.
         init_ms: how long the environment's start took, milliseconds; None: the request did not wait for the start.
-        batch: runs the request together with others; None: the request has the environment to itself.
+        batch: runs the request as an item of a batch; None: the request is run by itself.
+        places: how many of the requests that the environment may have at the same time this lease counts as.
     """
 
     environment: Environment
     init_ms: float | None
     batch: BatchRun | None = None
+    places: int = 1
 
 
 def kill_after(environment: Environment, turns: int) -> None:
@@ -55,10 +41,3 @@ def kill_after(environment: Environment, turns: int) -> None:
 
 def throttled(why: str) -> TooManyRequestsException:
     return TooManyRequestsException(f"Rate Exceeded. ({why})", reason="ConcurrentInvocationLimitExceeded")
-
-
-def copy_of(error: InitError | ServiceException) -> InitError | ServiceException:
-    """Copy an error. One exception object that is raised for many callers would keep their stack frames in memory."""
-    if isinstance(error, InitError):
-        return InitError(str(error), error.document, from_outside=error.from_outside)
-    return ServiceException(error.message)

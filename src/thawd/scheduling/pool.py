@@ -11,9 +11,10 @@ Guarantees:
 - synchronous requests are served before asynchronous ones;
 - if the handler takes lists, the requests that wait are joined (`thawd.scheduling.waiting_requests`);
 - the keep-alive policy decides how long idle environments are kept, and when one is prewarmed;
+- if the handler runs several invocations at a time, a request joins the busy environment with the fewest invocations.
+  Another environment is started when all are full, or when they compute without a pause and a core is free;
 - when a start fails and no environment is busy or starts, the waiting requests fail with its error. The next start is
-  tried after a back-off (`StartFailure.until_s`), or immediately if something outside thawd had killed the process;
-- if the init phase failed at publication, the first request repeats it without a back-off.
+  tried after a back-off (`thawd.scheduling.start_failures`).
 """
 
 from __future__ import annotations
@@ -29,17 +30,15 @@ from thawd.errors import ServiceException
 from thawd.invocation import Invocation
 from thawd.scheduling.admission import Share
 from thawd.scheduling.batch_runs import BatchRun
+from thawd.scheduling.busy_environments import BusyEnvironments
 from thawd.scheduling.idle_timer import IdleTimer
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
-from thawd.scheduling.leases import Lease, PoolRetiredError, StartFailure, copy_of, kill_after, throttled
+from thawd.scheduling.leases import Lease, PoolRetiredError, kill_after, throttled
 from thawd.scheduling.room import Room
+from thawd.scheduling.start_failures import StartFailures, copy_of
 from thawd.scheduling.waiting_requests import Line, Waiter
 from thawd.system.flag import Flag
-from thawd.system.retry import backoff_s
 
-_BACKOFF_FIRST_S = 1.0
-_BACKOFF_LAST_S = 60.0
-_UNUSED_DEATHS = 3
 # Turns of the event loop between reserving room for an environment and spawning its process.
 _TURNS_TO_SPAWN = 2
 
@@ -52,6 +51,7 @@ class Pool:
         retired: true once a newer version serves or the version was deleted. Environments then end once they are idle.
         provisioned: number of environments to keep initialised.
         share: how much processor time the version's invocations use.
+        failures: the failed starts.
         on_started: called each time an environment has started.
         empty: set while no environment and no spare exists or is starting.
     """
@@ -77,6 +77,7 @@ class Pool:
         self.version = version
         self.retired = False
         self.on_started: Callable[[], None] = lambda: None
+        self.failures = StartFailures(self.grow)
         self.empty = Flag()
         self.empty.set()
         self._room = room
@@ -84,16 +85,13 @@ class Pool:
         self._max_waiting = max_waiting
         self._spawn_task = spawn_task
         self._idle: list[Environment] = []
-        # These two are used as sets; an empty set takes three times the memory of an empty dict.
-        self._busy: dict[Environment, None] = {}
+        self._busy = BusyEnvironments(version.function.concurrency)
+        # Used as a set; an empty set takes three times the memory of an empty dict.
         self._dying: dict[Environment, None] = {}  # killed, with their room released, but the process still exists
-        self._unused_deaths = 0
         self._starting = 0
         self._starting_provisioned = 0
-        self._line = Line(version.function.batch, on_more_wanted=self.grow, on_overdue=self._expire)
-        self._failure: StartFailure | None = None
+        self._line = Line(version.function, on_more_wanted=self.grow, on_overdue=self._expire)
         self.provisioned = version.function.provisioned_concurrency
-        self._first_try_left = False  # init failed at publication, and no request has repeated it yet
         idle_timeout_s = version.function.idle_timeout_s
         self._keeper = Keeper(policy or FixedPolicy(idle_timeout_s), surplus_s=idle_timeout_s)
         self._timer = IdleTimer(self, self._keeper, end=self._end)
@@ -131,18 +129,17 @@ class Pool:
             TooManyRequestsException: too many requests wait, or the deadline passed (429).
         """
         self._keeper.asked(time.monotonic())
+        if self.version.function.concurrency > 1 and (lease := self._join(invocation)) is not None:
+            return lease
         if self._idle and not self.waiting and self._cores.passes(self.share):
             environment = self._take_idle()
             if environment is not None:
-                return self._lease(environment, None)
+                return self._lease(environment, None, alone=invocation.alone)
         if self.retired:
             raise PoolRetiredError
-        if self._backs_off() and not self.all():
-            assert self._failure is not None
-            if not self._first_try_left:
-                raise copy_of(self._failure.error)
-            self._failure.until_s = 0.0
-        self._first_try_left = False
+        if not self.all():
+            self.failures.check()
+        self.failures.asked()
         if self.waiting >= self._max_waiting:
             raise throttled("the queue of waiting requests is full")
         waiter = self._line.add(invocation)
@@ -171,8 +168,10 @@ class Pool:
         environment = lease.environment
         if environment not in self._busy:
             return  # the environment died during the lease
-        self._unused_deaths = 0
-        self._busy.pop(environment, None)
+        self.failures.used()
+        if self._busy.release(lease):
+            self._let_join(environment)
+            return
         self._cores.ended(environment)
         if self.retired or environment.dying or (not environment.provisioned and self._room.must_yield(self)):
             self._end(environment)
@@ -182,7 +181,7 @@ class Pool:
 
     def grow(self) -> None:
         """Start the missing provisioned environments while there is room, and queue the requests in line for cores."""
-        if self.retired or self._backs_off():
+        if self.retired or self.failures.backs_off():
             return
         while self._missing_provisioned() > 0 and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=True))
@@ -190,10 +189,16 @@ class Pool:
             self._cores.queue(self, self.share)
 
     def wants_core(self) -> bool:
-        """Return whether a request in line could begin in an idle environment, or needs a new one (see `Candidate`)."""
+        """Return whether a request in line could begin in an environment, or needs a new one (see `Candidate`)."""
         if not self.waiting:
             return False
-        return bool(self._idle) or (self._lacks_starts() and not self.retired and not self._backs_off())
+        if self._idle or self._can_join():
+            return True
+        return self._lacks_starts() and not self.retired and not self.failures.backs_off()
+
+    def _can_join(self) -> bool:
+        """Return whether the first request in line could join others in a busy environment."""
+        return not self.retired and self._busy.with_free_place() is not None and not self._line.is_next_alone()
 
     def _lacks_starts(self) -> bool:
         """Return whether the requests in line need more environments than are starting."""
@@ -201,7 +206,10 @@ class Pool:
         return self._starting < wanted
 
     def let_in(self) -> bool:
-        """Lease an idle environment to the first request in line, or start one for it (see `Candidate`)."""
+        """Lease an environment to the first request in line, or start one for it (see `Candidate`)."""
+        if self._can_join():
+            environment = self._busy.with_free_place()
+            return environment is not None and self._busy.fill(environment, self._line, None)
         environment = self._take_idle()
         if environment is not None:
             if self._give(environment, None):
@@ -234,28 +242,15 @@ class Pool:
         """Return how many provisioned environments are ready."""
         return sum(environment.provisioned for environment in self.all())
 
-    @property
-    def failure(self) -> str | None:
-        """Why the last start failed, if the next start has to wait for the end of a back-off; else None."""
-        return str(self._failure.error) if self._failure is not None and self._backs_off() else None
-
     def wants_room(self) -> bool:
         """Return whether the pool would start an environment if it got room (`Tenant.wants_room`)."""
-        if self.retired or self._backs_off():
+        if self.retired or self.failures.backs_off():
             return False
         return self._missing_provisioned() > 0 or (not self._idle and self._lacks_starts())
 
     def is_urgent(self) -> bool:
         """Return whether a synchronous request waits (`Tenant.is_urgent`)."""
         return self._line.is_urgent()
-
-    def seed_failure(self, error: InitError | ServiceException) -> None:
-        """Record that the init phase failed at publication. The first request repeats it without a back-off.
-
-        Source: AWS Lambda developer guide, "Failures during the Init phase": init runs again with the first invoke.
-        """
-        self._failed(error)
-        self._first_try_left = True
 
     def retire(self) -> None:
         """Retire the pool: end idle environments now and busy ones when they become idle, and start no more."""
@@ -310,9 +305,6 @@ class Pool:
     def _missing_provisioned(self) -> int:
         return self.provisioned - self.provisioned_ready() - self._starting_provisioned
 
-    def _backs_off(self) -> bool:
-        return self._failure is not None and time.monotonic() < self._failure.until_s
-
     def _begin_start(self, *, provisioned: bool, spare: Environment | None = None) -> Coroutine[None, None, None]:
         """Count a start, for which room is already reserved. The returned coroutine performs it."""
         self._starting += 1
@@ -345,40 +337,29 @@ class Pool:
         if failure is not None:
             self._failed(failure)
         if environment is not None:
-            self._failure = None
+            self.failures.succeeded()
             self.on_started()
             self._started(environment, provisioned=provisioned)
 
     def _started(self, environment: Environment, *, provisioned: bool) -> None:
         environment.provisioned = provisioned
         environment.on_end = self._on_end
-        self._busy[environment] = None
+        self._busy.add(environment)
         if environment.ended.is_set():  # the environment died immediately after it became ready
             self._on_end(environment)
         elif self.retired or environment.dying:
-            self._busy.pop(environment, None)
+            self._busy.discard(environment)
             self._end(environment)
         else:
-            self._busy.pop(environment, None)
+            self._busy.discard(environment)
             self._available(environment, init_ms=None if provisioned else environment.init_ms)
             self._check_at_rest()
 
     def _failed(self, error: InitError | ServiceException) -> None:
-        """Back off, unless something outside thawd was the cause. Fail waiting requests that nothing else can serve."""
-        failures = 1 if self._failure is None else self._failure.failures + 1
-        now_s = time.monotonic()
-        by_itself = not (isinstance(error, InitError) and error.from_outside)
-        if by_itself and (self._failure is None or now_s >= self._failure.until_s):
-            wait_s = backoff_s(failures, first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)
-            self._failure = StartFailure(copy_of(error), now_s + wait_s, failures)
-            asyncio.get_running_loop().call_later(wait_s, self._try_again, self._failure)
+        """Record a failed start. Fail the waiting requests if nothing else can serve them."""
+        self.failures.failed(error)
         if self._starting == 0 and not self._busy:
             self._line.fail(lambda: copy_of(error))
-
-    def _try_again(self, failure: StartFailure) -> None:
-        """End the back-off. `until_s` is cleared because the loop's timer may fire slightly before that time."""
-        failure.until_s = 0.0
-        self.grow()
 
     def _available(self, environment: Environment, *, init_ms: float | None) -> None:
         """Lease a free environment to the first waiting request. If none waits, keep the environment idle.
@@ -418,20 +399,49 @@ class Pool:
         waiters = self._line.take()
         if not waiters:
             return False
-        lease = self._lease(environment, init_ms)
+        lease = self._lease(environment, init_ms, alone=waiters[0].invocation.alone)
         if len(waiters) > 1:
             lease.batch = BatchRun(environment, [waiter.invocation for waiter in waiters])
         for waiter in waiters:
             waiter.lease.set_result(lease)
+        self._busy.fill(environment, self._line, init_ms)
         if lease.batch is not None:
             # This task runs after the callers' tasks, so a caller that was cancelled has removed its item by then.
             self._spawn_task(lease.batch.run(self._room, init_ms=init_ms, on_end=lambda: self.release(lease)))
         return True
 
-    def _lease(self, environment: Environment, init_ms: float | None) -> Lease:
-        self._busy[environment] = None
+    def _lease(self, environment: Environment, init_ms: float | None, *, alone: bool) -> Lease:
         self._cores.began(self.share, environment)
-        return Lease(environment, init_ms)
+        return self._busy.lease(environment, init_ms, alone=alone)
+
+    def _join(self, invocation: Invocation) -> Lease | None:
+        """Lease the request a place in a busy environment. Return None if there is none, or others come first.
+
+        If that environment computes without a pause, the request gets an idle one instead. If there is none, another is
+        started for later requests, as long as the cores can carry it.
+        """
+        if self.waiting or self.retired or invocation.alone or not self._cores.is_alone(self):
+            return None
+        if (environment := self._busy.with_free_place()) is None:
+            return None
+        if self._cores.is_saturated(environment):
+            if self._idle:
+                return None
+            if not self._starting and self._cores.carries_start() and self._room.reserve(self):
+                self._spawn_task(self._begin_start(provisioned=False))
+        return self._busy.lease(environment, None)
+
+    def _let_join(self, environment: Environment) -> None:
+        """Let waiting requests join those that still run in `environment`.
+
+        If it has to end, or if another function waits for a core, none joins, so that the environment becomes idle.
+        """
+        if self.retired or environment.dying:
+            return
+        if not environment.provisioned and self._room.must_yield(self):
+            environment.dying = True
+        elif self.waiting and self._cores.is_alone(self):
+            self._busy.fill(environment, self._line, None)
 
     def _end(self, environment: Environment, *, after_turns: int = 0) -> None:
         """End an environment. Its room is released immediately, before the kernel has ended the process.
@@ -444,7 +454,7 @@ class Pool:
         """
         if environment in self._idle:
             self._idle.remove(environment)
-        self._busy.pop(environment, None)
+        self._busy.discard(environment)
         self._cores.ended(environment)
         self._dying[environment] = None
         environment.dying = True
@@ -458,23 +468,16 @@ class Pool:
         else:
             if environment in self._idle:
                 self._idle.remove(environment)
-            self._busy.pop(environment, None)
+            self._busy.discard(environment)
             self._cores.ended(environment)
             self._room.release(self)
             if environment.served == 0 and not self.retired:
-                self._died_unused(InitError.of_exit(environment.child))
+                error = InitError.of_exit(environment.child)
+                if self.failures.died_unused(error):
+                    self._failed(InitError(str(error), error.document))
             self._check_at_rest()
         self.grow()
         self._set_if_empty()
-
-    def _died_unused(self, error: InitError) -> None:
-        """Back off if needed, because an environment died before its first invocation, and the next one may, too.
-
-        If something outside thawd killed the process, there is a back-off only from the third such death in a row on.
-        """
-        self._unused_deaths += 1
-        if not error.from_outside or self._unused_deaths >= _UNUSED_DEATHS:
-            self._failed(InitError(str(error), error.document))
 
     def _set_if_empty(self) -> None:
         if not (self._idle or self._busy or self._dying or self._starting or self._room.spares.concern(self)):
@@ -493,5 +496,5 @@ class Pool:
 
     def prewarm(self) -> None:
         """Start an environment for the expected request, if the pool has none, does not back off, and gets room."""
-        if not (self.all() or self._starting or self._backs_off()) and self._room.reserve(self):
+        if not (self.all() or self._starting or self.failures.backs_off()) and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=False))

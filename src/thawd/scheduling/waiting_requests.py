@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation
-from thawd.resources import Batch
+from thawd.resources import Function
 from thawd.scheduling.leases import Lease
 from thawd.system.retry import TIMER_EARLY_S
 
@@ -56,7 +56,7 @@ class Line:
     """The requests that wait, in order of arrival; synchronous ones before asynchronous ones.
 
     Args:
-        batch: how requests are joined; None: each request is run alone.
+        function: says how requests are joined, and how many may run in one environment at the same time.
         on_more_wanted: called when the requests in line may need one more environment. Either the window of a batch
             that is not full has ended, or a batch began but left some requests waiting, because all payloads together
             would have been too large or because a request must run alone.
@@ -65,8 +65,9 @@ class Line:
     """
 
     def __init__(
-        self, batch: Batch | None, *, on_more_wanted: Callable[[], None], on_overdue: Callable[[Waiter], None]
+        self, function: Function, *, on_more_wanted: Callable[[], None], on_overdue: Callable[[Waiter], None]
     ) -> None:
+        batch = function.batch
         self._on_more_wanted = on_more_wanted
         self._on_overdue = on_overdue
         self._overdue_s = 0.0
@@ -74,6 +75,7 @@ class Line:
         self._window_ends_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._size = 1 if batch is None else batch.size
+        self._most_in_environment = function.most_in_environment
         self._window_s = 0.0 if batch is None else batch.window_ms / 1000
         # Lists and not deques, although `pop(0)` moves all items: an empty deque takes ten times the memory, and most
         # functions have no request that waits.
@@ -136,7 +138,7 @@ class Line:
             is_served: whether an environment of the version is busy or starts. If not, a batch that is not full counts
                 immediately.
         """
-        full, rest = divmod(len(self), self._size)
+        full, rest = divmod(len(self), self._most_in_environment)
         if not rest or (is_served and time.monotonic() < self._window_ends_s):
             return full
         return full + 1
@@ -183,6 +185,12 @@ class Line:
         """End the wait of all requests, each with an error of its own."""
         for waiter in (*self._synchronous, *self._asynchronous):
             waiter.fail(make_error())
+
+    def is_next_alone(self) -> bool:
+        """Return whether the request that is next must have an environment to itself."""
+        waiting = (each for each in (*self._synchronous, *self._asynchronous) if not each.lease.done())
+        first = next(waiting, None)
+        return first is not None and first.invocation.alone
 
     def is_urgent(self) -> bool:
         """Return whether a synchronous request waits."""

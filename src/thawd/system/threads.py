@@ -20,6 +20,8 @@ _M_ARENA_MAX = -8
 _REFUSED = "can't start new thread"
 # dlopen(3)'s message if there is not enough address space for an extension module.
 _UNLOADABLE = "failed to map segment from shared object"
+# Messages of SystemError. Where the interpreter has no memory left even for a MemoryError, it raises one of these.
+_LOST = ("error return without exception set", "without setting an exception")
 
 
 def pool(count: int, *, name: str) -> ThreadPoolExecutor:
@@ -64,7 +66,9 @@ def scarcity(error: BaseException) -> ScarcityError | None:
     if isinstance(error, RuntimeError) and _REFUSED in str(error):
         return NoThreadError(f"thawd cannot run: {error}")
     unloadable = isinstance(error, ImportError) and _UNLOADABLE in str(error)
-    if isinstance(error, MemoryError) or unloadable or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+    lost = isinstance(error, SystemError) and any(words in str(error) for words in _LOST)
+    is_memory = isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+    if is_memory or unloadable or lost:
         return ScarcityError("thawd cannot run: there is not enough memory")
     return None
 

@@ -18,6 +18,9 @@ continues to READY.
 Batches: if the handler takes lists, the platform may send several INVOKE frames together. Each says in ``item`` which
 item it is, counted from 0, and in ``of`` how many there are. The runtime sends a RESULT for each, in the same order.
 
+Concurrency: if the handler runs several invocations at a time, each INVOKE has a ``number``, and its RESULT has the
+same one. CANCEL with a ``number`` says that the platform waits for that invocation no longer; no RESULT follows.
+
 Streaming: if INVOKE asks for the answer in parts, the runtime sends a PART for each part before the RESULT, and the
 RESULT's body is empty.
 
@@ -66,6 +69,7 @@ STAGE = 11
 FROZEN = 12
 GO_ON = 13
 PART = 14
+CANCEL = 15
 
 
 class Frame(NamedTuple):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from thawd.environments.calls import ServiceHandler
 from thawd.environments.children import Child
+from thawd.environments.concurrent import ConcurrentEnvironment
 from thawd.environments.environment import Environment
 from thawd.environments.extensions import Extensions
 from thawd.environments.init_phase import InitError, init_ends
@@ -163,7 +164,7 @@ class Starter:
         """
         start = self._begin_copy(version, thawable, PROVISIONED if provisioned else SNAP_START)
         platform_log(version, start.stream).restore_start()
-        start.stream.begin_tail(_THAW_OUTPUT_BYTES)
+        tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         child = self._launcher.thaw(version, thawable.command("environment", start), start)
         environment = _environment(version, start, StartKind.THAW, disk=thawable.disk)
         try:
@@ -171,9 +172,9 @@ class Starter:
         except InitError as error:
             if error.by_function:
                 raise
-            raise thaw_failed(error, child, start.stream.end_tail()) from error
+            raise thaw_failed(error, child, tail.end()) from error
         finally:
-            start.stream.end_tail()
+            tail.end()
         thawable.restore_ms = min(thawable.restore_ms, environment.ready.result().restore_ms)
         return environment
 
@@ -188,14 +189,14 @@ class Starter:
         start = self._begin_copy(version, thawable, SNAP_START)
         child = self._launcher.thaw(version, thawable.command("spare", start), start)
         spare = _environment(version, start, StartKind.THAW, disk=thawable.disk)
-        start.stream.begin_tail(_THAW_OUTPUT_BYTES)
+        tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         try:
             await spare.connect(self._services)
             spare.adopt(child)
             async with asyncio.timeout(_THAW_S):
                 refused = await spare.parked
         except InitError as error:
-            raise thaw_failed(error, child, start.stream.end_tail()) from error
+            raise thaw_failed(error, child, tail.end()) from error
         except BaseException as error:
             spare.dying = True
             child.kill()
@@ -203,7 +204,7 @@ class Starter:
                 raise ThawFailedError(f"the spare did not begin to wait within {_THAW_S:.0f} s") from error
             raise
         finally:
-            start.stream.end_tail()
+            tail.end()
         if refused is not None:
             spare.dying = True
             raise SpareRefusedError(refused)
@@ -299,7 +300,7 @@ class Starter:
     async def _copy_of_base_ready(
         self, version: Version, start: Start, command: list[str], *, limit_s: float | None = None
     ) -> Template:
-        start.stream.begin_tail(_THAW_OUTPUT_BYTES)
+        tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         child = self._launcher.thaw(version, command, start)
         try:
             return await self._template_ready(version, start, child, limit_s=limit_s)
@@ -307,10 +308,10 @@ class Starter:
             status = child.ended.result() if child.ended.done() else None
             exited = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else 0
             if exited in (CANNOT_THAW, STAGE_FAILED):
-                raise thaw_failed(error, child, start.stream.end_tail()) from error
+                raise thaw_failed(error, child, tail.end()) from error
             raise
         finally:
-            start.stream.end_tail()
+            tail.end()
 
     async def look_at_disk(self, template: Template) -> None:
         """Record the files that init left in the template's temporary folder. Its forks begin with these files."""
@@ -342,14 +343,14 @@ class Starter:
             OSError: the machine could not start a process.
         """
         start = self._begin_copy(version, thawable, SNAP_START, is_template=role == "template")
-        start.stream.begin_tail(_THAW_OUTPUT_BYTES)
+        tail = start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         child = self._launcher.thaw(version, thawable.command(role, start), start)
         try:
             template = await self._template_ready(version, start, child, limit_s=_THAW_S)
         except InitError as error:
-            raise thaw_failed(error, child, start.stream.end_tail()) from error
+            raise thaw_failed(error, child, tail.end()) from error
         finally:
-            start.stream.end_tail()
+            tail.end()
         template.restored = True
         template.disk = thawable.disk
         thawable.restore_ms = min(thawable.restore_ms, template.ready.result().restore_ms)
@@ -455,7 +456,8 @@ def _reporting_init(version: Version, start: Start, *, drain: Callable[[], None]
 
 
 def _environment(version: Version, start: Start, kind: StartKind, *, disk: DiskSnapshot | None = None) -> Environment:
-    environment = Environment(
+    kind_of_environment = Environment if version.function.concurrency == 1 else ConcurrentEnvironment
+    environment = kind_of_environment(
         version, identifier=start.identifier, kind=kind, stream=start.stream, channels=start.channels
     )
     environment.has_folder = start.folder is not None

@@ -117,7 +117,7 @@ class FunctionLog:
 
 
 class LogStream:
-    """Cuts the output of one execution environment into lines. Can also keep the last bytes of an invocation's output.
+    """Cuts the output of one execution environment into lines. Can also keep the last bytes of the output (`LogTail`).
 
     Attributes:
         log: the log that the stream belongs to.
@@ -129,19 +129,14 @@ class LogStream:
         self.log = log
         self._stream = self.name.encode()
         self._partial = b""
-        self._tail: bytearray | None = None
-        self._tail_bytes = 0
+        self._tails: list[LogTail] = []
 
-    def begin_tail(self, limit_bytes: int) -> None:
-        """From now on, keep the last `limit_bytes` of the output."""
+    def begin_tail(self, limit_bytes: int) -> LogTail:
+        """From now on, keep the last `limit_bytes` of the output in the returned tail, until the tail's `end`."""
         self.end()
-        self._tail = bytearray()
-        self._tail_bytes = limit_bytes
-
-    def end_tail(self) -> bytes:
-        """Return the output kept since `begin_tail`, and keep no more."""
-        tail, self._tail = self._tail, None
-        return bytes(tail[-self._tail_bytes :]) if tail else b""
+        tail = LogTail(limit_bytes, on_end=self._tails.remove)
+        self._tails.append(tail)
+        return tail
 
     def output(self, data: bytes) -> None:
         """Add bytes that the function wrote. They may begin and end inside a line."""
@@ -174,7 +169,7 @@ class LogStream:
         if self._partial:
             self.end()
         data = "\n".join(texts).encode()
-        if self._tail is not None:
+        if self._tails:
             self._keep(data + b"\n")
         if len(texts) == 1:
             self.log.write(self._stream, data)
@@ -182,10 +177,35 @@ class LogStream:
             self.log.write_lines(self._stream, data)
 
     def _keep(self, data: bytes) -> None:
-        if self._tail is not None:
-            self._tail += data
-            if len(self._tail) > 4 * self._tail_bytes:
-                del self._tail[: -self._tail_bytes]
+        for tail in self._tails:
+            tail.add(data)
+
+
+class LogTail:
+    """The last bytes of what was written to a log stream since the tail was made.
+
+    Args:
+        limit_bytes: most bytes to keep.
+        on_end: called once when the tail ends.
+    """
+
+    def __init__(self, limit_bytes: int, *, on_end: Callable[[LogTail], None]) -> None:
+        self._limit_bytes = limit_bytes
+        self._on_end: Callable[[LogTail], None] | None = on_end
+        self._kept = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Add bytes, and drop the first ones if there are too many."""
+        self._kept += data
+        if len(self._kept) > 4 * self._limit_bytes:
+            del self._kept[: -self._limit_bytes]
+
+    def end(self) -> bytes:
+        """Return the bytes, and keep no more."""
+        if self._on_end is not None:
+            self._on_end(self)
+            self._on_end = None
+        return bytes(self._kept[-self._limit_bytes :])
 
 
 def rotated(path: Path, number: int) -> Path:
