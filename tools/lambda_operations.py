@@ -35,6 +35,8 @@ OPERATIONS: list[str] = (  # noqa: SIM905 - a list of quoted words reads worse
     "RemoveLayerVersionPermission RemovePermission TagResource UntagResource UpdateAlias UpdateEventSourceMapping "
     "UpdateFunctionCode UpdateFunctionConfiguration UpdateFunctionEventInvokeConfig UpdateFunctionUrlConfig"
 ).split()
+# The Lambda service itself checks the runtime of these inputs and answers with another error than for other enums.
+_RUNTIME_CHECKED_LATER = ("CreateFunctionRequest", "UpdateFunctionConfigurationRequest")
 _LIMITS = ("min", "max", "pattern")
 
 
@@ -63,6 +65,8 @@ def member(described: Shape, parent: Shape) -> dict[str, Any]:
     if "location" in described.serialization:
         facts["location"] = described.serialization["location"]
         facts["locationName"] = described.serialization["name"]
+    if parent.name in _RUNTIME_CHECKED_LATER and name == "Runtime":
+        del facts["enum"]
     if name in parent.required_members:
         facts["required"] = True
     return facts

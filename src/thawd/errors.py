@@ -140,6 +140,14 @@ class RequestTooLargeException(ThawdError):
     retryable = False
 
 
+class RequestEntityTooLargeException(ThawdError):
+    """A request of the control plane is too large (HTTP 413). AWS's front end answers so, before the service does."""
+
+    type = "RequestEntityTooLargeException"
+    status = 413
+    retryable = False
+
+
 class TooManyRequestsException(ThawdError):
     """A concurrency limit was reached, or too many requests are already waiting (HTTP 429)."""
 

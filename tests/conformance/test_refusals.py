@@ -42,6 +42,7 @@ NAMED = {"FunctionName": SHARED}
 NEW = {"FunctionName": "new", "Runtime": RUNTIME, "Role": ROLE, "Handler": "app.handler", "Code": {"ZipFile": CODE}}
 VALID, VALUE = ("ValidationException", 400), ("InvalidParameterValueException", 400)
 MISSING, CONFLICT = ("ResourceNotFoundException", 404), ("ResourceConflictException", 409)
+FOREIGN = ("AccessDeniedException", 403)
 TYPE, STALE = ("SerializationException", 400), ("PreconditionFailedException", 412)
 
 
@@ -103,19 +104,55 @@ OPERATIONS_ON_A_FUNCTION: dict[str, dict[str, Any]] = {
     "GetRuntimeManagementConfig": {},
     "Invoke": {},
 }
+# Observed on AWS: most operations say "Function not found", these say something else.
+SAID_OF_AN_ABSENT_FUNCTION = {
+    "PutFunctionEventInvokeConfig": "The function doesn't exist.",
+    "UpdateFunctionEventInvokeConfig": f"The function {ARN}{ABSENT}:$LATEST doesn't have an EventInvokeConfig",
+    "GetFunctionEventInvokeConfig": f"The function {ARN}{ABSENT}:$LATEST doesn't have an EventInvokeConfig",
+    "DeleteFunctionEventInvokeConfig": f"The function {ARN}{ABSENT}:$LATEST doesn't have an EventInvokeConfig",
+    "RemovePermission": f"No policy found for: {ARN}{ABSENT}",
+    "GetPolicy": "The resource you requested does not exist.",
+    "CreateFunctionUrlConfig": "Function does not exist",
+    "UpdateFunctionUrlConfig": "Function does not exist",
+    "GetFunctionUrlConfig": "The resource you requested does not exist.",
+    "DeleteFunctionUrlConfig": "The resource you requested does not exist.",
+    "ListFunctionUrlConfigs": "Function does not exist",
+}
 NOT_THERE = [
-    Case(operation, {"FunctionName": ABSENT, **more}, *MISSING, "Function not found")
+    Case(
+        operation,
+        {"FunctionName": ABSENT, **more},
+        *MISSING,
+        SAID_OF_AN_ABSENT_FUNCTION.get(operation, f"Function not found: {ARN}{ABSENT}"),
+    )
+    for operation, more in OPERATIONS_ON_A_FUNCTION.items()
+]
+OTHER_REGION = [
+    Case(
+        operation,
+        {"FunctionName": f"arn:aws:lambda:eu-central-1:000000000000:function:{SHARED}", **more},
+        *MISSING,
+        "Functions from 'eu-central-1' are not reachable in this region ('us-east-1')",
+    )
     for operation, more in OPERATIONS_ON_A_FUNCTION.items()
 ]
 OTHER_ACCOUNT = [
-    Case(operation, {"FunctionName": f"arn:aws:lambda:us-east-1:123456789012:function:{SHARED}", **more}, *MISSING)
+    Case(operation, {"FunctionName": f"arn:aws:lambda:us-east-1:123456789012:function:{SHARED}", **more}, *FOREIGN)
     for operation, more in OPERATIONS_ON_A_FUNCTION.items()
-    if operation in ("GetFunction", "Invoke", "UpdateFunctionCode", "CreateAlias", "GetPolicy")
 ]
 MALFORMED = [
-    Case(operation, {"FunctionName": "not a name!", **more}, code, 400)
+    Case(
+        operation,
+        {"FunctionName": "not a name!", **more},
+        *VALID,
+        "1 validation error detected: Value 'not a name!' at 'functionName' failed to satisfy constraint: Member must "
+        "satisfy regular expression pattern: (arn:",
+    )
     for operation, more in OPERATIONS_ON_A_FUNCTION.items()
-    for code in ["InvalidParameterValueException" if operation == "Invoke" else "ValidationException"]
+]
+TOO_LONG = [
+    Case(operation, {"FunctionName": "x" * 300, **more}, *VALID, "Member must have length less than or equal to ")
+    for operation, more in OPERATIONS_ON_A_FUNCTION.items()
 ]
 CREATE = [
     Case(
@@ -123,12 +160,14 @@ CREATE = [
     ),
     Case("CreateFunction", new(Role=None), *VALID, "'role'"),
     Case("CreateFunction", new(Code=None), *VALID, "'code'"),
-    Case("CreateFunction", new(FunctionName="x" * 65), *VALID),
+    Case("CreateFunction", new(FunctionName="x" * 65), *VALUE, "length less than or equal to 64"),
     Case("CreateFunction", new(FunctionName="x" * 141), *VALID, "length less than or equal to 140"),
     Case("CreateFunction", new(FunctionName="a/b"), *VALID, "regular expression pattern"),
     Case("CreateFunction", new(FunctionName="new:prod"), *VALUE),
     Case("CreateFunction", new(Role="me"), *VALID, "'role' failed to satisfy constraint: Member must satisfy regular"),
-    Case("CreateFunction", new(Runtime="python1.0"), *VALID, "enum value set"),
+    Case("CreateFunction", new(Runtime="python1.0"), *VALUE, "Value python1.0 at 'runtime' failed to"),
+    Case("CreateFunction", new(Runtime="PYTHON3.12"), *VALUE, "java8.al2] or be a valid ARN"),
+    Case("CreateFunction", new(Runtime="provided"), *VALUE, "We recommend you use a supported runtime"),
     Case("CreateFunction", new(Runtime="python2.7"), *VALUE, "no longer supported"),
     Case("CreateFunction", new(Runtime=None), *VALUE, "mandatory parameters"),
     Case("CreateFunction", new(Handler=None), *VALUE, "mandatory parameters"),
@@ -156,12 +195,12 @@ CREATE = [
         "CreateFunction",
         new(Layers=[f"arn:aws:lambda:us-east-1:000000000000:layer:none:{n}" for n in range(6)]),
         *VALUE,
-        "at most 5",
+        "Cannot reference more than 5 layers.",
     ),
     Case(
         "CreateFunction", new(Layers=["arn:aws:lambda:us-east-1:000000000000:layer:none:1"]), *VALUE, "does not exist"
     ),
-    Case("CreateFunction", new(Layers=["none"]), *VALID, "layers.1.member"),
+    Case("CreateFunction", new(Layers=["none"]), *VALID, "Value '[none]' at 'layers' failed to"),
     Case("CreateFunction", new(Architectures=["x86_64", "arm64"]), *VALID),
     Case("CreateFunction", new(Architectures=["riscv"]), *VALID, "enum value set"),
     Case("CreateFunction", new(EphemeralStorage={"Size": 511}), *VALID, "greater than or equal to 512"),
@@ -254,13 +293,26 @@ ALIASES = [
         named(Name="a", FunctionVersion="1", RoutingConfig={"AdditionalVersionWeights": {"8": 0.1, "9": 0.1}}),
         *MISSING,
     ),
-    Case("UpdateAlias", named(Name="none"), *MISSING, "Cannot find alias arn"),
+    Case("UpdateAlias", named(Name="none"), *MISSING, f"Alias not found: {ARN}shared:none"),
     Case("UpdateAlias", named(Name="live", FunctionVersion="9"), *MISSING),
     Case("UpdateAlias", named(Name="live", RevisionId="x"), *STALE),
     Case("GetAlias", named(Name="none"), *MISSING, f"Cannot find alias arn: {ARN}shared:none"),
     Case("ListAliases", named(MaxItems=0), *VALID),
 ]
 CONCURRENCY = [
+    Case(
+        "PutFunctionConcurrency",
+        {"FunctionName": "shared:1", "ReservedConcurrentExecutions": 1},
+        *VALUE,
+        "Please specify either a function name or an unqualified function ARN.",
+    ),
+    Case(
+        "GetProvisionedConcurrencyConfig",
+        named(Qualifier="none"),
+        *MISSING,
+        f"Cannot find alias arn: {ARN}shared:none",
+    ),
+    Case("GetProvisionedConcurrencyConfig", named(Qualifier="$LATEST"), *VALUE, "must be an alias or a published"),
     Case("PutFunctionConcurrency", named(), *VALID, "reservedConcurrentExecutions"),
     Case("PutFunctionConcurrency", named(ReservedConcurrentExecutions=-1), *VALID, "greater than or equal to 0"),
     Case("PutFunctionConcurrency", named(ReservedConcurrentExecutions=12), *VALUE, "UnreservedConcurrentExecution"),
@@ -285,7 +337,7 @@ CONCURRENCY = [
     ),
 ]
 EVENTS = [
-    Case("PutFunctionEventInvokeConfig", named(), *VALUE, "at least one setting"),
+    Case("PutFunctionEventInvokeConfig", named(), *VALUE, "at least one of error handling or destination setting."),
     Case("PutFunctionEventInvokeConfig", named(MaximumRetryAttempts=3), *VALID, "maximumRetryAttempts"),
     Case("PutFunctionEventInvokeConfig", named(MaximumRetryAttempts=-1), *VALID),
     Case("PutFunctionEventInvokeConfig", named(MaximumEventAgeInSeconds=59), *VALID, "maximumEventAgeInSeconds"),
@@ -314,10 +366,12 @@ EVENTS = [
     Case("UpdateFunctionEventInvokeConfig", named(MaximumRetryAttempts=1), *MISSING, "EventInvokeConfig"),
     Case("GetFunctionEventInvokeConfig", named(), *MISSING, "doesn't have an EventInvokeConfig"),
     Case("DeleteFunctionEventInvokeConfig", named(), *MISSING),
-    Case("CreateEventSourceMapping", {"EventSourceArn": QUEUE, "FunctionName": ABSENT}, *MISSING, "Function not found"),
-    Case("CreateEventSourceMapping", mapped(FunctionName="shared:9"), *MISSING, "Function not found"),
+    Case(
+        "CreateEventSourceMapping", {"EventSourceArn": QUEUE, "FunctionName": ABSENT}, *VALUE, "Function does not exist"
+    ),
+    Case("CreateEventSourceMapping", mapped(FunctionName="shared:9"), *VALUE, "Function does not exist"),
     Case("CreateEventSourceMapping", {"EventSourceArn": QUEUE}, *VALID, "functionName"),
-    Case("CreateEventSourceMapping", named(), *VALUE, "required"),
+    Case("CreateEventSourceMapping", named(), *VALUE, "Unrecognized event source."),
     Case("CreateEventSourceMapping", named(EventSourceArn="queue"), *VALID, "eventSourceArn"),
     Case("CreateEventSourceMapping", named(EventSourceArn=f"{QUEUE}/x"), *VALUE, "not the ARN of an SQS queue"),
     Case(
@@ -372,7 +426,6 @@ EVENTS = [
     Case("GetEventSourceMapping", {"UUID": "8f7d3a52-1c2d-4e5f-9a6b-7c8d9e0f1a2b"}, *MISSING),
     Case("DeleteEventSourceMapping", {"UUID": "8f7d3a52-1c2d-4e5f-9a6b-7c8d9e0f1a2b"}, *MISSING),
     Case("UpdateEventSourceMapping", {"UUID": "8f7d3a52-1c2d-4e5f-9a6b-7c8d9e0f1a2b"}, *MISSING),
-    Case("ListEventSourceMappings", {"FunctionName": ABSENT}, *MISSING),
 ]
 PERMISSION = {"StatementId": "new", "Action": "lambda:InvokeFunction", "Principal": "s3.amazonaws.com"}
 POLICIES = [
@@ -389,7 +442,17 @@ POLICIES = [
     Case("ListTags", {"Resource": "shared"}, "ValidationException", 400, "resource"),
     Case("TagResource", {"Resource": f"{ARN}shared"}, *VALID, "tags"),
     Case("TagResource", {"Resource": f"{ARN}shared:1", "Tags": {"a": "b"}}, *VALUE),
-    Case("TagResource", {"Resource": f"{ARN}shared", "Tags": {f"k{n}": "v" for n in range(51)}}, *VALUE, "50"),
+    Case(
+        "TagResource",
+        {"Resource": f"{ARN}shared", "Tags": {f"k{n}": "v" for n in range(51)}},
+        *VALUE,
+        "Number of tags exceeds",
+    ),
+    Case("TagResource", {"Resource": f"{ARN}shared", "Tags": {}}, *VALUE, "An error occurred and the request cannot"),
+    Case("UntagResource", {"Resource": f"{ARN}shared", "TagKeys": []}, *VALID, "'tagKeys'"),
+    Case("AddPermission", named(**PERMISSION, Qualifier="$LATEST"), *VALUE, "adding policies for $LATEST"),
+    Case("AddPermission", named(**{**PERMISSION, "Principal": "nobody"}), *VALUE, "The provided principal was invalid"),
+    Case("AddPermission", named(**PERMISSION, Qualifier="none"), *MISSING, f"Cannot find alias arn: {ARN}shared:none"),
     Case("UntagResource", {"Resource": f"{ARN}absent", "TagKeys": ["a"]}, *MISSING),
 ]
 LAYERS = [
@@ -427,6 +490,9 @@ URLS = [
 INVOKE = [
     Case("Invoke", named(Qualifier="9"), *MISSING, f"Function not found: {ARN}shared:9"),
     Case("Invoke", named(Qualifier="none"), *MISSING),
+    Case("Invoke", {"FunctionName": "x" * 65}, *MISSING, f"Function not found: {ARN}{'x' * 65}:$LATEST"),
+    Case("Invoke", named(Qualifier="a b"), *VALID, "'qualifier'"),
+    Case("Invoke", named(Qualifier="x" * 129), *VALID, "1 validation error detected"),
     Case("Invoke", named(InvocationType="Soon"), *VALUE),
     Case("Invoke", named(LogType="Head"), *VALUE),
     Case(
@@ -439,8 +505,8 @@ INVOKE = [
     Case("Invoke", {"FunctionName": "shared:1", "Qualifier": "live"}, *VALUE, "derived qualifier"),
 ]
 EVERYTHING = [
-    *NOT_THERE, *OTHER_ACCOUNT, *MALFORMED, *CREATE, *UPDATE, *ALIASES, *CONCURRENCY, *EVENTS, *POLICIES, *LAYERS,
-    *URLS, *INVOKE,
+    *NOT_THERE, *OTHER_REGION, *OTHER_ACCOUNT, *MALFORMED, *TOO_LONG, *CREATE, *UPDATE, *ALIASES, *CONCURRENCY, *EVENTS,
+    *POLICIES, *LAYERS, *URLS, *INVOKE,
 ]  # fmt: skip
 
 
@@ -459,5 +525,5 @@ def test_it_is_refused_as_on_aws(aws: Lambda, shared: str, case: Case) -> None:
     assert (error["Code"], refused.value.response["ResponseMetadata"]["HTTPStatusCode"]) == (case.code, case.status), (
         error
     )
-    assert case.words in error["Message"]
+    assert case.words in (error.get("Message") or "")
     assert refused.value.response["ResponseMetadata"]["RequestId"]

@@ -163,7 +163,7 @@ def test_a_table_is_counted_by_its_decoded_name_and_an_unknown_one_is_not_found(
 def test_what_is_nowhere_is_a_404_that_says_so() -> None:
     code, body, headers = get("/nothing")
     assert (code, headers[b"x-amzn-errortype"]) == (404, b"ResourceNotFoundException")
-    assert "/nothing" in json.loads(body)["message"]
+    assert "/nothing" in json.loads(body)["Message"]
     assert get("/_thawd/nothing")[0] == 404
 
 

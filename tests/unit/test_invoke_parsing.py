@@ -11,9 +11,11 @@ from urllib.parse import quote
 import pytest
 
 from thawd.errors import (
+    AccessDeniedException,
     InvalidParameterValueException,
     InvalidRequestContentException,
     ResourceNotFoundException,
+    ValidationException,
 )
 from thawd.gateway.http import Budget
 from thawd.gateway.lambda_api.invoke import InvokeApi
@@ -50,15 +52,33 @@ def test_a_qualifier_may_stand_in_the_query() -> None:
     assert resolve(scope("f:3", "Qualifier=3"), "f:3") == ("f", "3")
 
 
-@pytest.mark.parametrize("name", ["", "a b", "f:", "f:a:b", "x" * 65, "f\n", "a.b", "arn:aws:s3:::f", "../f", "ü"])
+@pytest.mark.parametrize("name", ["", "a b", "f:", "f:a:b", "f\n", "arn:aws:s3:::f", "../f", "ü"])
 def test_what_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(InvalidParameterValueException, match="functionName"):
+    with pytest.raises(ValidationException, match="functionName"):
+        resolve(scope(name), name)
+
+
+@pytest.mark.parametrize("qualifier", ["a b", "x" * 129, "%C3%BC"])
+def test_what_is_no_qualifier_is_refused(qualifier: str) -> None:
+    with pytest.raises(ValidationException, match="at 'qualifier'"):
+        resolve(scope("f", f"Qualifier={qualifier}"), "f")
+
+
+@pytest.mark.parametrize("name", ["x" * 65, "a.b"])
+def test_a_name_that_no_function_can_have_is_not_found(name: str) -> None:
+    with pytest.raises(ResourceNotFoundException, match="Function not found: arn:aws:lambda:us-east-1:"):
         resolve(scope(name), name)
 
 
 @pytest.mark.parametrize("name", ["111111111111:function:f", ARN.replace("0" * 12, "1" * 12)])
-def test_another_account_is_not_found(name: str) -> None:
-    with pytest.raises(ResourceNotFoundException, match="Function not found: arn:aws:lambda:us-east-1:"):
+def test_another_account_is_refused(name: str) -> None:
+    with pytest.raises(AccessDeniedException):
+        resolve(scope(name), name)
+
+
+def test_another_region_is_told() -> None:
+    name = ARN.replace("us-east-1", "eu-west-3")
+    with pytest.raises(ResourceNotFoundException, match="Functions from 'eu-west-3' are not reachable in this region"):
         resolve(scope(name), name)
 
 
@@ -180,8 +200,11 @@ def test_an_event_is_stored_and_not_run_and_a_dry_run_is_neither() -> None:
 def test_errors_are_told_as_the_lambda_api_tells_them(arguments: dict[str, Any], status: int, error: bytes) -> None:
     got, headers, body, run, stored = call(**arguments)
     assert (got, headers[b"x-amzn-errortype"]) == (status, error)
-    assert json.loads(body)["Type"] == "User"
-    assert json.loads(body)["message"]
+    document = json.loads(body)
+    assert document["Type"] == "User"
+    spelling = "Message" if error == b"ResourceNotFoundException" else "message"  # as in AWS's service model
+    assert sorted(document) == sorted(["Type", spelling])
+    assert document[spelling]
     assert run == stored == []
 
 

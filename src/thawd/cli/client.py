@@ -119,6 +119,8 @@ def address(settings: Settings) -> tuple[str, int]:
 def message_of(body: bytes) -> str:
     """Return the error message in the body of an answer; the whole body if it contains none."""
     try:
-        return str(json.loads(body)["Message"])
+        document = json.loads(body)
+        # AWS spells the field differently in different errors, and thawd answers as AWS does.
+        return str(document["Message"] if "Message" in document else document["message"])
     except (ValueError, KeyError, TypeError):
         return body.decode(errors="replace")

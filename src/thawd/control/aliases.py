@@ -34,6 +34,7 @@ class Aliases:
     async def create(self, parameters: Parameters) -> dict[str, Any]:
         """CreateAlias."""
         name = parse_function(parameters["FunctionName"]).name
+        self._registry.record(name, parameters["FunctionVersion"])
         family = self._registry.family(name)
         if not ALIAS_NAME.fullmatch(parameters["Name"]):
             raise ValidationException(
@@ -50,7 +51,9 @@ class Aliases:
         """UpdateAlias."""
         name = parse_function(parameters["FunctionName"]).name
         family = self._registry.family(name)
-        old = self._find(family, parameters["Name"])
+        if parameters["Name"] not in family.aliases:
+            raise ResourceNotFoundException(f"Alias not found: {function_arn(name, parameters['Name'])}")
+        old = family.aliases[parameters["Name"]]
         check_revision(parameters.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
         alias = Alias(
             old.name,

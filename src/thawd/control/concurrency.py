@@ -10,7 +10,7 @@ from typing import Any
 from thawd.control import paging
 from thawd.control.deployments import Deployments
 from thawd.control.function_records import Family, Parameters, now_text
-from thawd.control.names import function_arn, parse_function
+from thawd.control.names import function_arn, is_version, parse_function
 from thawd.control.registry import Registry, check_undeclared
 from thawd.errors import (
     InvalidParameterValueException,
@@ -35,15 +35,21 @@ class Concurrency:
 
     async def put(self, parameters: Parameters) -> dict[str, Any]:
         """PutFunctionConcurrency."""
-        family = self._unqualified(parameters)
+        name, qualifier = parse_function(parameters["FunctionName"])
+        if qualifier is not None:
+            raise InvalidParameterValueException(
+                "This operation is permitted on Lambda functions only. Aliases and versions do not support this "
+                "operation. Please specify either a function name or an unqualified function ARN."
+            )
+        self._registry.record(name, LATEST)
+        family = self._registry.family(name)
         check_undeclared(family, "The reserved concurrency of")
         count = parameters["ReservedConcurrentExecutions"]
         others = sum(_reserved(other) or 0 for other in self._registry.families.values() if other.name != family.name)
         if self._deployments.most_at_once() - others - count < LEAST_UNRESERVED:
             raise InvalidParameterValueException(
                 "Specified ReservedConcurrentExecutions for function decreases account's UnreservedConcurrentExecution "
-                f"below its minimum value of [{LEAST_UNRESERVED}]. This machine runs "
-                f"at most {self._deployments.most_at_once()} environments at a time (server.max_environments)."
+                f"below its minimum value of [{LEAST_UNRESERVED}]."
             )
         if sum(family.provisioned.values()) > count:
             raise InvalidParameterValueException(
@@ -74,14 +80,17 @@ class Concurrency:
 
     async def provision(self, parameters: Parameters) -> dict[str, Any]:
         """PutProvisionedConcurrencyConfig."""
-        family, qualifier = self._qualified(parameters)
+        unpublished = "Provisioned Concurrency Configs cannot be applied to unpublished function versions."
+        family, qualifier = self._qualified(parameters, unpublished)
         count = parameters["ProvisionedConcurrentExecutions"]
         number = self._registry.record(family.name, qualifier).version
         for other in family.provisioned:
             if other != qualifier and self._registry.record(family.name, other).version == number:
                 raise ResourceConflictException(
-                    f"Version {number} already has provisioned concurrency through the qualifier {other}; delete the "
-                    "configuration of that qualifier first"
+                    "Version is pointed by a Provisioned Concurrency alias"
+                    if is_version(qualifier)
+                    else "Alias can't be used for Provisioned Concurrency configuration on an already Provisioned "
+                    "version"
                 )
         room = self._deployments.most_at_once() if family.reserved is None else family.reserved
         others = sum(value for name, value in family.provisioned.items() if name != qualifier)
@@ -121,14 +130,17 @@ class Concurrency:
         configs = [{"FunctionArn": function_arn(family.name, name), **self._document(family, name)} for name in chosen]
         return paging.with_marker({"ProvisionedConcurrencyConfigs": configs}, marker)
 
-    def _qualified(self, parameters: Parameters) -> tuple[Family, str]:
+    def _qualified(
+        self,
+        parameters: Parameters,
+        latest: str = "The function resource provided must be an alias or a published version.",
+    ) -> tuple[Family, str]:
+        """The function and the qualifier of a request; `latest` is the error's text if the qualifier is ``$LATEST``."""
         name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
-        family = self._registry.family(name)
         if qualifier is None or qualifier == LATEST:
-            raise InvalidParameterValueException(
-                "Provisioned Concurrency Configs cannot be applied to unpublished function versions."
-            )
-        number = self._registry.record(name, qualifier).version
+            raise InvalidParameterValueException(latest)
+        number = self._registry.alias_or_version(name, qualifier).version
+        family = self._registry.family(name)
         if number == LATEST:
             raise InvalidParameterValueException(
                 "Alias with weights or to $LATEST cannot be used with Provisioned Concurrency"

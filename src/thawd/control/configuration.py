@@ -15,7 +15,7 @@ import msgspec
 
 from thawd.control.destinations import check_dead_letter
 from thawd.control.function_records import SNAP_START_ON, LayerUse, VersionRecord
-from thawd.control.names import parse_layer
+from thawd.control.names import check_layer_region, parse_layer
 from thawd.control.registry import LayerVersion
 from thawd.errors import InvalidParameterValueException
 from thawd.resources import MAX_ENVIRONMENT_BYTES, RUNTIMES, Function, reserved_variables
@@ -41,6 +41,19 @@ _SHOWN = (
     "EphemeralStorage",
     "LoggingConfig",
 )
+
+# The runtimes for which AWS creates functions, in the order in which its errors list them. Observed on AWS in 2026-03.
+AWS_RUNTIMES = (  # noqa: SIM905 - a list of quoted words reads worse
+    "nodejs20.x python3.14 provided.al2023 python3.12 python3.13 nodejs24.x nodejs22.x java25 python3.10 python3.11 "
+    "java21 ruby3.3 ruby3.4 ruby3.2 python3.8 python3.9 java17 nodejs16.x dotnet10 dotnet8 java11 dotnet6 "
+    "nodejs18.x provided.al2 java8.al2"
+).split()
+# Source: AWS Lambda developer guide, "Deprecated runtimes".
+_OLD_RUNTIMES = (  # noqa: SIM905 - a list of quoted words reads worse
+    "nodejs nodejs4.3 nodejs4.3-edge nodejs6.10 nodejs8.10 nodejs10.x nodejs12.x nodejs14.x java8 python2.7 "
+    "python3.6 python3.7 dotnetcore1.0 dotnetcore2.0 dotnetcore2.1 dotnetcore3.1 dotnet5.0 dotnet7 go1.x ruby2.5 "
+    "ruby2.7 provided"
+).split()
 
 FindLayer = Callable[[str, int | None], LayerVersion | None]
 
@@ -90,7 +103,8 @@ def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: Find
     if "Environment" in parameters:
         changes["environment"] = _environment(parameters["Environment"].get("Variables", {}))
     runtime = parameters.get("Runtime", record.runtime)
-    changes |= _interpreter(runtime)
+    if "Runtime" in parameters:
+        changes |= _interpreter(runtime)
     snap_start = parameters.get("SnapStart", {}).get("ApplyOn", record.snap_start)
     changes["snapshot"] = snap_start == SNAP_START_ON
     layers = _layers(parameters["Layers"], find_layer) if "Layers" in parameters else record.layers
@@ -99,11 +113,18 @@ def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: Find
         shown["LoggingConfig"] = logging = _logging(parameters["LoggingConfig"], function.name)
         changes |= _log_options(logging, function.name)
     if "VpcConfig" in parameters:
-        shown["VpcConfig"] = {"SubnetIds": [], "SecurityGroupIds": [], "VpcId": "", **parameters["VpcConfig"]}
+        shown["VpcConfig"] = {
+            "SubnetIds": [],
+            "SecurityGroupIds": [],
+            "VpcId": "",
+            "Ipv6AllowedForDualStack": False,
+            **parameters["VpcConfig"],
+        }
     return msgspec.structs.replace(
         record,
         function=msgspec.structs.replace(function, **changes),
         runtime=runtime,
+        has_environment=record.has_environment or "Environment" in parameters,
         snap_start=snap_start,
         layers=layers,
         shown=shown,
@@ -126,10 +147,19 @@ def new_function(name: str, parameters: Mapping[str, Any], code: Any) -> Functio
 
 def _interpreter(runtime: str) -> dict[str, Any]:
     """The function's fields that select its interpreter or program."""
+    if runtime in _OLD_RUNTIMES:
+        raise InvalidParameterValueException(
+            f"The runtime parameter of {runtime} is no longer supported for creating or updating AWS Lambda functions. "
+            "We recommend you use a supported runtime while creating or updating functions."
+        )
+    if runtime not in RUNTIMES and runtime in AWS_RUNTIMES:
+        raise InvalidParameterValueException(
+            f"thawd does not run {runtime}; the supported runtimes are {', '.join(RUNTIMES)}"
+        )
     if runtime not in RUNTIMES:
         raise InvalidParameterValueException(
-            f"The runtime parameter of {runtime} is no longer supported or not available; the supported runtimes are "
-            f"{', '.join(RUNTIMES)}"
+            f"Value {runtime} at 'runtime' failed to satisfy constraint: Member must satisfy enum value set: "
+            f"[{', '.join(AWS_RUNTIMES)}] or be a valid ARN"
         )
     return {"runtime": runtime, "python": None}
 
@@ -144,9 +174,9 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
             f"{refusal} contains reserved keys that are currently not supported for modification. Reserved keys used "
             f"in this request: {', '.join(reserved)}"
         )
-    size = sum(len(name.encode()) + len(value.encode()) for name, value in variables.items())
-    if size > MAX_ENVIRONMENT_BYTES:
-        raise InvalidParameterValueException(f"{refusal} exceeded the 4KB limit. {size} bytes were provided")
+    measured = msgspec.json.encode(variables).decode()
+    if len(measured.encode()) > MAX_ENVIRONMENT_BYTES:
+        raise InvalidParameterValueException(f"{refusal} exceeded the 4KB limit. String measured: {measured}")
     if any("\0" in value for value in variables.values()):
         raise InvalidParameterValueException(f"{refusal} contain a NUL character")
     return dict(variables)
@@ -187,13 +217,12 @@ def _layers(arns: list[str], find: FindLayer) -> list[LayerUse]:
             together (400).
     """
     if len(arns) > MAX_LAYERS:
-        raise InvalidParameterValueException(
-            f"Layers: the function has {len(arns)} layers, and at most {MAX_LAYERS} are allowed"
-        )
-    names: set[str] = set()
+        raise InvalidParameterValueException(f"Cannot reference more than {MAX_LAYERS} layers.")
+    names: dict[str, str] = {}
     found: list[LayerUse] = []
     total_bytes = 0
     for arn in arns:
+        check_layer_region(arn)
         name, number = parse_layer(arn)
         version = find(name, number)
         if version is None:
@@ -201,9 +230,9 @@ def _layers(arns: list[str], find: FindLayer) -> list[LayerUse]:
         if name in names:
             raise InvalidParameterValueException(
                 "Two different versions of the same layer are not allowed to be referenced in the same function. "
-                f"({name})"
+                f"{names[name]} and {arn} are versions of the same layer."
             )
-        names.add(name)
+        names[name] = arn
         found.append(LayerUse(arn, version.package, version.code_size))
         total_bytes += version.unzipped_bytes
     if total_bytes > MAX_UNZIPPED_BYTES:

@@ -38,19 +38,24 @@ class EventConfigs:
         return await self._store(parameters, family.event_configs[qualifier])
 
     async def _store(self, parameters: Parameters, before: Parameters) -> dict[str, Any]:
+        fields = ("MaximumRetryAttempts", "MaximumEventAgeInSeconds", "DestinationConfig")
         name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
-        qualifier = self._registry.qualified(name, qualifier)
+        if not before and not any(field in parameters for field in fields):
+            raise InvalidParameterValueException(
+                "You must specify at least one of error handling or destination setting."
+            )
+        try:
+            qualifier = self._registry.qualified(name, qualifier)
+        except ResourceNotFoundException as error:
+            raise ResourceNotFoundException("The function doesn't exist.") from error
         family = self._registry.family(name)
         if qualifier == LATEST:
             check_undeclared(family, "The configuration of asynchronous invocation of")
-        fields = ("MaximumRetryAttempts", "MaximumEventAgeInSeconds", "DestinationConfig")
         made = {
             **before,
             **{field: parameters[field] for field in fields if field in parameters},
             "LastModified": time.time(),
         }
-        if len(made) == 1:
-            raise InvalidParameterValueException("You must specify at least one setting for asynchronous invocation")
         check_destinations(name, made, exists=self._registry.record)
         family.event_configs[qualifier] = made
         await self._registry.save(family)
@@ -77,9 +82,9 @@ class EventConfigs:
 
     def _find(self, parameters: Parameters) -> tuple[Family, str]:
         name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
-        family = self._registry.family(name)
-        qualifier = self._registry.qualified(name, qualifier)
-        if qualifier not in family.event_configs:
+        family = self._registry.families.get(name)
+        qualifier = qualifier or LATEST
+        if family is None or qualifier not in family.event_configs:
             raise ResourceNotFoundException(
                 f"The function {function_arn(name, qualifier)} doesn't have an EventInvokeConfig"
             )

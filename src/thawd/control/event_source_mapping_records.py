@@ -75,8 +75,8 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
         """Whether the handler's answer names the messages that failed."""
         return PARTIAL in self.given.get("FunctionResponseTypes", [])
 
-    def document(self, *, state: str, last_result: str) -> dict[str, Any]:
-        """The mapping as the API's ``EventSourceMappingConfiguration``."""
+    def document(self, *, state: str) -> dict[str, Any]:
+        """The mapping as the API's ``EventSourceMappingConfiguration``; for queues, AWS shows no last result."""
         shown = {
             "BatchSize": self.batch_size,
             "MaximumBatchingWindowInSeconds": self.window_s,
@@ -90,7 +90,6 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
             "EventSourceMappingArn": f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:event-source-mapping:{self.uuid}",
             "FunctionArn": function_arn(self.function, self.qualifier),
             "LastModified": self.modified,
-            "LastProcessingResult": last_result,
             "State": state,
             "StateTransitionReason": "USER_INITIATED",
         }

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import msgspec
 
 from thawd.control import paging
-from thawd.control.event_source_mapping_records import UNPROCESSED, SourceMapping, declared_mapping
+from thawd.control.event_source_mapping_records import SourceMapping, declared_mapping
 from thawd.control.function_records import Parameters
 from thawd.control.names import function_arn, parse_function
 from thawd.control.registry import Registry
@@ -84,9 +84,6 @@ class Pollers(Protocol):
     def remove(self, uuid: str) -> None:
         """Stop reading the queue of a mapping, and call `Mappings.settled` once its last batch has ended."""
 
-    def last_result(self, uuid: str) -> str:
-        """The outcome of the last batch, worded as ``LastProcessingResult``."""
-
 
 class _NoPollers:
     """Takes the pollers' place until the server reads queues: every change is settled immediately."""
@@ -99,9 +96,6 @@ class _NoPollers:
 
     def remove(self, uuid: str) -> None:
         asyncio.get_running_loop().call_soon(self._settled, uuid)
-
-    def last_result(self, uuid: str) -> str:
-        return UNPROCESSED
 
 
 class Mappings:
@@ -227,7 +221,7 @@ class Mappings:
         """ListEventSourceMappings."""
         found = sorted([*self.all(), *self._deleted.values()], key=lambda mapping: mapping.uuid)
         if "FunctionName" in parameters:
-            wanted = self._function(parameters["FunctionName"])
+            wanted = parse_function(parameters["FunctionName"])
             found = [mapping for mapping in found if (mapping.function, mapping.qualifier) == wanted]
         if "EventSourceArn" in parameters:
             found = [mapping for mapping in found if mapping.source == parameters["EventSourceArn"]]
@@ -264,9 +258,8 @@ class Mappings:
         return self._document(mapping, state=state)
 
     def _document(self, mapping: SourceMapping, *, state: str | None = None) -> dict[str, Any]:
-        last_result = self.pollers.last_result(mapping.uuid)
         mapping = self._declared.get(mapping.uuid, mapping)
-        return mapping.document(state=state or self.state(mapping), last_result=last_result)
+        return mapping.document(state=state or self.state(mapping))
 
     def _find(self, uuid: str) -> SourceMapping:
         mapping = self._declared.get(uuid) or self._registry.mappings.get(uuid)
@@ -287,7 +280,10 @@ class Mappings:
 
     def _function(self, reference: str) -> tuple[str, str | None]:
         name, qualifier = parse_function(reference)
-        self._registry.qualified(name, qualifier)
+        try:
+            self._registry.qualified(name, qualifier)
+        except ResourceNotFoundException as error:
+            raise InvalidParameterValueException("Function does not exist") from error
         return name, qualifier
 
     def _twin(self, mapping: SourceMapping) -> SourceMapping | None:
@@ -332,11 +328,11 @@ def _queue_of(parameters: Parameters) -> queue_names.QueueName:
     if service == "sqs":
         raise InvalidParameterValueException(f"{arn} is not the ARN of an SQS queue; {readable}")
     if not service:
-        raise InvalidParameterValueException(f"An event source ARN is required; {readable}")
+        raise InvalidParameterValueException("Unrecognized event source.")
     what = _UNREAD.get(service)
     if what is not None:
         raise InvalidParameterValueException(f"Unsupported event source: {arn}. thawd does not read {what}; {readable}")
-    raise InvalidParameterValueException(f"Unrecognized event source: {arn or service}; {readable}")
+    raise InvalidParameterValueException("Unrecognized event source.")
 
 
 def _check(mapping: SourceMapping, parameters: Parameters) -> None:

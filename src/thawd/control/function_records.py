@@ -5,6 +5,7 @@ Fields that have a meaning only on AWS, such as a VPC or a KMS key, are stored a
 
 from __future__ import annotations
 
+import hashlib
 import time
 import uuid
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from thawd.control.names import function_arn
-from thawd.resources import LATEST, Function
+from thawd.resources import LATEST, REGION, Function
 
 T = TypeVar("T")
 
@@ -28,6 +29,11 @@ def now_text() -> str:
     """The current time in the format of ``LastModified``: UTC, with milliseconds."""
     now = time.time()
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}+0000"
+
+
+def runtime_version_arn(runtime: str) -> str:
+    """ARN of the only version of a runtime that thawd knows: the one on this machine. AWS's has 64 digits, too."""
+    return f"arn:aws:lambda:{REGION}::runtime:{hashlib.sha256(runtime.encode()).hexdigest()}"
 
 
 def new_revision() -> str:
@@ -79,6 +85,7 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
         layers: layer versions, in order.
         snap_start: ``PublishedVersions`` or ``None``.
         described: for a published version, the description that ``$LATEST`` had at that time.
+        has_environment: whether the API was given environment variables, even none; they are then shown.
         last_modified: time of the last change, in the format of `now_text`.
         revision: revision id; each change sets a new one.
         state: state of the version.
@@ -96,6 +103,7 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
     layers: list[LayerUse] = []
     snap_start: str = SNAP_START_OFF
     described: str = ""
+    has_environment: bool = False
     last_modified: str = ""
     revision: str = ""
     state: StateReason = StateReason("Pending", "The function is being created.", "Creating")
@@ -108,6 +116,20 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
             optimised: whether the version's environments are thawed from a snapshot.
             qualifier: the qualifier at the end of the ARN; None: the ARN has none.
         """
+        made = self.summary(optimised=optimised, qualifier=qualifier)
+        made["RuntimeVersionConfig"] = {"RuntimeVersionArn": runtime_version_arn(self.runtime)}
+        made["State"] = self.state.state
+        if self.state.state != "Pending":
+            made["LastUpdateStatus"] = self.update.state
+        for prefix, settled in (("State", self.state), ("LastUpdateStatus", self.update)):
+            if prefix in made and settled.reason is not None:
+                made[f"{prefix}Reason"] = settled.reason
+            if prefix in made and settled.code is not None:
+                made[f"{prefix}ReasonCode"] = settled.code
+        return made
+
+    def summary(self, *, optimised: bool, qualifier: str | None = None) -> dict[str, Any]:
+        """The version as lists of the API show it: like `document`, but without its state and runtime version."""
         function = self.function
         made: dict[str, Any] = {
             "FunctionName": function.name,
@@ -123,8 +145,6 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
             "Version": self.version,
             "TracingConfig": {"Mode": "PassThrough"},
             "RevisionId": self.revision,
-            "State": self.state.state,
-            "LastUpdateStatus": self.update.state,
             "PackageType": "Zip",
             "Architectures": ["x86_64"],
             "EphemeralStorage": {"Size": function.ephemeral_storage_mb},
@@ -135,12 +155,7 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
             made["LoggingConfig"]["ApplicationLogLevel"] = function.application_log_level or "INFO"
             made["LoggingConfig"]["SystemLogLevel"] = function.system_log_level or "INFO"
         made |= self.shown
-        for prefix, settled in (("State", self.state), ("LastUpdateStatus", self.update)):
-            if settled.reason is not None:
-                made[f"{prefix}Reason"] = settled.reason
-            if settled.code is not None:
-                made[f"{prefix}ReasonCode"] = settled.code
-        if function.environment:
+        if function.environment or self.has_environment:
             made["Environment"] = {"Variables": function.environment}
         if self.layers:
             made["Layers"] = [{"Arn": layer.arn, "CodeSize": layer.code_size} for layer in self.layers]

@@ -22,16 +22,18 @@ from thawd.control.function_records import (
     new_revision,
     now_text,
 )
-from thawd.control.names import function_arn, is_version, parse_function
+from thawd.control.names import check_length, is_version, parse_function
 from thawd.control.registry import Registry, check_revision, check_settled, check_undeclared
+from thawd.control.tags import check_number
 from thawd.errors import (
     InvalidParameterValueException,
+    RequestEntityTooLargeException,
     ResourceConflictException,
     ResourceNotFoundException,
     unexpected,
 )
 from thawd.resources import LATEST
-from thawd.stores.uploaded_code import Code, CodeStore
+from thawd.stores.uploaded_code import MAX_ZIP_BYTES, Code, CodeStore
 
 ReadObject = Callable[[str, str], Awaitable[bytes]]
 """Reads the contents of an object, by bucket and key."""
@@ -39,7 +41,7 @@ ReadObject = Callable[[str, str], Awaitable[bytes]]
 _ACTIVE = StateReason("Active")
 _SUCCESSFUL = StateReason("Successful")
 _CREATING = StateReason("Pending", "The function is being created.", "Creating")
-_UPDATING = StateReason("InProgress", "The function is being updated.", "Creating")
+_UPDATING = StateReason("InProgress", "The function is being created.", "Creating")
 
 
 class Functions:
@@ -77,11 +79,13 @@ class Functions:
 
     async def create(self, parameters: Parameters) -> dict[str, Any]:
         """CreateFunction."""
+        check_length(parameters["FunctionName"])
         name = self._named(parameters, unqualified=True)
         configuration.refuse_unsupported(parameters)
         existing = self._registry.families.get(name)
         if existing is not None and LATEST in existing.versions:
             raise ResourceConflictException(f"Function already exist: {name}")
+        check_number(parameters.get("Tags", {}))
         code = await self._take_code(parameters["Code"])
         function = configuration.new_function(name, parameters, Path(code.name))
         record = VersionRecord(
@@ -148,10 +152,14 @@ class Functions:
         if published is None:
             return self.document(record)
         self._add(family, published)
-        return self.document(published, qualified=True)
+        # AWS's answer to CreateFunction has no version in its ARN, that to UpdateFunctionCode has one.
+        return self.document(published, qualified=record.state.state != "Pending")
 
     async def publish(self, parameters: Parameters) -> dict[str, Any]:
-        """PublishVersion: returns the last published version if nothing has changed since then."""
+        """PublishVersion: returns the last published version if neither code nor configuration has changed since then.
+
+        A description in the request alone makes no new version, but a changed description of ``$LATEST`` does.
+        """
         name = self._named(parameters)
         family = self._registry.family(name)
         record = self._registry.record(name)
@@ -164,10 +172,17 @@ class Functions:
                 "Please try again with the CodeSHA256 in $LATEST."
             )
         last = family.versions.get(str(family.last_version))
-        if last is not None and _same(last, record, parameters.get("Description")):
+        if last is not None and _same(last, record):
             return self.document(last, qualified=True)
         published = self._next_version(family, record, description=parameters.get("Description"))
-        await self._registry.save(family, published)
+        if published.snap_start != SNAP_START_ON:
+            published.state = _ACTIVE  # nothing has to be made for it
+        before, record.revision = record.revision, new_revision()
+        try:
+            await self._registry.save(family, record, published)
+        except BaseException:
+            record.revision = before
+            raise
         self._add(family, published)
         return self.document(published, qualified=True)
 
@@ -239,9 +254,10 @@ class Functions:
                 is_there = self._registry.families.get(family.name) is family
                 if not is_there or family.versions.get(record.version) is not record:
                     return  # the version was deleted in the meantime
+                if (record.state, record.update) == (state, update):
+                    return
                 record.state, record.update = state, update
-                if record.version == LATEST:
-                    record.revision = new_revision()
+                record.revision = new_revision()
                 await self._registry.save(family, record)
         except Exception as error:  # if the stored state is Pending, the next server publishes the version again
             self._deployments.complain(f"thawd: the state of {record.function.name} could not be stored: {error}")
@@ -249,6 +265,8 @@ class Functions:
     async def delete(self, parameters: Parameters) -> None:
         """DeleteFunction: deletes one version, or the function with all its versions."""
         name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
+        if qualifier == LATEST:
+            raise InvalidParameterValueException("$LATEST version cannot be deleted without deleting the function.")
         family = self._registry.family(name)
         if qualifier is None:
             check_undeclared(family, "The function", verb="deleted")
@@ -256,10 +274,8 @@ class Functions:
             self._deployments.remove(family)
             self.on_delete(family)
             return
-        if not is_version(qualifier) or qualifier == LATEST:
-            raise InvalidParameterValueException(
-                f"{qualifier} is not a version number; $LATEST is deleted with the function, and aliases by DeleteAlias"
-            )
+        if not is_version(qualifier):
+            raise InvalidParameterValueException(f"{qualifier} is not a version number; aliases end by DeleteAlias")
         if qualifier not in family.versions:
             return
         users = sorted(alias.name for alias in family.aliases.values() if qualifier in alias.shares())
@@ -300,34 +316,34 @@ class Functions:
             items += [(f"{name} {_sort_key(number)}", family.versions[number]) for number in numbers]
         chosen, marker = paging.page(items, parameters)
         everything = parameters.get("FunctionVersion") == "ALL"
-        return paging.with_marker({"Functions": [self.document(one, qualified=everything) for one in chosen]}, marker)
+        return paging.with_marker({"Functions": [self._summary(one, qualified=everything) for one in chosen]}, marker)
 
     def list_versions(self, parameters: Parameters) -> dict[str, Any]:
         """ListVersionsByFunction."""
         family = self._registry.family(self._named(parameters))
         items = [(_sort_key(number), family.versions[number]) for number in _in_order(family)]
         chosen, marker = paging.page(items, parameters)
-        return paging.with_marker({"Versions": [self.document(one, qualified=True) for one in chosen]}, marker)
+        return paging.with_marker({"Versions": [self._summary(one, qualified=True) for one in chosen]}, marker)
 
     def document(
         self, record: VersionRecord, *, qualified: bool = False, qualifier: str | None = None
     ) -> dict[str, Any]:
         """A version as ``FunctionConfiguration``; its ARN ends with the version number or the requested qualifier."""
-        made = record.document(
-            optimised=self._deployments.optimised(record),
-            qualifier=record.version if qualified else qualifier,
-        )
-        if record.version != LATEST:
-            made["MasterArn"] = function_arn(record.function.name, LATEST)
-        return made
+        optimised = self._deployments.optimised(record)
+        return record.document(optimised=optimised, qualifier=record.version if qualified else qualifier)
+
+    def _summary(self, record: VersionRecord, *, qualified: bool) -> dict[str, Any]:
+        """A version as an item of a list."""
+        optimised = self._deployments.optimised(record)
+        return record.summary(optimised=optimised, qualifier=record.version if qualified else None)
 
     def _named(self, parameters: Parameters, *, unqualified: bool = False) -> str:
         """The name of the request's function. Only the qualifier ``$LATEST`` is accepted, with `unqualified` none."""
         name, qualifier = parse_function(parameters["FunctionName"])
         if qualifier is not None and (unqualified or qualifier != LATEST):
             raise InvalidParameterValueException(
-                f"This operation is permitted on Lambda functions only. Aliases and versions do not support this "
-                f"operation. Please specify either a function name or an unqualified function ARN. ({qualifier})"
+                "This operation is permitted on Lambda functions only. Aliases and versions do not support this "
+                "operation. Please specify either a function name or an unqualified function ARN."
             )
         return name
 
@@ -335,16 +351,23 @@ class Functions:
         """Store the code of a request; it is in the request itself or in an object of a bucket."""
         if "ZipFile" in parameters:
             content = parameters["ZipFile"]
+            if len(content) > MAX_ZIP_BYTES:
+                raise RequestEntityTooLargeException(f"Zipped size must be smaller than {MAX_ZIP_BYTES} bytes")
         elif "S3Bucket" in parameters and "S3Key" in parameters:
             try:
                 content = await self._read_object(parameters["S3Bucket"], parameters["S3Key"])
             except ResourceNotFoundException as error:
-                raise InvalidParameterValueException(
-                    f"Error occurred while GetObject. S3 Error Code: NoSuchKey. S3 Error Message: {error.message}"
-                ) from None
+                raise no_such_object(error) from None
         else:
             raise InvalidParameterValueException("Please provide a source for function code.")
         return await self._code.add(content)
+
+
+def no_such_object(error: ResourceNotFoundException) -> InvalidParameterValueException:
+    """The error for code in a bucket that cannot be read because of `error`."""
+    return InvalidParameterValueException(
+        f"Error occurred while GetObject. S3 Error Code: {error.reason}. S3 Error Message: {error.message}"
+    )
 
 
 def _sort_key(number: str) -> str:
@@ -355,12 +378,11 @@ def _in_order(family: Family) -> list[str]:
     return sorted(family.versions, key=_sort_key)
 
 
-def _same(last: VersionRecord, record: VersionRecord, description: str | None) -> bool:
-    """Whether publishing `record` would make a version equal to the last one."""
+def _same(last: VersionRecord, record: VersionRecord) -> bool:
+    """Whether code and configuration of `record` are those of the version published last."""
 
     def essence(one: VersionRecord) -> tuple[Any, ...]:
         shown = {name: value for name, value in one.shown.items() if name != "Description"}
         return one.function, one.runtime, one.code_sha256, shown, one.layers, one.snap_start
 
-    unchanged = essence(last) == essence(record) and record.shown.get("Description", "") == last.described
-    return unchanged and description in (None, last.shown.get("Description", ""))
+    return essence(last) == essence(record) and last.described == record.shown.get("Description", "")

@@ -14,11 +14,16 @@ import msgspec
 
 from thawd.control import paging
 from thawd.control.function_records import Parameters, new_revision, now_text
+from thawd.control.functions import no_such_object
 from thawd.control.names import layer_arn, parse_layer
 from thawd.control.permissions import policy_document, statement_of
 from thawd.control.registry import Layer, LayerVersion, Registry, check_revision
 from thawd.errors import InvalidParameterValueException, ResourceConflictException, ResourceNotFoundException
 from thawd.stores.uploaded_code import CodeStore
+
+# Errors for a layer version that does not exist; {} is its ARN.
+_MISSING = "The resource you requested does not exist."
+_MISSING_FOR_POLICY = "Layer version {} does not exist."
 
 
 class Layers:
@@ -50,7 +55,10 @@ class Layers:
         if "ZipFile" in content:
             data = content["ZipFile"]
         elif "S3Bucket" in content and "S3Key" in content:
-            data = await self._read_object(content["S3Bucket"], content["S3Key"])
+            try:
+                data = await self._read_object(content["S3Bucket"], content["S3Key"])
+            except ResourceNotFoundException as error:
+                raise no_such_object(error) from None
         else:
             raise InvalidParameterValueException("Please provide a source for the layer's content.")
         code = await self._code.add(data)
@@ -65,6 +73,7 @@ class Layers:
             created=now_text(),
             description=parameters.get("Description", ""),
             runtimes=parameters.get("CompatibleRuntimes", []),
+            has_runtimes="CompatibleRuntimes" in parameters,
             architectures=parameters.get("CompatibleArchitectures", []),
             license=parameters.get("LicenseInfo", ""),
         )
@@ -119,8 +128,8 @@ class Layers:
 
     async def add_permission(self, parameters: Parameters) -> dict[str, Any]:
         """AddLayerVersionPermission."""
-        version = self._find(parameters)
-        check_revision(parameters.get("RevisionId"), version.revision, what="GetLayerVersionPolicy")
+        version = self._find(parameters, _MISSING_FOR_POLICY)
+        check_revision(parameters.get("RevisionId"), version.revision, what="GetLayerPolicy")
         if any(statement["Sid"] == parameters["StatementId"] for statement in version.statements):
             raise ResourceConflictException(
                 f"The statement id ({parameters['StatementId']}) provided already exists. Please provide a new "
@@ -132,8 +141,8 @@ class Layers:
 
     async def remove_permission(self, parameters: Parameters) -> None:
         """RemoveLayerVersionPermission."""
-        version = self._find(parameters)
-        check_revision(parameters.get("RevisionId"), version.revision, what="GetLayerVersionPolicy")
+        version = self._find(parameters, _MISSING_FOR_POLICY)
+        check_revision(parameters.get("RevisionId"), version.revision, what="GetLayerPolicy")
         remaining = [statement for statement in version.statements if statement["Sid"] != parameters["StatementId"]]
         if len(remaining) == len(version.statements):
             raise ResourceNotFoundException(f"Statement {parameters['StatementId']} is not found in resource policy.")
@@ -150,19 +159,19 @@ class Layers:
 
     def get_policy(self, parameters: Parameters) -> dict[str, Any]:
         """GetLayerVersionPolicy."""
-        version = self._find(parameters)
+        version = self._find(parameters, _MISSING_FOR_POLICY)
         if not version.statements:
             raise ResourceNotFoundException("No policy is associated with the given resource.")
         return {"Policy": policy_document(version.statements), "RevisionId": version.revision}
 
-    def _find(self, parameters: Parameters) -> LayerVersion:
+    def _find(self, parameters: Parameters, missing: str = _MISSING) -> LayerVersion:
         name, _ = parse_layer(parameters["LayerName"])
         number = parameters["VersionNumber"]
         version = self._registry.layer_version(name, number)
         if number is not None and number < 1:
-            raise InvalidParameterValueException("Layer Version Cannot be less than 1.")
+            raise InvalidParameterValueException("Layer Version Cannot be less than 1")
         if version is None:
-            raise ResourceNotFoundException("The resource you requested does not exist.")
+            raise ResourceNotFoundException(missing.format(layer_arn(name, number)))
         return version
 
     def _document(self, version: LayerVersion, *, content: bool = False) -> dict[str, Any]:
@@ -172,7 +181,7 @@ class Layers:
             "Description": version.description,
             "CreatedDate": version.created,
         }
-        if version.runtimes:
+        if version.runtimes or version.has_runtimes:
             made["CompatibleRuntimes"] = version.runtimes
         if version.architectures:
             made["CompatibleArchitectures"] = version.architectures

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, ValidationException
+from thawd.errors import AccessDeniedException, InvalidParameterValueException, ResourceNotFoundException
 from thawd.resources import ACCOUNT_ID, LATEST, REGION
 
 _FUNCTION = re.compile(
@@ -55,28 +55,55 @@ def parse_function(reference: str, qualifier: str | None = None) -> FunctionName
         qualifier: the qualifier in the query of the request; None: the query has none.
 
     Raises:
-        ValidationException: `reference` does not name a function (400).
+        AccessDeniedException: `reference` names another account (403).
         InvalidParameterValueException: `reference` and the query have different qualifiers (400).
-        ResourceNotFoundException: `reference` names another account or region (404).
+        ResourceNotFoundException: `reference` names another region, or no function can have this name (404).
     """
     match = _FUNCTION.fullmatch(reference)
-    if match is None or len(match["name"]) > MAX_FUNCTION_NAME:
-        raise ValidationException(
-            f"1 validation error detected: Value '{reference}' at 'functionName' failed to satisfy constraint: Member "
-            f"must be a function's name of at most {MAX_FUNCTION_NAME} letters, digits, hyphens and underscores, a "
-            "partial ARN or a full ARN"
-        )
+    if match is None:
+        raise not_found(reference, qualifier)
     in_reference = match["qualifier"]
     if in_reference and qualifier and in_reference != qualifier:
         raise InvalidParameterValueException(
-            f"The derived qualifier from the function name ({in_reference}) does not match the specified qualifier."
+            "The derived qualifier from the function name does not match the specified qualifier."
         )
+    check_place(match["region"], match["account"])
     qualifier = qualifier or in_reference
-    name = match["name"]
-    if (match["account"] or ACCOUNT_ID) != ACCOUNT_ID or (match["region"] or REGION) != REGION:
-        place = f"{match['region'] or REGION}:{match['account'] or ACCOUNT_ID}"
-        raise ResourceNotFoundException(f"Function not found: arn:aws:lambda:{place}:function:{name}")
-    return FunctionName(name, qualifier)
+    if len(match["name"]) > MAX_FUNCTION_NAME:
+        raise not_found(match["name"], qualifier)
+    return FunctionName(match["name"], qualifier)
+
+
+def name_in(reference: str) -> str | None:
+    """The function's name in a caller's reference, which may be of another region or account; None: there is none."""
+    match = _FUNCTION.fullmatch(reference)
+    return None if match is None else match["name"]
+
+
+def check_place(region: str | None, account: str | None) -> None:
+    """Refuse a reference to a function of another region or account; None: the reference does not name it.
+
+    Raises:
+        AccessDeniedException: the account is another one (403); as on AWS, without a message.
+        ResourceNotFoundException: the region is another one (404).
+    """
+    if region is not None and region != REGION:
+        raise ResourceNotFoundException(f"Functions from '{region}' are not reachable in this region ('{REGION}')")
+    if account is not None and account != ACCOUNT_ID:
+        raise AccessDeniedException("")
+
+
+def check_length(name: str) -> None:
+    """Check the length of the name that a new function is to have.
+
+    Raises:
+        InvalidParameterValueException: the name is too long (400).
+    """
+    if len(name) > MAX_FUNCTION_NAME and ":" not in name:
+        raise InvalidParameterValueException(
+            f"1 validation error detected: Value '{name}' at 'functionName' failed to satisfy constraint: Member must "
+            f"have length less than or equal to {MAX_FUNCTION_NAME}"
+        )
 
 
 def not_found(name: str, qualifier: str | None = None) -> ResourceNotFoundException:
@@ -97,6 +124,19 @@ def parse_layer(reference: str) -> tuple[str, int | None]:
     if (match["account"] or ACCOUNT_ID) != ACCOUNT_ID or (match["region"] or REGION) != REGION:
         raise ResourceNotFoundException("The resource you requested does not exist.")
     return match["name"], None if match["version"] is None else int(match["version"])
+
+
+def check_layer_region(arn: str) -> None:
+    """Check that a function may use a layer of this region.
+
+    Raises:
+        InvalidParameterValueException: the layer is in another region (400).
+    """
+    parts = arn.split(":")
+    if len(parts) > 3 and parts[0] == "arn" and parts[3] != REGION:
+        raise InvalidParameterValueException(
+            f"Layers are not in the same region as the function. Layers are expected to be in region {REGION}."
+        )
 
 
 def is_version(qualifier: str) -> bool:

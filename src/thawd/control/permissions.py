@@ -6,18 +6,22 @@ Source: AWS Lambda API reference, the operations that the docstrings name.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
-from thawd.control.function_records import Family, Parameters, ResourcePolicy, new_revision
+from thawd.control.function_records import Alias, Family, Parameters, ResourcePolicy, VersionRecord, new_revision
 from thawd.control.names import function_arn, parse_function
 from thawd.control.registry import Registry, check_revision
 from thawd.errors import (
+    InvalidParameterValueException,
     PolicyLengthExceededException,
     ResourceConflictException,
     ResourceNotFoundException,
 )
 from thawd.resources import LATEST
 
+# An account, an ARN, the host name of a service, or everybody.
+_PRINCIPAL = re.compile(r"\*|\d{12}|arn:.+|[a-zA-Z0-9-]+(\.[a-zA-Z0-9-]+)+")
 MAX_POLICY_BYTES = 20_480
 
 
@@ -29,54 +33,85 @@ class Permissions:
 
     async def add(self, parameters: Parameters) -> dict[str, Any]:
         """AddPermission."""
-        family, qualifier = self._qualified(parameters)
-        policy = family.policies.get(qualifier, ResourcePolicy())
-        check_revision(parameters.get("RevisionId"), policy.revision, what="GetPolicy")
+        name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
+        if qualifier == LATEST:
+            raise InvalidParameterValueException("We currently do not support adding policies for $LATEST.")
+        holder = self._holder(name, qualifier)
+        family = self._registry.family(name)
+        policy = family.policies.get(qualifier or LATEST, ResourcePolicy())
+        self._check_revision(parameters, holder)
         if any(statement["Sid"] == parameters["StatementId"] for statement in policy.statements):
             raise ResourceConflictException(
                 f"The statement id ({parameters['StatementId']}) provided already exists. Please provide a new "
                 "statement id, or remove the existing statement."
             )
-        resource = function_arn(family.name, None if qualifier == LATEST else qualifier)
-        made = statement_of(parameters, resource)
+        made = statement_of(parameters, function_arn(name, qualifier))
         statements = [*policy.statements, made]
         if len(json.dumps(statements)) > MAX_POLICY_BYTES:
             raise PolicyLengthExceededException(f"The final policy size is bigger than the limit ({MAX_POLICY_BYTES}).")
-        family.policies[qualifier] = ResourcePolicy(statements, new_revision())
-        await self._registry.save(family)
+        await self._store(family, qualifier or LATEST, holder, statements)
         return {"Statement": json.dumps(made, separators=(",", ":"))}
 
     async def remove(self, parameters: Parameters) -> None:
         """RemovePermission."""
-        family, qualifier = self._qualified(parameters)
-        policy = family.policies.get(qualifier, ResourcePolicy())
-        check_revision(parameters.get("RevisionId"), policy.revision, what="GetPolicy")
+        name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
+        if name not in self._registry.families:
+            raise ResourceNotFoundException(f"No policy found for: {function_arn(name, qualifier)}")
+        holder = self._holder(name, qualifier)
+        family = self._registry.family(name)
+        policy = family.policies.get(qualifier or LATEST)
+        if policy is None:
+            raise ResourceNotFoundException("No policy is associated with the given resource.")
         remaining = [statement for statement in policy.statements if statement["Sid"] != parameters["StatementId"]]
         if len(remaining) == len(policy.statements):
             raise ResourceNotFoundException(f"Statement {parameters['StatementId']} is not found in resource policy.")
-        if remaining:
-            family.policies[qualifier] = ResourcePolicy(remaining, new_revision())
-        else:
+        self._check_revision(parameters, holder)
+        await self._store(family, qualifier or LATEST, holder, remaining)
+
+    async def _store(
+        self, family: Family, qualifier: str, holder: VersionRecord | Alias, statements: list[dict[str, Any]]
+    ) -> None:
+        """Store the policy of a qualifier. Its function, version or alias gets a new revision id."""
+        before, holder.revision = holder.revision, new_revision()
+        family.policies[qualifier] = ResourcePolicy(statements, holder.revision)
+        if not statements:
             family.policies.pop(qualifier)
-        await self._registry.save(family)
+        try:
+            await self._registry.save(family, *([holder] if isinstance(holder, VersionRecord) else []))
+        except BaseException:
+            holder.revision = before
+            raise
 
     def get(self, parameters: Parameters) -> dict[str, Any]:
         """GetPolicy."""
-        family, qualifier = self._qualified(parameters)
-        policy = family.policies.get(qualifier)
+        name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
+        family = self._registry.families.get(name)
+        policy = None if family is None else family.policies.get(qualifier or LATEST)
         if policy is None:
             raise ResourceNotFoundException("The resource you requested does not exist.")
-        return {"Policy": policy_document(policy.statements), "RevisionId": policy.revision}
+        return {"Policy": policy_document(policy.statements), "RevisionId": self._holder(name, qualifier).revision}
 
-    def _qualified(self, parameters: Parameters) -> tuple[Family, str]:
-        name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
-        family = self._registry.family(name)
-        return family, self._registry.qualified(name, qualifier)
+    def _holder(self, name: str, qualifier: str | None) -> VersionRecord | Alias:
+        """The version or alias that a policy belongs to; the policy has its revision id."""
+        if qualifier is None:
+            return self._registry.record(name)
+        if "$" in qualifier:
+            return self._registry.record(name, qualifier)
+        record = self._registry.alias_or_version(name, qualifier)
+        return self._registry.family(name).aliases.get(qualifier, record)
+
+    def _check_revision(self, parameters: Parameters, holder: VersionRecord | Alias) -> None:
+        what = "GetPolicy" if isinstance(holder, Alias) else "GetFunction/GetAlias"
+        check_revision(parameters.get("RevisionId"), holder.revision, what=what)
 
 
 def statement_of(parameters: Parameters, resource: str) -> dict[str, Any]:
     """The IAM policy statement for the parameters of AddPermission."""
     principal: Any = parameters["Principal"]
+    if not _PRINCIPAL.fullmatch(principal):
+        raise InvalidParameterValueException(
+            "The provided principal was invalid. Please check the principal and try again."
+        )
     if principal != "*":
         is_service = "." in principal and not principal.startswith("arn:")
         if not is_service and not principal.startswith("arn:"):
@@ -96,6 +131,7 @@ def statement_of(parameters: Parameters, resource: str) -> dict[str, Any]:
         ("EventSourceToken", "StringEquals", "lambda:EventSourceToken"),
         ("PrincipalOrgID", "StringEquals", "aws:PrincipalOrgID"),
         ("FunctionUrlAuthType", "StringEquals", "lambda:FunctionUrlAuthType"),
+        ("InvokedViaFunctionUrl", "Bool", "lambda:InvokedViaFunctionUrl"),
         ("OrganizationId", "StringEquals", "aws:PrincipalOrgID"),
     ):
         if name in parameters:

@@ -14,8 +14,13 @@ import msgspec
 
 from thawd.control.event_source_mapping_records import SourceMapping
 from thawd.control.function_records import Family, VersionRecord, decode, encode
-from thawd.control.names import not_found
-from thawd.errors import PreconditionFailedException, ResourceConflictException, StoreError
+from thawd.control.names import function_arn, is_version, not_found
+from thawd.errors import (
+    PreconditionFailedException,
+    ResourceConflictException,
+    ResourceNotFoundException,
+    StoreError,
+)
 from thawd.resources import LATEST
 from thawd.stores.control_documents import Catalog, Key
 
@@ -36,6 +41,7 @@ class LayerVersion(msgspec.Struct, omit_defaults=True):
         created: when the version was published, in the format of `function_records.now_text`.
         description: free text.
         runtimes: compatible runtimes.
+        has_runtimes: whether the API was given compatible runtimes, even none; they are then shown.
         architectures: compatible architectures.
         license: free text.
         statements: statements of its policy.
@@ -55,6 +61,7 @@ class LayerVersion(msgspec.Struct, omit_defaults=True):
     license: str = ""
     statements: list[dict[str, object]] = []
     revision: str = ""
+    has_runtimes: bool = False
 
 
 class Layer(msgspec.Struct):
@@ -146,13 +153,26 @@ class Registry:
         Raises:
             ResourceNotFoundException: there is no such function, version or alias (404).
         """
-        family = self.family(name)
+        family = self.families.get(name)
+        if family is None or LATEST not in family.versions:
+            raise not_found(name, qualifier)
         number = qualifier or LATEST
         if number in family.aliases:
             number = family.aliases[number].version
         if number not in family.versions:
             raise not_found(name, qualifier)
         return family.versions[number]
+
+    def alias_or_version(self, name: str, qualifier: str) -> VersionRecord:
+        """Like `record`, but with AWS's error for an alias that does not exist.
+
+        Raises:
+            ResourceNotFoundException: there is no such function, version or alias (404).
+        """
+        family = self.families.get(name)
+        if not is_version(qualifier) and (family is None or qualifier not in family.aliases):
+            raise ResourceNotFoundException(f"Cannot find alias arn: {function_arn(name, qualifier)}")
+        return self.record(name, qualifier)
 
     def qualified(self, name: str, qualifier: str | None) -> str:
         """Check that a qualifier exists and return it; ``$LATEST`` for None.

@@ -15,6 +15,8 @@ from thawd.control.registry import Registry
 from thawd.errors import InvalidParameterValueException, ResourceConflictException, ResourceNotFoundException
 from thawd.resources import LATEST
 
+_NO_URL = "The resource you requested does not exist."
+_NO_FUNCTION = "Function does not exist"
 _FIELDS = ("AuthType", "Cors", "InvokeMode")
 
 
@@ -58,7 +60,7 @@ class Urls:
 
     async def create(self, parameters: Parameters) -> dict[str, Any]:
         """CreateFunctionUrlConfig."""
-        family, qualifier = self._target(parameters)
+        family, qualifier = self._target(parameters, missing=_NO_FUNCTION)
         if self._config(family, qualifier) is not None:
             arn = function_arn(family.name, _plain(qualifier))
             raise ResourceConflictException(
@@ -66,21 +68,27 @@ class Urls:
                 "FunctionUrlConfig exists for this Lambda function"
             )
         config = {field: parameters[field] for field in _FIELDS if field in parameters}
-        return await self._store(family, qualifier, {**config, "CreationTime": now_text()})
+        made = {**config, "CreationTime": now_text()}
+        return await self._store(family, qualifier, made, is_mode_named="InvokeMode" in parameters)
 
     async def update(self, parameters: Parameters) -> dict[str, Any]:
         """UpdateFunctionUrlConfig."""
-        family, qualifier = self._changeable(parameters)
+        family, qualifier = self._changeable(parameters, missing=_NO_FUNCTION)
         config = {field: parameters[field] for field in _FIELDS if field in parameters}
-        return await self._store(family, qualifier, {**family.urls[qualifier], **config})
+        made = {**family.urls[qualifier], **config}
+        return await self._store(family, qualifier, made, is_mode_named="InvokeMode" in parameters)
 
-    async def _store(self, family: Family, qualifier: str, config: dict[str, Any]) -> dict[str, Any]:
+    async def _store(
+        self, family: Family, qualifier: str, config: dict[str, Any], *, is_mode_named: bool
+    ) -> dict[str, Any]:
         made = {"InvokeMode": "BUFFERED", **config, "LastModifiedTime": now_text()}
         family.urls[qualifier] = made
         await self._registry.save(family)
         # The URL is served only after it is stored, so that the API shows every URL that is served.
         made["Url"] = self._serve(family.name, _plain(qualifier), made)
-        return self._document(family, qualifier)
+        document = self._document(family, qualifier)
+        # As on AWS, the answers to changes show the mode only if the request names it.
+        return document if is_mode_named else {name: document[name] for name in document if name != "InvokeMode"}
 
     def get(self, parameters: Parameters) -> dict[str, Any]:
         """GetFunctionUrlConfig."""
@@ -95,30 +103,35 @@ class Urls:
 
     def list(self, parameters: Parameters) -> dict[str, Any]:
         """ListFunctionUrlConfigs."""
-        family = self._registry.family(parse_function(parameters["FunctionName"]).name)
+        family, _ = self._target(
+            {"FunctionName": parse_function(parameters["FunctionName"]).name}, missing=_NO_FUNCTION
+        )
         known = {*family.urls, *([LATEST] if self._declared(family.name) is not None else [])}
         chosen, marker = paging.page([(name, name) for name in sorted(known)], parameters)
         return paging.with_marker({"FunctionUrlConfigs": [self._document(family, name) for name in chosen]}, marker)
 
-    def _target(self, parameters: Parameters) -> tuple[Family, str]:
+    def _target(self, parameters: Parameters, *, missing: str) -> tuple[Family, str]:
+        """The function and the qualifier of a request; `missing` is the error's text if one of them does not exist."""
         name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
-        family = self._registry.family(name)
+        family = self._registry.families.get(name)
+        if family is None or LATEST not in family.versions:
+            raise ResourceNotFoundException(missing)
         if qualifier is not None and qualifier not in family.aliases:
             if qualifier in family.versions:
                 raise InvalidParameterValueException(
                     "A function URL can belong to a function or an alias, but not to a version"
                 )
-            self._registry.record(name, qualifier)
+            raise ResourceNotFoundException(missing)
         return family, qualifier or LATEST
 
-    def _find(self, parameters: Parameters) -> tuple[Family, str]:
-        family, qualifier = self._target(parameters)
+    def _find(self, parameters: Parameters, *, missing: str = _NO_URL) -> tuple[Family, str]:
+        family, qualifier = self._target(parameters, missing=missing)
         if self._config(family, qualifier) is None:
-            raise ResourceNotFoundException("The resource you requested does not exist.")
+            raise ResourceNotFoundException(_NO_URL)
         return family, qualifier
 
-    def _changeable(self, parameters: Parameters) -> tuple[Family, str]:
-        family, qualifier = self._find(parameters)
+    def _changeable(self, parameters: Parameters, *, missing: str = _NO_URL) -> tuple[Family, str]:
+        family, qualifier = self._find(parameters, missing=missing)
         if qualifier not in family.urls:
             raise ResourceConflictException(
                 f"The URL of {family.name} cannot be changed through the API: thawd.toml declares it. Change the file "

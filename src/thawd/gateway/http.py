@@ -43,6 +43,15 @@ _SMALL_BUDGET_BYTES = 32 << 20
 _SLOW_BUDGET_BYTES = 24 << 20
 _SLOW_S = 1.0
 
+# How AWS's service model describes the error documents: most have ``Type`` and ``message``; these spell ``Message``.
+_CAPITAL = frozenset(
+    {"ResourceNotFoundException", "ServiceException", "ResourceInUseException", "AccessDeniedException"}
+)
+# These errors are not in the service model: AWS's front end answers with them before the service sees the request.
+_WITHOUT_TYPE = frozenset(
+    {"ValidationException", "SerializationException", "AccessDeniedException", "RequestEntityTooLargeException"}
+)
+
 _BY_NAME = "thawd.headers"  # under this key of a scope, `header` stores a dict of the headers by name
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 READING = ("GET", "HEAD")
@@ -287,12 +296,9 @@ async def respond_json(send: Send, status: int, value: Any) -> None:
 
 async def respond_error(send: Send, error: ThawdError, *, request_id: str) -> None:
     """Send `error` the way the Lambda API does: ``x-amzn-ErrorType``, and a JSON body with Type, Message and Reason."""
-    document = {
-        "Type": "User" if error.status < 500 else "Service",
-        # Some of AWS's error documents spell this field with a capital M, others do not. thawd sends both spellings.
-        "Message": error.message,
-        "message": error.message,
-    }
+    document: dict[str, str | None]
+    document = {} if error.type in _WITHOUT_TYPE else {"Type": "User" if error.status < 500 else "Service"}
+    document["Message" if error.type in _CAPITAL else "message"] = error.message or None
     if error.reason is not None:
         document["Reason"] = error.reason
     headers = [

@@ -168,8 +168,8 @@ class CodeStore:
                 if not self.package_path(name).is_dir():
                     self._install(archive, members, name)
                 return total
-        except _UNREADABLE as error:
-            raise InvalidParameterValueException(f"{_CANNOT_UNZIP} ({error})") from None
+        except _UNREADABLE:
+            raise InvalidParameterValueException(_CANNOT_UNZIP) from None
 
     def _install(self, archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, str]], name: str) -> None:
         with storing(self._packages):

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
 from thawd.gateway.aws.bucket_notifications import BucketNotifications
 from thawd.gateway.http import (
     ClientGoneError,
@@ -99,17 +100,27 @@ class AwsProxy:
             if is_bulk:
                 await self._notifications.objects_deleted(scope, b"".join(answered))
 
-    async def read(self, bucket: str, key: str) -> bytes | None:
-        """The contents of an object in the emulator; None if there is no such object, or it is too large to be code."""
+    async def read(self, bucket: str, key: str) -> bytes:
+        """The contents of an object in the emulator.
+
+        Raises:
+            InvalidParameterValueException: the object is too large to be code (400).
+            ResourceNotFoundException: there is no such bucket or object (404); ``reason`` is the error code of S3.
+        """
         path = f"/{quote(bucket)}/{quote(key)}"
         headers = [(b"host", b"localhost"), (b"authorization", _UNSIGNED)]
         response = await self._client.send(
             self._client.build_request("GET", self._url.copy_with(raw_path=path.encode()), headers=headers), stream=True
         )
         try:
-            if response.status_code != 200 or int(response.headers.get("content-length", 0)) > _MOST_CODE_BYTES:
-                return None
-            return await response.aread()
+            if int(response.headers.get("content-length", 0)) > _MOST_CODE_BYTES:
+                raise InvalidParameterValueException(f"Unzipped size must be smaller than {_MOST_CODE_BYTES} bytes")
+            content = await response.aread()
+            if response.status_code == 200:
+                return content
+            if b"<Code>NoSuchBucket</Code>" in content:
+                raise ResourceNotFoundException("The specified bucket does not exist", reason="NoSuchBucket")
+            raise ResourceNotFoundException("The specified key does not exist.", reason="NoSuchKey")
         finally:
             await response.aclose()
 

@@ -12,7 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs
 
-from thawd.errors import AccessDeniedException, ResourceNotFoundException, ServiceException, ThawdError
+from thawd.errors import (
+    AccessDeniedException,
+    RequestEntityTooLargeException,
+    RequestTooLargeException,
+    ResourceNotFoundException,
+    ServiceException,
+    ThawdError,
+)
 from thawd.gateway.http import (
     Budget,
     ClientGoneError,
@@ -135,7 +142,10 @@ class ControlApi:
             raise ResourceNotFoundException(f"thawd does not support the operation {operation.name}")
         limit_bytes = MAX_BODY_BYTES if operation.name in _LARGE else _SMALL_BYTES
         with self._budget.hold(scope, most_bytes=limit_bytes):
-            body = await read_body(scope, receive, limit_bytes=limit_bytes, operation=operation.name)
+            try:
+                body = await read_body(scope, receive, limit_bytes=limit_bytes, operation=operation.name)
+            except RequestTooLargeException as error:
+                raise RequestEntityTooLargeException(error.message) from None
             parameters = shapes.read(operation, in_path=in_path, query=query, body=body)
             changes = operation.method != "GET"
             document = await self._plane.carry_out(operation.name, parameters, changes=changes)

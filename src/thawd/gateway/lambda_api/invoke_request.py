@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from thawd.control.names import check_place, not_found
 from thawd.errors import (
     InvalidParameterValueException,
     InvalidRequestContentException,
@@ -22,17 +23,20 @@ from thawd.errors import (
     ThawdError,
 )
 from thawd.gateway.http import Budget, ClientGoneError, Receive, Scope, Send, header, read_body, respond_error, trace_of
+from thawd.gateway.lambda_api import shapes
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
-from thawd.resources import ACCOUNT_ID, LATEST, REGION
+from thawd.resources import LATEST
 from thawd.scheduling.dispatcher import Dispatcher
 
 # Source: API reference, Invoke, X-Amz-Client-Context: "up to 3,583 bytes of base64-encoded data".
 MAX_CLIENT_CONTEXT_BYTES = 3583
 # Source: API reference, Invoke, FunctionName: name, partial ARN, full ARN, each with an optional qualifier.
 _NAME = re.compile(
-    r"(?:arn:(?:aws[a-zA-Z-]*)?:lambda:[a-z0-9-]*:)?(?:(?P<account>\d{12}):)?(?:function:)?"
+    r"(?:arn:(?:aws[a-zA-Z-]*)?:lambda:)?(?:(?P<region>[a-z]{2}(?:-[a-z]+)+-\d):)?(?:(?P<account>\d{12}):)?(?:function:)?"
     r"(?P<name>[a-zA-Z0-9-_]{1,64})(?::(?P<qualifier>\$LATEST|[a-zA-Z0-9-_]+))?"
 )
+# Source: AWS's service model, Invoke, Qualifier.
+_QUALIFIER = re.compile(r"[a-zA-Z0-9-_$]{1,128}")
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -126,30 +130,30 @@ def resolve(scope: Scope, encoded: str) -> tuple[str, str | None]:
     """The function's name and the qualifier, if any, from the path segment `encoded` and the parameter ``Qualifier``.
 
     Raises:
-        InvalidParameterValueException: `encoded` is not a function's name or ARN, or the qualifier in it differs from
-            the parameter (400).
-        ResourceNotFoundException: the ARN names another account (404).
+        AccessDeniedException: the ARN names another account (403).
+        InvalidParameterValueException: the qualifier in `encoded` differs from the parameter (400).
+        ResourceNotFoundException: the ARN names another region (404).
+        ValidationException: `encoded` is not a function's name or ARN, or the parameter is not a qualifier (400).
     """
     reference = unquote(encoded)
     match = _NAME.fullmatch(reference)
-    if match is None:
-        raise InvalidParameterValueException(
-            f"1 validation error detected: Value '{reference}' at 'functionName' failed to satisfy constraint: "
-            "Member must be a function name, a partial ARN or a full ARN"
-        )
-    qualifier = match["qualifier"]
+    asked = None
     if scope["query_string"]:
         asked = parse_qs(scope["query_string"].decode("latin-1")).get("Qualifier", [None])[-1]
-        if asked and qualifier and asked != qualifier:
-            raise InvalidParameterValueException(
-                f"The derived qualifier from the function name ({qualifier}) does not match the specified qualifier."
-            )
-        qualifier = asked or qualifier
+    if match is None or (asked is not None and not _QUALIFIER.fullmatch(asked)):
+        # GetFunction has the same two parameters, and is in the file of operations.
+        values = {"FunctionName": reference} if asked is None else {"FunctionName": reference, "Qualifier": asked}
+        shapes.check("GetFunction", values)
+        raise not_found(reference, asked or LATEST)
+    qualifier = match["qualifier"]
+    if asked and qualifier and asked != qualifier:
+        raise InvalidParameterValueException(
+            "The derived qualifier from the function name does not match the specified qualifier."
+        )
     name: str = match["name"]
-    if (match["account"] or ACCOUNT_ID) != ACCOUNT_ID:
-        arn = f"arn:aws:lambda:{REGION}:{match['account'] or ACCOUNT_ID}:function:{name}:{qualifier or LATEST}"
-        raise ResourceNotFoundException(f"Function not found: {arn}")
-    return name, qualifier
+    if match["region"] or match["account"]:
+        check_place(match["region"], match["account"])
+    return name, asked or qualifier
 
 
 def check_json(body: bytes) -> bytes:

@@ -14,7 +14,7 @@ from thawd.control.event_configs import EventConfigs
 from thawd.control.event_source_mappings import Mappings
 from thawd.control.functions import Functions
 from thawd.control.layers import Layers
-from thawd.control.names import parse_function, parse_layer
+from thawd.control.names import name_in, parse_layer
 from thawd.control.permissions import Permissions
 from thawd.control.registry import Registry
 from thawd.control.tags import Tags
@@ -88,7 +88,7 @@ def _changed(parameters: Mapping[str, Any]) -> str | None:
     if "LayerName" in parameters:
         return f"layer:{parse_layer(parameters['LayerName'])[0]}"
     named = parameters.get("FunctionName") or parameters.get("Resource")
-    return parse_function(named).name if named and (":function:" in named or "FunctionName" in parameters) else None
+    return name_in(named) if named and (":function:" in named or "FunctionName" in parameters) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ class ControlSubsystem:
         url: Callable[[], str],
         urls: UrlTable,
         budget: Budget,
-        elsewhere: Callable[[str, str], Awaitable[bytes | None]] | None = None,
+        elsewhere: Callable[[str, str], Awaitable[bytes]] | None = None,
     ) -> None:
         self._execution = execution
         self._settings = settings
@@ -189,12 +189,11 @@ class ControlSubsystem:
     async def _read_object(self, bucket: str, key: str) -> bytes:
         known = self._settings().buckets.get(bucket)
         if known is None:
-            content = None if self._elsewhere is None else await self._elsewhere(bucket, key)
-            if content is not None:
-                return content
-            raise ResourceNotFoundException(f"The specified bucket does not exist: {bucket}")
+            if self._elsewhere is not None:
+                return await self._elsewhere(bucket, key)
+            raise ResourceNotFoundException("The specified bucket does not exist", reason="NoSuchBucket")
         path = BucketFolder(os.fsencode(known.path)).path(os.fsencode(key))
         try:
             return await asyncio.to_thread(Path(os.fsdecode(path or b"")).read_bytes)
         except OSError:
-            raise ResourceNotFoundException(f"The specified key does not exist: {key}") from None
+            raise ResourceNotFoundException("The specified key does not exist.", reason="NoSuchKey") from None
