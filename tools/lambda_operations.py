@@ -22,18 +22,21 @@ from botocore.session import get_session
 
 TARGET = Path(__file__).parents[1] / "src" / "thawd" / "gateway" / "lambda_api" / "lambda_operations.json"
 OPERATIONS: list[str] = (  # noqa: SIM905 - a list of quoted words reads worse
-    "AddLayerVersionPermission AddPermission CreateAlias CreateEventSourceMapping CreateFunction "
-    "CreateFunctionUrlConfig DeleteAlias DeleteEventSourceMapping DeleteFunction DeleteFunctionConcurrency "
-    "DeleteFunctionEventInvokeConfig DeleteFunctionUrlConfig DeleteLayerVersion DeleteProvisionedConcurrencyConfig "
-    "GetAccountSettings GetAlias GetEventSourceMapping GetFunction GetFunctionConcurrency GetFunctionConfiguration "
-    "GetFunctionEventInvokeConfig GetFunctionRecursionConfig GetFunctionUrlConfig GetLayerVersion GetLayerVersionByArn "
-    "GetLayerVersionPolicy GetPolicy GetProvisionedConcurrencyConfig GetRuntimeManagementConfig InvokeAsync "
-    "ListAliases ListEventSourceMappings ListFunctionEventInvokeConfigs ListFunctionUrlConfigs ListFunctions "
+    "AddLayerVersionPermission AddPermission CreateAlias CreateCodeSigningConfig CreateEventSourceMapping "
+    "CreateFunction CreateFunctionUrlConfig DeleteAlias DeleteCodeSigningConfig DeleteEventSourceMapping "
+    "DeleteFunction DeleteFunctionCodeSigningConfig DeleteFunctionConcurrency DeleteFunctionEventInvokeConfig "
+    "DeleteFunctionUrlConfig DeleteLayerVersion DeleteProvisionedConcurrencyConfig GetAccountSettings GetAlias "
+    "GetCodeSigningConfig GetEventSourceMapping GetFunction GetFunctionCodeSigningConfig GetFunctionConcurrency "
+    "GetFunctionConfiguration GetFunctionEventInvokeConfig GetFunctionRecursionConfig GetFunctionUrlConfig "
+    "GetLayerVersion GetLayerVersionByArn GetLayerVersionPolicy GetPolicy GetProvisionedConcurrencyConfig "
+    "GetRuntimeManagementConfig InvokeAsync ListAliases ListCodeSigningConfigs ListEventSourceMappings "
+    "ListFunctionEventInvokeConfigs ListFunctionUrlConfigs ListFunctions ListFunctionsByCodeSigningConfig "
     "ListLayerVersions ListLayers ListProvisionedConcurrencyConfigs ListTags ListVersionsByFunction "
-    "PublishLayerVersion PublishVersion PutFunctionConcurrency PutFunctionEventInvokeConfig "
-    "PutFunctionRecursionConfig PutProvisionedConcurrencyConfig PutRuntimeManagementConfig "
-    "RemoveLayerVersionPermission RemovePermission TagResource UntagResource UpdateAlias UpdateEventSourceMapping "
-    "UpdateFunctionCode UpdateFunctionConfiguration UpdateFunctionEventInvokeConfig UpdateFunctionUrlConfig"
+    "PublishLayerVersion PublishVersion PutFunctionCodeSigningConfig PutFunctionConcurrency "
+    "PutFunctionEventInvokeConfig PutFunctionRecursionConfig PutProvisionedConcurrencyConfig "
+    "PutRuntimeManagementConfig RemoveLayerVersionPermission RemovePermission TagResource UntagResource UpdateAlias "
+    "UpdateCodeSigningConfig UpdateEventSourceMapping UpdateFunctionCode UpdateFunctionConfiguration "
+    "UpdateFunctionEventInvokeConfig UpdateFunctionUrlConfig"
 ).split()
 # The Lambda service itself checks the runtime of these inputs and answers with another error than for other enums.
 _RUNTIME_CHECKED_LATER = ("CreateFunctionRequest", "UpdateFunctionConfigurationRequest")

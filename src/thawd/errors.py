@@ -23,16 +23,18 @@ class ThawdError(Exception):
         status: HTTP status with which the gateway answers.
         retryable: whether the same request may succeed later.
         reason: the ``Reason`` field of a throttling error, else None.
+        is_typed: whether the error's document has the field ``Type``. A few of AWS's documents have none.
     """
 
     type: ClassVar[str] = "ServiceException"
     status: ClassVar[int] = 500
     retryable: ClassVar[bool] = True
 
-    def __init__(self, message: str, *, reason: str | None = None) -> None:
+    def __init__(self, message: str, *, reason: str | None = None, is_typed: bool = True) -> None:
         super().__init__(message)
         self.message = message
         self.reason = reason
+        self.is_typed = is_typed
 
 
 class ServiceException(ThawdError):
@@ -137,6 +139,22 @@ class RequestTooLargeException(ThawdError):
 
     type = "RequestTooLargeException"
     status = 413
+    retryable = False
+
+
+class CodeSigningConfigNotFoundException(ThawdError):
+    """The function's code signing configuration does not exist (HTTP 404)."""
+
+    type = "CodeSigningConfigNotFoundException"
+    status = 404
+    retryable = False
+
+
+class CodeVerificationFailedException(ThawdError):
+    """A code signing configuration demands that code is signed, and that cannot be verified (HTTP 400)."""
+
+    type = "CodeVerificationFailedException"
+    status = 400
     retryable = False
 
 

@@ -92,7 +92,7 @@ class Aliases:
             raise InvalidParameterValueException("Number of items in AdditionalVersionWeights cannot be greater than 1")
         if LATEST in alias.shares():
             raise InvalidParameterValueException(
-                "$LATEST is not supported for an alias pointing to more than 1 version"
+                "$LATEST is not supported for an alias pointing to more than 1 version", is_typed=False
             )
         if alias.version in alias.weights:
             raise InvalidParameterValueException(

@@ -228,6 +228,7 @@ class Family(msgspec.Struct, omit_defaults=True):
         tags: keys and values.
         recursion: ``Terminate`` or ``Allow``.
         runtime_updates: runtime management configuration, by qualifier.
+        code_signing: ARN of the code signing configuration; empty: the function has none.
     """
 
     name: str
@@ -245,6 +246,7 @@ class Family(msgspec.Struct, omit_defaults=True):
     tags: dict[str, str] = {}
     recursion: str = "Terminate"
     runtime_updates: dict[str, dict[str, Any]] = {}
+    code_signing: str = ""
 
     def drop_settings(self, qualifier: str) -> None:
         """Remove all settings of a version or an alias, which is being deleted."""

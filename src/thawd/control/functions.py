@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from thawd.control import configuration, paging
+from thawd.control.code_signing import check_code
 from thawd.control.deployments import DeployError, Deployments
 from thawd.control.function_records import (
     SNAP_START_ON,
@@ -86,6 +87,8 @@ class Functions:
         if existing is not None and LATEST in existing.versions:
             raise ResourceConflictException(f"Function already exist: {name}")
         check_number(parameters.get("Tags", {}))
+        signing = parameters.get("CodeSigningConfigArn", "")
+        check_code(self._registry, signing)
         code = await self._take_code(parameters["Code"])
         function = configuration.new_function(name, parameters, Path(code.name))
         record = VersionRecord(
@@ -96,7 +99,10 @@ class Functions:
         record.last_modified, record.revision, record.state = now_text(), new_revision(), _CREATING
         # A function that thawd.toml once declared may have left versions, and their numbers must not be used again.
         family = Family(
-            name, tags=dict(parameters.get("Tags", {})), last_version=0 if existing is None else existing.last_version
+            name,
+            tags=dict(parameters.get("Tags", {})),
+            last_version=0 if existing is None else existing.last_version,
+            code_signing=signing,
         )
         family.versions = {**({} if existing is None else existing.versions), LATEST: record}
         return await self._store(family, record, parameters)
@@ -110,6 +116,7 @@ class Functions:
         check_undeclared(family, "The code of")
         check_settled(old)
         check_revision(parameters.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
+        check_code(self._registry, family.code_signing)
         code = await self._take_code(parameters)
         record = msgspec.structs.replace(
             old,

@@ -25,6 +25,7 @@ from thawd.resources import LATEST
 from thawd.stores.control_documents import Catalog, Key
 
 FUNCTION, VERSION, LAYER, MAPPING, PAUSED = "function", "version", "layer", "mapping", "paused"
+SIGNING = "signing"
 _BUSY = "The operation cannot be performed at this time."
 
 
@@ -72,6 +73,24 @@ class Layer(msgspec.Struct):
     last_version: int = 0
 
 
+class SigningConfig(msgspec.Struct):
+    """A code signing configuration.
+
+    Attributes:
+        identifier: ``csc-`` and 17 letters and digits.
+        publishers: ARNs of the signing profile versions that may sign code.
+        policy: ``Enforce`` or ``Warn``: what happens to code that none of them has signed.
+        description: free text.
+        modified: time of the last change, in the format of `function_records.now_text`.
+    """
+
+    identifier: str
+    publishers: list[str]
+    policy: str
+    description: str
+    modified: str
+
+
 class Registry:
     """All functions (as `Family`), layers, and event source mappings made through the API.
 
@@ -81,6 +100,7 @@ class Registry:
         shadowed: functions made through the API that are hidden while thawd.toml declares the same name, by name.
         mappings: event source mappings made through the API, by UUID.
         paused: names of the sources in thawd.toml that are paused.
+        signing: code signing configurations, by identifier.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -89,6 +109,7 @@ class Registry:
         self.shadowed: dict[str, Family] = {}
         self.mappings: dict[str, SourceMapping] = {}
         self.paused: set[str] = set()
+        self.signing: dict[str, SigningConfig] = {}
         self._catalog = catalog
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -111,6 +132,8 @@ class Registry:
                     self.mappings[key.name] = decode(document, SourceMapping)
                 elif key.kind == PAUSED:
                     self.paused.add(key.name)
+                elif key.kind == SIGNING:
+                    self.signing[key.name] = decode(document, SigningConfig)
             except msgspec.MsgspecError as error:
                 raise StoreError(
                     f"the {key.kind} {key.name} {key.qualifier} in the state file cannot be read ({error}); if a newer "
@@ -250,6 +273,24 @@ class Registry:
         """
         await self._catalog.change(remove=[Key(MAPPING, mapping.uuid)])
         self.mappings.pop(mapping.uuid, None)
+
+    async def save_signing(self, config: SigningConfig) -> None:
+        """Store a code signing configuration.
+
+        Raises:
+            StoreError: the change could not be stored.
+        """
+        await self._catalog.change(put=[(Key(SIGNING, config.identifier), encode(config))])
+        self.signing[config.identifier] = config
+
+    async def forget_signing(self, config: SigningConfig) -> None:
+        """Remove a code signing configuration.
+
+        Raises:
+            StoreError: the change could not be stored.
+        """
+        await self._catalog.change(remove=[Key(SIGNING, config.identifier)])
+        self.signing.pop(config.identifier, None)
 
     async def pause(self, name: str, *, paused: bool) -> None:
         """Store whether a source that thawd.toml declares is paused.

@@ -45,7 +45,14 @@ _SLOW_S = 1.0
 
 # How AWS's service model describes the error documents: most have ``Type`` and ``message``; these spell ``Message``.
 _CAPITAL = frozenset(
-    {"ResourceNotFoundException", "ServiceException", "ResourceInUseException", "AccessDeniedException"}
+    {
+        "AccessDeniedException",
+        "CodeSigningConfigNotFoundException",
+        "CodeVerificationFailedException",
+        "ResourceInUseException",
+        "ResourceNotFoundException",
+        "ServiceException",
+    }
 )
 # These errors are not in the service model: AWS's front end answers with them before the service sees the request.
 _WITHOUT_TYPE = frozenset(
@@ -297,7 +304,8 @@ async def respond_json(send: Send, status: int, value: Any) -> None:
 async def respond_error(send: Send, error: ThawdError, *, request_id: str) -> None:
     """Send `error` the way the Lambda API does: ``x-amzn-ErrorType``, and a JSON body with Type, Message and Reason."""
     document: dict[str, str | None]
-    document = {} if error.type in _WITHOUT_TYPE else {"Type": "User" if error.status < 500 else "Service"}
+    is_typed = error.is_typed and error.type not in _WITHOUT_TYPE
+    document = {} if not is_typed else {"Type": "User" if error.status < 500 else "Service"}
     document["Message" if error.type in _CAPITAL else "message"] = error.message or None
     if error.reason is not None:
         document["Reason"] = error.reason

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from thawd.control.aliases import Aliases
+from thawd.control.code_signing import CodeSigning
 from thawd.control.concurrency import Concurrency
 from thawd.control.deployments import Deployments
 from thawd.control.event_configs import EventConfigs
@@ -75,6 +76,7 @@ def assemble(parts: ControlParts) -> ControlPlane:
         urls=urls,
         mappings=Mappings(registry),
         switches=Switches(registry),
+        signing=CodeSigning(registry),
         registry=registry,
     )
 
@@ -105,6 +107,7 @@ class ControlPlane:
     urls: Urls
     mappings: Mappings
     switches: Switches
+    signing: CodeSigning
 
     registry: Registry
 
@@ -135,7 +138,7 @@ class ControlPlane:
         """The operations by name; each takes the checked input and returns the document of the answer, or None."""
         functions, aliases, layers, tags = self.functions, self.aliases, self.layers, self.tags
         concurrency, configs, permissions = self.concurrency, self.event_configs, self.permissions
-        urls, mappings, switches = self.urls, self.mappings, self.switches
+        urls, mappings, switches, signing = self.urls, self.mappings, self.switches, self.signing
         return {
             "CreateFunction": functions.create,
             "UpdateFunctionCode": functions.update_code,
@@ -189,6 +192,15 @@ class ControlPlane:
             "UpdateEventSourceMapping": mappings.update,
             "DeleteEventSourceMapping": mappings.delete,
             "ListEventSourceMappings": mappings.list,
+            "CreateCodeSigningConfig": signing.create,
+            "UpdateCodeSigningConfig": signing.update,
+            "GetCodeSigningConfig": signing.get,
+            "DeleteCodeSigningConfig": signing.delete,
+            "ListCodeSigningConfigs": signing.list_all,
+            "ListFunctionsByCodeSigningConfig": signing.list_functions,
+            "PutFunctionCodeSigningConfig": signing.put,
+            "GetFunctionCodeSigningConfig": signing.get_of_function,
+            "DeleteFunctionCodeSigningConfig": signing.delete_of_function,
             "PutFunctionRecursionConfig": switches.put_recursion,
             "GetFunctionRecursionConfig": switches.get_recursion,
             "PutRuntimeManagementConfig": switches.put_runtime,
