@@ -133,7 +133,7 @@ def test_its_host_owns_every_path_and_other_hosts_none(running: Running) -> None
 @pytest.mark.parametrize("path", ["/_urls/", "/_urls/nothing/", f"/_urls/{url_id('nobody')}/"])
 def test_an_unknown_url_is_forbidden(running: Running, path: str) -> None:
     status, _, body = request(running, "GET", path)
-    assert (status, json.loads(body)) == (403, {"Message": "Forbidden"})
+    assert (status, json.loads(body)["Message"][:10]) == (403, "Forbidden.")
 
 
 def test_answers_are_taken_as_aws_takes_them(running: Running) -> None:
@@ -142,7 +142,7 @@ def test_answers_are_taken_as_aws_takes_them(running: Running) -> None:
     assert (status, headers["content-type"], body) == (201, "image/png", bytes(range(256)))
     assert headers.get_all("set-cookie") == ["a=1", "b=2"]
     status, headers, body = request(running, "GET", f"{base}/string")
-    assert (status, headers["content-type"], body) == (200, "application/json", b'"Hello, world!"')
+    assert (status, headers["content-type"], body) == (200, "application/json", b"Hello, world!")
 
 
 @pytest.mark.parametrize("path", ["/raise", "/broken"])
@@ -195,7 +195,7 @@ def test_what_is_not_signed_rightly_is_forbidden_and_runs_nothing(running: Runni
     ]
     for headers in wrong:
         status, _, body = request(running, "POST", path, b"{}", headers)
-        assert (status, json.loads(body)) == (403, {"Message": "Forbidden"}), headers
+        assert (status, json.loads(body)["Message"][:10]) == (403, "Forbidden."), headers
     assert running.function("signed")["invocations"] == before
     assert SECRET not in "".join(running.output)
 

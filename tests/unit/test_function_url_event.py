@@ -95,11 +95,25 @@ def test_who_signed_is_told() -> None:
     }
 
 
-@pytest.mark.parametrize("value", [{"message": "Hello, world!"}, "Hello, world!", [1], None, 7])
-def test_an_answer_without_a_status_is_its_json(value: Any) -> None:
-    payload = json.dumps(value).encode()
-    got = response(payload)
-    assert (got.status, got.headers, got.body) == (200, [(b"content-type", b"application/json")], payload)
+@pytest.mark.parametrize(
+    ("value", "body"),
+    [
+        ({"message": "Hello, world!", "n": [1, 2]}, b'{"message":"Hello, world!","n":[1,2]}'),
+        ("Hello, \u00fc", "Hello, \u00fc".encode()),
+        (["hello", 3, True], b'["hello",3,true]'),
+        (None, b"null"),
+        (7, b"7"),
+        ({"large": 10**30, "exact": 0.1}, b'{"large":1000000000000000000000000000000,"exact":0.1}'),
+    ],
+)
+def test_an_answer_without_a_status_is_text_as_it_is_or_json_without_spaces(value: Any, body: bytes) -> None:
+    got = response(json.dumps(value).encode())
+    assert (got.status, got.headers, got.body) == (200, [(b"content-type", b"application/json")], body)
+
+
+def test_a_body_that_is_an_object_is_sent_as_json() -> None:
+    assert response(b'{"statusCode": 200, "body": {"a": [1, 2]}}').body == b'{"a":[1,2]}'
+    assert response(b'{"statusCode": 200, "body": [1, {"b": null}]}').body == b'[1,{"b":null}]'
 
 
 def test_an_answer_with_a_status_is_taken_as_told_and_is_json_where_it_does_not_say() -> None:

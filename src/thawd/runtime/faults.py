@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
+TOO_LARGE = "Function.ResponseSizeTooLarge"
 _LONGEST_MESSAGE = 256 * 1024  # CloudWatch's limit for one log event was 256 KiB until 2025
 # Whether failures are written to the log as JSON; `logs.configure` sets it.
 as_json = False
@@ -49,6 +50,8 @@ class Report:
 
     def document_for(self, request_id: str) -> bytes:
         """The error document for one of several requests that failed together."""
+        if self.error_type == TOO_LARGE:  # AWS's document for this failure has only these two fields
+            return json.dumps({"errorType": self.error_type, "errorMessage": self.message}).encode()
         return json.dumps({**self._fields(), "requestId": request_id}).encode()
 
     def _fields(self) -> Dict[str, Any]:

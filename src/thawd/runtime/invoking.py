@@ -118,7 +118,7 @@ def marshal(response: Any) -> bytes:
         raise Fault("Runtime.MarshalError", "Unable to marshal response: %s" % error) from None
     if len(body) > MAX_RESPONSE_BYTES:
         raise Fault(
-            "Function.ResponseSizeTooLarge",
+            faults.TOO_LARGE,
             "Response payload size exceeded maximum allowed payload size (%d bytes)." % MAX_RESPONSE_BYTES,
         )
     return body

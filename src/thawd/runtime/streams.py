@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from thawd import streaming
 from thawd.runtime import invoking
 from thawd.runtime.channel import Channel
-from thawd.runtime.faults import Fault
+from thawd.runtime.faults import TOO_LARGE, Fault
 from thawd.wire import frames
 
 
@@ -78,7 +78,7 @@ class _Sender:
         self._left -= len(data)
         if self._left < 0:
             self.fault = Fault(
-                "Function.ResponseSizeTooLarge",
+                TOO_LARGE,
                 "Response payload size exceeded maximum allowed payload size (%d bytes)." % self._limit,
             )
         if self.fault is not None:

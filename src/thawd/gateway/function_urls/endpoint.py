@@ -50,6 +50,13 @@ LOCAL_KEYS: Mapping[str, str] = {"test": "test"}
 """Id and secret of the access key that is accepted if none is configured and only this machine can reach the port."""
 
 
+# AWS's words, with the address of AWS's page.
+_FORBIDDEN = (
+    b'{"Message":"Forbidden. For troubleshooting Function URL authorization issues, see: '
+    b'https://docs.aws.amazon.com/lambda/latest/dg/urls-auth.html"}'
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """Who may call function URLs.
@@ -273,7 +280,7 @@ def _may_call(scope: Scope, url: Url) -> bool:
 
 
 async def _refuse(send: Send, code: str) -> None:
-    await respond(send, 403, [JSON, (b"x-amzn-errortype", code.encode())], b'{"Message":"Forbidden"}')
+    await respond(send, 403, [JSON, (b"x-amzn-errortype", code.encode())], _FORBIDDEN)
 
 
 async def _fail(send: Send) -> None:

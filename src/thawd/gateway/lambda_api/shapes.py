@@ -37,7 +37,11 @@ _DEEPEST = 32
 _LONGEST_MATCHED = 4096
 _NOT_NULL = "Member must not be null"
 # AWS's errors list the values of some sets in another order than the service model. Observed on AWS in 2026-03.
-_ORDERS = (("LATEST", "AT_TIMESTAMP", "TRIM_HORIZON"), ("Terminate", "Allow"))
+_ORDERS = (
+    ("LATEST", "AT_TIMESTAMP", "TRIM_HORIZON"),
+    ("RESPONSE_STREAM", "BUFFERED"),
+    ("Terminate", "Allow"),
+)
 _NUMBERS = ("integer", "long", "double", "float")
 
 
