@@ -156,6 +156,7 @@ INIT_FAILURES = [
     ("", "app.", "Runtime.MalformedHandlerName", "Bad handler"),
     ("1 / 0", "app.handler", "ZeroDivisionError", "division by zero"),
     ("import sys; sys.exit(3)", "app.handler", "Runtime.ExitError", "exit status 3"),
+    ("import sys; sys.exit(0)", "app.handler", "Runtime.ExitError", "Error: Runtime exited without providing a reason"),
     ("raise KeyboardInterrupt", "app.handler", "KeyboardInterrupt", ""),
     ("def f(): f()\nf()", "app.handler", "RecursionError", "maximum recursion depth"),
 ]
@@ -173,7 +174,7 @@ def test_an_init_that_fails_is_told_with_its_kind_and_ends_the_process(
         document = json.loads(frame.body)
         assert document["errorType"] == frame.head["type"] == error_type
         assert message in document["errorMessage"]
-        assert not [line for line in document["stackTrace"] if "thawd" in line or "importlib" in line]
+        assert not [line for line in document.get("stackTrace", []) if "thawd" in line or "importlib" in line]
         assert process.receive() is None
         assert process.process.wait(120) == 1
         assert error_type in process.printed()

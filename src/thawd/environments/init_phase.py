@@ -72,6 +72,19 @@ class _Typed(msgspec.Struct, rename={"error_type": "errorType"}):
     error_type: str
 
 
+class _Failure(
+    msgspec.Struct, rename={"error_type": "errorType", "message": "errorMessage"}, forbid_unknown_fields=True
+):
+    """An error document with nothing but type and message."""
+
+    error_type: str
+    message: str
+
+
+# The beginning of a message of the platform itself.
+_BY_PLATFORM = "Error: "
+
+
 def _type_in(document: bytes) -> str:
     try:
         return msgspec.json.decode(document, type=_Typed).error_type
@@ -99,6 +112,21 @@ class InitError(Exception):
     def type(self) -> str:
         """The error type in the document."""
         return _type_in(self.document)
+
+    def document_for(self, request_id: str) -> bytes:
+        """The error document for an invocation that waited for init.
+
+        If the process did not report what went wrong, for example because it ended, the message begins with the
+        request id, as on AWS.
+        """
+        try:
+            found = msgspec.json.decode(self.document, type=_Failure)
+        except msgspec.MsgspecError:
+            return self.document  # a program has reported something else
+        if self.by_function and not found.message.startswith(_BY_PLATFORM):
+            return self.document
+        message = found.message.removeprefix(_BY_PLATFORM)
+        return error_document(found.error_type, f"RequestId: {request_id} Error: {message}")
 
     @classmethod
     def reported(cls, message: str, document: bytes) -> InitError:

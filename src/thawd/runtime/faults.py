@@ -13,6 +13,9 @@ _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.s
 
 
 TOO_LARGE = "Function.ResponseSizeTooLarge"
+EXITED = "Runtime.ExitError"
+# On AWS, the platform reports these failures and not the runtime, so their documents have only type and message.
+_SHORT_DOCUMENTS = {TOO_LARGE: "%s", EXITED: "Error: %s"}
 _LONGEST_MESSAGE = 256 * 1024  # CloudWatch's limit for one log event was 256 KiB until 2025
 # Whether failures are written to the log as JSON; `logs.configure` sets it.
 as_json = False
@@ -50,8 +53,9 @@ class Report:
 
     def document_for(self, request_id: str) -> bytes:
         """The error document for one of several requests that failed together."""
-        if self.error_type == TOO_LARGE:  # AWS's document for this failure has only these two fields
-            return json.dumps({"errorType": self.error_type, "errorMessage": self.message}).encode()
+        short = _SHORT_DOCUMENTS.get(self.error_type)
+        if short is not None:
+            return json.dumps({"errorType": self.error_type, "errorMessage": short % self.message}).encode()
         return json.dumps({**self._fields(), "requestId": request_id}).encode()
 
     def _fields(self) -> Dict[str, Any]:

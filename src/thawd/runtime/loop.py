@@ -15,6 +15,7 @@ from thawd.runtime.handler import Handler, is_asynchronous, load
 from thawd.wire import frames
 
 INIT_FAILED = 1
+_NO_REASON = "Runtime exited without providing a reason"
 
 
 def give_up(channel: Channel, report: faults.Report, *, status: int) -> NoReturn:
@@ -32,7 +33,9 @@ def init(channel: Channel) -> Handler:
         return _prepared(load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"]))  # type: ignore[no-any-return]
     except SystemExit as error:
         process.flush_output()
-        fault = Fault("Runtime.ExitError", "Runtime exited with error: exit status %s" % _status(error), error)
+        status = _status(error)
+        message = "Runtime exited with error: exit status %s" % status if status else _NO_REASON
+        fault = Fault(faults.EXITED, message, error)
         report = faults.report(fault)
     except BaseException as error:  # anything the user's module raised
         report = faults.report(error)

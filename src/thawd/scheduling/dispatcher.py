@@ -354,7 +354,8 @@ class Dispatcher:
                         raise self._gone(entry) from None
                     entry = await self._published(following, invocation)
             except InitError as error:
-                return Result(error.document, function_error="Unhandled", start_kind=StartKind.COLD)
+                document = error.document_for(invocation.request_id)
+                return Result(document, function_error="Unhandled", start_kind=StartKind.COLD)
         if lease.batch is not None:
             return await lease.batch.result_of(invocation)
         self._room.began(lease.environment)
