@@ -364,7 +364,7 @@ class Dispatcher:
         except asyncio.CancelledError:
             # The caller is gone and nobody would read the answer. The handler may still run, so the environment cannot
             # be used again. If other invocations run in it, it ends after them.
-            if entry.function.concurrency == 1:
+            if pool.version.function.concurrency == 1:
                 lease.environment.kill()
             raise
         finally:
