@@ -54,12 +54,18 @@ CODE = zipped(app__py=HANDLER)
 OTHER_CODE = zipped(app__py=HANDLER + "\n# another\n")
 
 
+def _has_request_id(http_response: Any, **_: Any) -> None:
+    """Check that an answer, whatever it is, has a request id, as each of AWS's answers has."""
+    assert http_response.headers.get("x-amzn-requestid"), http_response.headers
+
+
 class Lambda:
     """What the cases share: the server and a client."""
 
     def __init__(self, running: Running) -> None:
         self.running = running
         self.client = self.make_client("lambda")
+        self.client.meta.events.register("after-call.lambda", _has_request_id)
 
     def make_client(self, service: str, **config: Any) -> Any:
         """Return a client that validates no parameters and retries nothing."""

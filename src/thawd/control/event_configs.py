@@ -91,8 +91,9 @@ class EventConfigs:
         return family, qualifier
 
     def _document(self, family: Family, qualifier: str) -> dict[str, Any]:
+        config = family.event_configs[qualifier]
         return {
             "FunctionArn": function_arn(family.name, qualifier),
-            "DestinationConfig": {"OnSuccess": {}, "OnFailure": {}},
-            **family.event_configs[qualifier],
+            **config,
+            "DestinationConfig": {"OnSuccess": {}, "OnFailure": {}, **config.get("DestinationConfig", {})},
         }

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs
 
+import msgspec
+
 from thawd.errors import (
     AccessDeniedException,
     RequestEntityTooLargeException,
@@ -21,6 +23,7 @@ from thawd.errors import (
     ThawdError,
 )
 from thawd.gateway.http import (
+    JSON,
     Budget,
     ClientGoneError,
     Receive,
@@ -30,7 +33,6 @@ from thawd.gateway.http import (
     read_body,
     respond,
     respond_error,
-    respond_json,
 )
 from thawd.gateway.lambda_api import shapes
 from thawd.gateway.lambda_api.operations import ControlPlane
@@ -152,10 +154,11 @@ class ControlApi:
             parameters = shapes.read(operation, in_path=in_path, query=query, body=body)
             changes = operation.method != "GET"
             document = await self._plane.carry_out(operation.name, parameters, changes=changes)
+        id_header = (b"x-amzn-requestid", request_id.encode())
         if document is None:
-            await respond(send, 204, [(b"x-amzn-requestid", request_id.encode())])
+            await respond(send, 204, [id_header])
         else:
-            await respond_json(send, operation.status, document)
+            await respond(send, operation.status, [JSON, id_header], msgspec.json.encode(document))
 
     async def code(self, scope: Scope, send: Send) -> None:
         """Answer a request for a link that `CodeLinks` made: send the zip file."""
