@@ -183,6 +183,7 @@ class Platform:
         emulator = self._emulator = await Emulator.start(folder, environ=self._environ, children=children, lost=lost)
         self._closing.callback(emulator.stop)
         self._aws_endpoint = emulator.url
+        emulator.connect(self.url, server.access_keys)
         self.execution.builder.aws = local_variables(self.url, server.access_keys)
         self.stores.use_aws(emulator.access)
         self.emulated = proxy(

@@ -1,13 +1,15 @@
 """The program behind ``thawd up --aws``: runs moto's server on a free loopback port, and prints the port.
 
 ``python -m thawd.server.emulator.program [FOLDER]`` loads the state of the emulated services from FOLDER and saves it
-there; without FOLDER the state is lost when the process exits. The program exits when its standard input is closed, so
-it ends with the server that started it. No module imports this one, because moto is an optional dependency.
+there; without FOLDER the state is lost when the process exits. A line of JSON on standard input says how thawd's Lambda
+API is reached (`thawd.server.emulator.function_targets`). The program exits when its standard input is closed, so it
+ends with the server that started it. No module imports this one, because moto is an optional dependency.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import signal
@@ -18,6 +20,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from thawd.server.emulator import stack_resources
+from thawd.server.emulator.function_targets import FunctionTargets
 from thawd.server.emulator.keeper import Keeper
 from thawd.server.emulator.state import EmulatedState, StateError
 
@@ -42,6 +46,9 @@ def main(folder: str | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     _rest_between_looks()
+    targets = FunctionTargets(_complain)
+    targets.install()
+    stack_resources.install(targets.client)
     application: Application = DomainDispatcherApplication(create_backend_app)
     keeper: Keeper | None = None
     if folder is not None:
@@ -56,7 +63,8 @@ def main(folder: str | None = None) -> None:
     server = make_server("127.0.0.1", 0, application, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.port, flush=True)
-    sys.stdin.buffer.read()
+    for line in sys.stdin.buffer:
+        targets.connect(json.loads(line))
     if keeper is not None:
         keeper.end()
     os._exit(0)

@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from thawd.control.names import parse_function
 from thawd.environments.children import Child, Children
 from thawd.environments.version import GUARDED
@@ -93,6 +95,19 @@ class Emulator:
     def access(self) -> AwsAccess:
         """Endpoint and keys for thawd's own clients; the emulator accepts any key."""
         return AwsAccess(endpoint_url=self.url, access_key="test", secret="test")
+
+    def connect(self, url: str, keys: Mapping[str, str]) -> None:
+        """Let topics and rules of the emulator invoke thawd's functions.
+
+        Args:
+            url: URL of the server.
+            keys: access keys with which requests must be signed; empty: any key is accepted.
+        """
+        access_key, secret = next(iter(keys.items()), ("test", "test"))
+        assert self._process.stdin is not None
+        line = msgspec.json.encode({"url": url, "access_key": access_key, "secret": secret})
+        self._process.stdin.write(line + b"\n")
+        self._process.stdin.flush()
 
     def stop(self) -> None:
         """Make the emulator save its state and exit, without waiting for that."""

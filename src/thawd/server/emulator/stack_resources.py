@@ -1,0 +1,428 @@
+"""Makes the Lambda resources of an emulated CloudFormation stack in thawd. Runs in the emulator's own process.
+
+moto, the emulator, would make functions of its own, which cannot be invoked, and say that the stack is complete. Here a
+stack's resources of AWS::Lambda are made through thawd's Lambda API, with all their properties. A type that this module
+does not know is refused, and so is the stack.
+
+Source: CloudFormation template reference, "AWS Lambda", for the properties, and for what Ref and GetAtt return.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+_PREFIX = "AWS::Lambda::"
+_MOST_NAME = 64
+# Wait for a function at most this long, in looks of a tenth of a second.
+_LOOKS = 600
+_client: Callable[[], Any]
+
+Properties = dict[str, Any]
+
+
+class LambdaResource:
+    """A resource of a stack, in the form in which moto's stacks hold it.
+
+    Attributes:
+        kind: its type, such as ``AWS::Lambda::Function``.
+        physical_resource_id: what Ref returns.
+        attributes: what GetAtt returns, by name.
+        facts: what is needed to delete it.
+    """
+
+    def __init__(self, kind: str, made: _Made) -> None:
+        self.kind = kind
+        self.physical_resource_id = made.identifier
+        self.attributes = made.attributes
+        self.facts = made.facts
+        self.type = kind
+
+    @classmethod
+    def has_cfn_attr(cls, attr: str) -> bool:
+        """Whether GetAtt may name this attribute; whether the resource has it is checked later."""
+        return True
+
+    def get_cfn_attribute(self, attribute_name: str) -> str:
+        """The value that GetAtt returns."""
+        from moto.cloudformation.exceptions import UnformattedGetAttTemplateException
+
+        if attribute_name not in self.attributes:
+            raise UnformattedGetAttTemplateException
+        return self.attributes[attribute_name]
+
+    @classmethod
+    def create_from_cloudformation_json(
+        cls, resource_name: str, cloudformation_json: Properties, account_id: str, region_name: str, **facts: Any
+    ) -> LambdaResource:
+        """Make the resource that a template describes."""
+        kind = facts["ResourceType"]
+        make = _of(kind).make
+        return cls(kind, _told(facts["LogicalId"], lambda: make(resource_name, cloudformation_json["Properties"])))
+
+    @classmethod
+    def update_from_cloudformation_json(
+        cls,
+        original_resource: LambdaResource,
+        new_resource_name: str,
+        cloudformation_json: Properties,
+        account_id: str,
+        region_name: str,
+    ) -> LambdaResource:
+        """Change the resource; it is replaced if its kind cannot be changed."""
+        kind, properties = original_resource.kind, cloudformation_json["Properties"]
+        behaviour = _of(kind)
+        if behaviour.change is not None:
+            _told(new_resource_name, lambda: behaviour.change and behaviour.change(original_resource, properties))
+            return original_resource
+        made = _told(new_resource_name, lambda: behaviour.make(new_resource_name, properties))
+        if kind != f"{_PREFIX}Version":  # as on AWS, the old version is kept: an alias may point to it
+            original_resource.delete(account_id, region_name)
+        return cls(kind, made)
+
+    def is_created(self) -> bool:
+        """Whether the resource is there; it is, once it is made."""
+        return True
+
+    def delete(self, account_id: str, region: str) -> None:
+        """Delete the resource, unless it is gone already."""
+        client = _client()
+        try:
+            _of(self.kind).delete(client, self)
+        except client.exceptions.ResourceNotFoundException:
+            pass
+
+
+class _Made(NamedTuple):
+    identifier: str
+    attributes: dict[str, str]
+    facts: dict[str, Any]
+
+
+class _Behaviour(NamedTuple):
+    """How the resources of one kind are made, changed (None: they are replaced) and deleted."""
+
+    make: Callable[[str, Properties], _Made]
+    change: Callable[[LambdaResource, Properties], object] | None
+    delete: Callable[[Any, LambdaResource], object]
+
+
+def install(client: Callable[[], Any]) -> None:
+    """Make moto's stacks use this module for the resources of AWS::Lambda.
+
+    Args:
+        client: returns a boto3 client for thawd's Lambda API.
+    """
+    global _client  # noqa: PLW0603 - moto makes and pickles the resources, so they cannot hold a client
+    from moto.cloudformation import parsing
+
+    _client = client
+    class_of = parsing.resource_class_from_type
+
+    def class_of_ours_too(resource_type: str) -> Any:
+        return LambdaResource if resource_type.startswith(_PREFIX) else class_of(resource_type)
+
+    setattr(parsing, "resource_class_from_type", class_of_ours_too)  # noqa: B010
+    _roll_back_what_fails()
+
+
+def _roll_back_what_fails() -> None:
+    """Make a stack that cannot be created or changed end in the state in which AWS would leave it, with the reason.
+
+    moto would leave a stack that fails half made, in the state CREATE_IN_PROGRESS.
+    """
+    from moto.cloudformation.models import CloudFormationBackend
+
+    create_stack, execute = CloudFormationBackend.create_stack, CloudFormationBackend.execute_change_set
+
+    def create_or_roll_back(backend: Any, *given: Any, **named: Any) -> Any:
+        before = set(backend.stacks)
+        try:
+            return create_stack(backend, *given, **named)
+        except Exception as error:
+            new = [stack for identifier, stack in backend.stacks.items() if identifier not in before]
+            if not new:
+                raise  # the template itself is refused
+            _roll_back(new[0], error)
+            return new[0]
+
+    def execute_or_roll_back(backend: Any, change_set_name: str, stack_name: str | None = None) -> None:
+        try:
+            execute(backend, change_set_name, stack_name)
+        except Exception as error:
+            sets = backend.change_sets
+            found = sets.get(change_set_name) or next(
+                (each for each in sets.values() if each.change_set_name == change_set_name), None
+            )
+            if found is None or found.stack_id not in backend.stacks:
+                raise
+            found.execution_status = "EXECUTE_FAILED"
+            stack = backend.stacks[found.stack_id]
+            if found.change_set_type == "CREATE":
+                _roll_back(stack, error)
+            else:
+                _end(stack, "UPDATE_ROLLBACK_FAILED", error)  # what was changed before the failure stays changed
+
+    setattr(CloudFormationBackend, "create_stack", create_or_roll_back)  # noqa: B010
+    setattr(CloudFormationBackend, "execute_change_set", execute_or_roll_back)  # noqa: B010
+
+
+def _roll_back(stack: Any, error: Exception) -> None:
+    stack._add_stack_event("CREATE_FAILED", resource_status_reason=_words(error))
+    try:
+        stack.resource_map.delete()
+    except Exception as failure:  # a resource that cannot be deleted
+        _end(stack, "ROLLBACK_FAILED", failure)
+    else:
+        _end(stack, "ROLLBACK_COMPLETE", error)
+    # moto makes a resource when something asks for it, for example an output. From now on there is nothing to ask for.
+    stack.output_map._output_json_map = {}
+    stack.resource_map._resource_json_map = {}
+
+
+def _end(stack: Any, status: str, error: Exception) -> None:
+    stack.status = status
+    stack._add_stack_event(status, resource_status_reason=_words(error))
+
+
+def _words(error: Exception) -> str:
+    return str(getattr(error, "message", None) or error)
+
+
+def _of(kind: str) -> _Behaviour:
+    behaviour = _KINDS.get(kind)
+    if behaviour is None:
+        raise _refusal(f"thawd cannot make resources of the type {kind}; it knows {', '.join(sorted(_KINDS))}")
+    return behaviour
+
+
+def _refusal(message: str) -> Exception:
+    from moto.cloudformation.exceptions import ValidationError
+
+    refusal: Exception = ValidationError(message=message)
+    return refusal
+
+
+def _told(name: str, work: Callable[[], Any]) -> Any:
+    """Do `work`. If thawd refuses it, the stack's request fails with thawd's words."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        return work()
+    except (BotoCoreError, ClientError, KeyError, ValueError) as error:
+        missing = f"the property {error} is missing" if isinstance(error, KeyError) else error
+        raise _refusal(f"The resource {name} could not be created or updated: {missing}") from error
+
+
+# Functions
+
+_NUMBERS = ("MemorySize", "Timeout")
+_NOT_GIVEN_ON = (
+    "Code",
+    "Tags",
+    "ReservedConcurrentExecutions",
+    "RecursiveLoop",
+    "RuntimeManagementConfig",
+    "KmsKeyArn",
+)
+
+
+def _function(name: str, properties: Properties) -> _Made:
+    client, name = _client(), name[:_MOST_NAME]
+    given = {**_configuration(properties), "FunctionName": name, "Code": _code(properties)}
+    if "Tags" in properties:
+        given["Tags"] = {tag["Key"]: tag["Value"] for tag in properties["Tags"]}
+    arn = client.create_function(**given)["FunctionArn"]
+    try:
+        _settings(client, name, properties)
+        _wait(client, name)
+    except Exception:
+        client.delete_function(FunctionName=name)
+        raise
+    return _Made(name, {"Arn": arn}, {"FunctionName": name})
+
+
+def _change_function(resource: LambdaResource, properties: Properties) -> None:
+    client, name = _client(), resource.physical_resource_id
+    configuration = {key: value for key, value in _configuration(properties).items() if key != "Architectures"}
+    configuration = {key: value for key, value in configuration.items() if key not in ("PackageType", "FunctionName")}
+    client.update_function_configuration(**configuration, FunctionName=name)
+    _wait(client, name)
+    client.update_function_code(FunctionName=name, **_code(properties))
+    _settings(client, name, properties)
+    _wait(client, name)
+
+
+def _configuration(properties: Properties) -> Properties:
+    given = {key: value for key, value in properties.items() if key not in _NOT_GIVEN_ON}
+    given |= {key: int(given[key]) for key in _NUMBERS if key in given}
+    if "KmsKeyArn" in properties:
+        given["KMSKeyArn"] = properties["KmsKeyArn"]
+    if "Size" in given.get("EphemeralStorage", {}):
+        given["EphemeralStorage"] = {"Size": int(given["EphemeralStorage"]["Size"])}
+    variables = given.get("Environment", {}).get("Variables")
+    if variables:
+        given["Environment"] = {"Variables": {key: _text(value) for key, value in variables.items()}}
+    return given
+
+
+def _code(properties: Properties) -> Properties:
+    code = dict(properties["Code"])
+    if "ZipFile" in code:  # in a template this is the source text of one file
+        code["ZipFile"] = _zipped(code["ZipFile"], properties.get("Runtime", ""))
+    return code
+
+
+def _zipped(source: str, runtime: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        entry = zipfile.ZipInfo("index.js" if runtime.startswith("nodejs") else "index.py")
+        entry.external_attr = 0o644 << 16
+        archive.writestr(entry, source)
+    return buffer.getvalue()
+
+
+def _settings(client: Any, name: str, properties: Properties) -> None:
+    if "ReservedConcurrentExecutions" in properties:
+        count = int(properties["ReservedConcurrentExecutions"])
+        client.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=count)
+    if "RecursiveLoop" in properties:
+        client.put_function_recursion_config(FunctionName=name, RecursiveLoop=properties["RecursiveLoop"])
+
+
+def _wait(client: Any, name: str) -> None:
+    """Wait until the function is active and updated.
+
+    Raises:
+        ValueError: it cannot be published; the error says why.
+    """
+    for waiter in ("function_active_v2", "function_updated_v2"):
+        try:
+            client.get_waiter(waiter).wait(FunctionName=name, WaiterConfig={"Delay": 0.1, "MaxAttempts": _LOOKS})
+        except Exception as error:
+            found = client.get_function_configuration(FunctionName=name)
+            reason = found.get("StateReason") or found.get("LastUpdateStatusReason") or str(error)
+            raise ValueError(reason) from error
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# The other kinds
+
+
+def _version(name: str, properties: Properties) -> _Made:
+    client = _client()
+    wanted = {key: properties[key] for key in ("FunctionName", "Description", "CodeSha256") if key in properties}
+    made = client.publish_version(**wanted)
+    function, number = made["FunctionName"], made["Version"]
+    waiter = client.get_waiter("published_version_active")
+    waiter.wait(FunctionName=function, Qualifier=number, WaiterConfig={"Delay": 0.1, "MaxAttempts": _LOOKS})
+    arn = made["FunctionArn"]
+    if "ProvisionedConcurrencyConfig" in properties:
+        _provision(client, function, number, properties)
+    return _Made(arn, {"Version": number, "FunctionArn": arn}, {"FunctionName": function, "Qualifier": number})
+
+
+def _provision(client: Any, function: str, qualifier: str, properties: Properties) -> None:
+    count = int(properties["ProvisionedConcurrencyConfig"]["ProvisionedConcurrentExecutions"])
+    client.put_provisioned_concurrency_config(
+        FunctionName=function, Qualifier=qualifier, ProvisionedConcurrentExecutions=count
+    )
+
+
+def _alias_given(properties: Properties) -> Properties:
+    names = ("FunctionName", "Name", "FunctionVersion", "Description")
+    given = {key: properties[key] for key in names if key in properties}
+    weights = properties.get("RoutingConfig", {}).get("AdditionalVersionWeights", [])
+    shares = {str(weight["FunctionVersion"]): float(weight["FunctionWeight"]) for weight in weights}
+    return {**given, "RoutingConfig": {"AdditionalVersionWeights": shares}}
+
+
+def _alias(name: str, properties: Properties) -> _Made:
+    client, given = _client(), _alias_given(properties)
+    arn = client.create_alias(**given)["AliasArn"]
+    if "ProvisionedConcurrencyConfig" in properties:
+        _provision(client, given["FunctionName"], given["Name"], properties)
+    return _Made(arn, {"AliasArn": arn}, {"FunctionName": given["FunctionName"], "Name": given["Name"]})
+
+
+def _permission(name: str, properties: Properties) -> _Made:
+    statement = name[:100]
+    _client().add_permission(StatementId=statement, **properties)
+    return _Made(statement, {"Id": statement}, {"FunctionName": properties["FunctionName"], "StatementId": statement})
+
+
+def _mapping_given(properties: Properties) -> Properties:
+    given = dict(properties)
+    for key in ("BatchSize", "MaximumBatchingWindowInSeconds"):
+        if key in given:
+            given[key] = int(given[key])
+    if "Tags" in given:
+        given["Tags"] = {tag["Key"]: tag["Value"] for tag in given["Tags"]}
+    return given
+
+
+def _mapping(name: str, properties: Properties) -> _Made:
+    made = _client().create_event_source_mapping(**_mapping_given(properties))
+    return _Made(made["UUID"], {"Id": made["UUID"]}, {"UUID": made["UUID"]})
+
+
+def _change_mapping(resource: LambdaResource, properties: Properties) -> None:
+    given = {key: value for key, value in _mapping_given(properties).items() if key not in ("EventSourceArn", "Tags")}
+    _client().update_event_source_mapping(UUID=resource.physical_resource_id, **given)
+
+
+def _layer(name: str, properties: Properties) -> _Made:
+    given = {"LayerName": name, **properties}
+    made = _client().publish_layer_version(**given)
+    arn, facts = made["LayerVersionArn"], {"LayerName": given["LayerName"], "VersionNumber": made["Version"]}
+    return _Made(arn, {"LayerVersionArn": arn}, facts)
+
+
+def _url_given(properties: Properties) -> Properties:
+    given = {key: value for key, value in properties.items() if key != "TargetFunctionArn"}
+    return {**given, "FunctionName": properties["TargetFunctionArn"]}
+
+
+def _url(name: str, properties: Properties) -> _Made:
+    made = _client().create_function_url_config(**_url_given(properties))
+    arn = made["FunctionArn"]
+    return _Made(arn, {"FunctionArn": arn, "FunctionUrl": made["FunctionUrl"]}, {"FunctionName": arn})
+
+
+def _asynchronous(name: str, properties: Properties) -> _Made:
+    _client().put_function_event_invoke_config(**properties)
+    facts = {"FunctionName": properties["FunctionName"], "Qualifier": properties["Qualifier"]}
+    return _Made(name, {}, facts)
+
+
+_KINDS: dict[str, _Behaviour] = {
+    f"{_PREFIX}Function": _Behaviour(
+        _function, _change_function, lambda client, made: client.delete_function(**made.facts)
+    ),
+    f"{_PREFIX}Version": _Behaviour(_version, None, lambda client, made: client.delete_function(**made.facts)),
+    f"{_PREFIX}Alias": _Behaviour(
+        _alias,
+        lambda made, properties: _client().update_alias(**_alias_given(properties)),
+        lambda client, made: client.delete_alias(**made.facts),
+    ),
+    f"{_PREFIX}Permission": _Behaviour(_permission, None, lambda client, made: client.remove_permission(**made.facts)),
+    f"{_PREFIX}EventSourceMapping": _Behaviour(
+        _mapping, _change_mapping, lambda client, made: client.delete_event_source_mapping(**made.facts)
+    ),
+    f"{_PREFIX}LayerVersion": _Behaviour(_layer, None, lambda client, made: client.delete_layer_version(**made.facts)),
+    f"{_PREFIX}Url": _Behaviour(
+        _url,
+        lambda made, properties: _client().update_function_url_config(**_url_given(properties)),
+        lambda client, made: client.delete_function_url_config(**made.facts),
+    ),
+    f"{_PREFIX}EventInvokeConfig": _Behaviour(
+        _asynchronous,
+        lambda made, properties: _client().put_function_event_invoke_config(**properties),
+        lambda client, made: client.delete_function_event_invoke_config(**made.facts),
+    ),
+}

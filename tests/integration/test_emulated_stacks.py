@@ -1,0 +1,157 @@
+"""`thawd up --aws`: the functions of an emulated CloudFormation stack are made in thawd, or the stack says why not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.integration.conftest import Project, Running, eventually
+from tests.integration.emulated import AwsAt
+
+RUNTIME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+SOURCE = """
+import os
+def handler(event, context):
+    return {"colour": os.environ["COLOUR"], "memory": context.memory_limit_in_mb, "version": context.function_version}
+"""
+
+
+def template(colour: str, *, runtime: str = RUNTIME, more: dict[str, Any] | None = None) -> str:
+    function = {
+        "Type": "AWS::Lambda::Function",
+        "Properties": {
+            "FunctionName": "painter",
+            "Runtime": runtime,
+            "Handler": "index.handler",
+            "Role": "arn:aws:iam::000000000000:role/anybody",
+            "Code": {"ZipFile": SOURCE},
+            "MemorySize": "256",
+            "Timeout": 7,
+            "EphemeralStorage": {"Size": 600},
+            "Environment": {"Variables": {"COLOUR": colour}},
+            "Tags": [{"Key": "team", "Value": "paint"}],
+        },
+    }
+    resources = {
+        "Queue": {"Type": "AWS::SQS::Queue", "Properties": {"QueueName": "colours"}},
+        "Painter": function,
+        "Version": {"Type": "AWS::Lambda::Version", "Properties": {"FunctionName": {"Ref": "Painter"}}},
+        "Alias": {
+            "Type": "AWS::Lambda::Alias",
+            "Properties": {
+                "Name": "live",
+                "FunctionName": {"Ref": "Painter"},
+                "FunctionVersion": {"Fn::GetAtt": ["Version", "Version"]},
+            },
+        },
+        "Mapping": {
+            "Type": "AWS::Lambda::EventSourceMapping",
+            "Properties": {
+                "EventSourceArn": {"Fn::GetAtt": ["Queue", "Arn"]},
+                "FunctionName": {"Ref": "Painter"},
+                "BatchSize": 5,
+            },
+        },
+        "Permission": {
+            "Type": "AWS::Lambda::Permission",
+            "Properties": {
+                "FunctionName": {"Fn::GetAtt": ["Painter", "Arn"]},
+                "Action": "lambda:InvokeFunction",
+                "Principal": "s3.amazonaws.com",
+            },
+        },
+        **(more or {}),
+    }
+    outputs = {"Arn": {"Value": {"Fn::GetAtt": ["Painter", "Arn"]}}}
+    return json.dumps({"Resources": resources, "Outputs": outputs})
+
+
+@pytest.fixture
+def running(project: Project) -> Iterator[Running]:
+    project.config("")
+    with project.up("--aws") as served:
+        yield served
+
+
+def statuses(stacks: Any, name: str) -> str:
+    return str(stacks.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"])
+
+
+def test_a_stacks_functions_answer_are_changed_and_deleted_with_it(running: Running) -> None:
+    stacks, functions = AwsAt(running.url).client("cloudformation"), running.client()
+    stacks.create_stack(StackName="paint", TemplateBody=template("red"))
+    stack = stacks.describe_stacks(StackName="paint")["Stacks"][0]
+    assert stack["StackStatus"] == "CREATE_COMPLETE"
+    assert stack["Outputs"][0]["OutputValue"] == "arn:aws:lambda:us-east-1:000000000000:function:painter"
+    assert running.invoke("painter")[0] == {"colour": "red", "memory": "256", "version": "$LATEST"}
+    assert running.invoke("painter", Qualifier="live")[0]["version"] == "1"
+    found = functions.get_function(FunctionName="painter")
+    shown = found["Configuration"]
+    assert (shown["Timeout"], shown["EphemeralStorage"], found["Tags"]) == (7, {"Size": 600}, {"team": "paint"})
+    (mapping,) = functions.list_event_source_mappings(FunctionName="painter")["EventSourceMappings"]
+    assert mapping["BatchSize"] == 5
+    assert "s3.amazonaws.com" in functions.get_policy(FunctionName="painter")["Policy"]
+    stacks.update_stack(StackName="paint", TemplateBody=template("blue"))
+    assert statuses(stacks, "paint") == "UPDATE_COMPLETE"
+    assert running.invoke("painter")[0]["colour"] == "blue"
+    stacks.delete_stack(StackName="paint")
+    with pytest.raises(ClientError, match="Function not found"):
+        functions.get_function(FunctionName="painter")
+    eventually(lambda: not functions.list_event_source_mappings()["EventSourceMappings"], what="the end of the mapping")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "more", "reason"),
+    [
+        ("python2.7", {}, "The runtime parameter of python2.7 is no longer supported"),
+        (RUNTIME, {"Other": {"Type": "AWS::Lambda::CapacityProvider"}}, "cannot make resources of the type"),
+    ],
+)
+def test_a_stack_that_cannot_be_made_is_rolled_back_and_says_why(
+    running: Running, runtime: str, more: dict[str, Any], reason: str
+) -> None:
+    aws = AwsAt(running.url)
+    stacks = aws.client("cloudformation")
+    stacks.create_stack(StackName="broken", TemplateBody=template("red", runtime=runtime, more=more))
+    assert statuses(stacks, "broken") == "ROLLBACK_COMPLETE"
+    events = stacks.describe_stack_events(StackName="broken")["StackEvents"]
+    assert any(reason in event.get("ResourceStatusReason", "") for event in events)
+    assert running.client().list_functions()["Functions"] == []
+    assert "QueueUrls" not in aws.client("sqs").list_queues()
+
+
+@pytest.mark.parametrize(("runtime", "status"), [(RUNTIME, "CREATE_COMPLETE"), ("python2.7", "ROLLBACK_COMPLETE")])
+def test_a_stack_can_be_made_by_a_change_set_as_the_aws_cli_does(running: Running, runtime: str, status: str) -> None:
+    stacks = AwsAt(running.url).client("cloudformation")
+    stacks.create_change_set(
+        StackName="deployed",
+        ChangeSetName="first",
+        ChangeSetType="CREATE",
+        TemplateBody=template("red", runtime=runtime),
+    )
+    assert running.client().list_functions()["Functions"] == []
+    stacks.execute_change_set(StackName="deployed", ChangeSetName="first")
+    assert statuses(stacks, "deployed") == status
+    if status == "CREATE_COMPLETE":
+        assert running.invoke("painter", Qualifier="live")[0]["colour"] == "red"
+    else:
+        assert running.client().list_functions()["Functions"] == []
+
+
+def test_a_stack_and_its_functions_are_there_after_a_restart(project: Project) -> None:
+    project.config("")
+    with project.up("--aws") as running:
+        AwsAt(running.url).client("cloudformation").create_stack(StackName="kept", TemplateBody=template("red"))
+    with project.up("--aws") as running:
+        stacks = AwsAt(running.url).client("cloudformation")
+        assert statuses(stacks, "kept") == "CREATE_COMPLETE"
+        assert running.invoke("painter", Qualifier="live")[0]["colour"] == "red"
+        stacks.update_stack(StackName="kept", TemplateBody=template("green"))
+        assert running.invoke("painter")[0]["colour"] == "green"
+        stacks.delete_stack(StackName="kept")
+        assert running.client().list_functions()["Functions"] == []
