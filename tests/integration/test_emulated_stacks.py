@@ -135,12 +135,123 @@ def test_a_stack_can_be_made_by_a_change_set_as_the_aws_cli_does(running: Runnin
         TemplateBody=template("red", runtime=runtime),
     )
     assert running.client().list_functions()["Functions"] == []
+    stacks.create_change_set(
+        StackName="other",
+        ChangeSetName="first",
+        ChangeSetType="CREATE",
+        TemplateBody=json.dumps({"Resources": {"Topic": {"Type": "AWS::SNS::Topic"}}}),
+    )
     stacks.execute_change_set(StackName="deployed", ChangeSetName="first")
+    assert statuses(stacks, "other") == "REVIEW_IN_PROGRESS"
     assert statuses(stacks, "deployed") == status
     if status == "CREATE_COMPLETE":
         assert running.invoke("painter", Qualifier="live")[0]["colour"] == "red"
+        (output,) = stacks.describe_stacks(StackName="deployed")["Stacks"][0]["Outputs"]
+        assert output["OutputKey"] == "Arn"
+        stacks.create_change_set(
+            StackName="deployed", ChangeSetName="second", ChangeSetType="UPDATE", TemplateBody=template("blue")
+        )
+        stacks.execute_change_set(StackName="deployed", ChangeSetName="second")
+        assert running.invoke("painter")[0]["colour"] == "blue"
+        named = {"StackName": "deployed", "ChangeSetName": "nothing"}
+        stacks.create_change_set(**named, ChangeSetType="UPDATE", TemplateBody=template("blue"))
+        nothing = stacks.describe_change_set(**named)
+        assert (nothing["Status"], nothing["ExecutionStatus"]) == ("FAILED", "UNAVAILABLE")
+        assert "didn't contain changes" in nothing["StatusReason"]
     else:
         assert running.client().list_functions()["Functions"] == []
+
+
+RECORDER = """
+import json
+import os
+import boto3
+def handler(event, context):
+    record = event["Records"][0]
+    if "s3" in record:
+        key = "s3/" + record["s3"]["object"]["key"]
+    else:
+        key = "sns/" + record["Sns"]["Message"]
+    boto3.client("s3").put_object(Bucket=os.environ["SEEN"], Key=key, Body=json.dumps(event).encode())
+"""
+
+
+def wired(prefix: str, wanted: str) -> str:
+    resources = {
+        "Seen": {"Type": "AWS::S3::Bucket", "Properties": {"BucketName": "seen"}},
+        "Recorder": {
+            "Type": "AWS::Lambda::Function",
+            "Properties": {
+                "Runtime": RUNTIME,
+                "Handler": "index.handler",
+                "Role": "arn:aws:iam::000000000000:role/anybody",
+                "Code": {"ZipFile": RECORDER},
+                "Environment": {"Variables": {"SEEN": {"Ref": "Seen"}}},
+            },
+        },
+        "Uploads": {
+            "Type": "AWS::S3::Bucket",
+            "Properties": {
+                "BucketName": "uploads",
+                "NotificationConfiguration": {
+                    "LambdaConfigurations": [
+                        {
+                            "Event": "s3:ObjectCreated:*",
+                            "Function": {"Fn::GetAtt": ["Recorder", "Arn"]},
+                            "Filter": {"S3Key": {"Rules": [{"Name": "prefix", "Value": prefix}]}},
+                        }
+                    ]
+                },
+            },
+        },
+        "Topic": {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": "news"}},
+        "Subscription": {
+            "Type": "AWS::SNS::Subscription",
+            "Properties": {
+                "TopicArn": {"Ref": "Topic"},
+                "Protocol": "lambda",
+                "Endpoint": {"Fn::GetAtt": ["Recorder", "Arn"]},
+                "FilterPolicy": {"kind": [wanted]},
+            },
+        },
+        "Unknown": {"Type": "AWS::Scheduler::ScheduleGroup"},
+    }
+    return json.dumps({"Resources": resources, "Outputs": {"Subscription": {"Value": {"Ref": "Subscription"}}}})
+
+
+def test_a_stacks_buckets_and_subscriptions_invoke_functions(running: Running) -> None:
+    aws = AwsAt(running.url)
+    stacks, objects, topics = aws.client("cloudformation"), aws.client("s3"), aws.client("sns")
+
+    def seen() -> set[str]:
+        return {each["Key"] for each in objects.list_objects_v2(Bucket="seen").get("Contents", [])}
+
+    def send(number: int) -> None:
+        for folder in ("a", "b"):
+            objects.put_object(Bucket="uploads", Key=f"{folder}{number}", Body=b"-")
+            kind = {"kind": {"DataType": "String", "StringValue": folder}}
+            arn = "arn:aws:sns:us-east-1:000000000000:news"
+            topics.publish(TopicArn=arn, Message=f"{folder}{number}", MessageAttributes=kind)
+
+    stacks.create_stack(StackName="wired", TemplateBody=wired("a", "a"))
+    assert statuses(stacks, "wired") == "CREATE_COMPLETE"
+    assert "resource of the type AWS::Scheduler::ScheduleGroup: the emulator has none" in "".join(running.output)
+    (output,) = stacks.describe_stacks(StackName="wired")["Stacks"][0]["Outputs"]
+    assert output["OutputValue"] == topics.list_subscriptions()["Subscriptions"][0]["SubscriptionArn"]
+    send(1)
+    eventually(lambda: seen() == {"s3/a1", "sns/a1"}, what="the first events")
+    stacks.update_stack(StackName="wired", TemplateBody=wired("b", "b"))
+    assert statuses(stacks, "wired") == "UPDATE_COMPLETE"
+    send(2)
+    eventually(lambda: seen() == {"s3/a1", "sns/a1", "s3/b2", "sns/b2"}, what="the events of the new rules")
+    for bucket in ("seen", "uploads"):
+        for each in objects.list_objects_v2(Bucket=bucket)["Contents"]:
+            objects.delete_object(Bucket=bucket, Key=each["Key"])
+    stacks.delete_stack(StackName="wired")
+    assert topics.list_subscriptions()["Subscriptions"] == []
+    objects.create_bucket(Bucket="uploads")
+    found = objects.get_bucket_notification_configuration(Bucket="uploads")
+    assert "LambdaFunctionConfigurations" not in found
 
 
 def test_a_stack_and_its_functions_are_there_after_a_restart(project: Project) -> None:

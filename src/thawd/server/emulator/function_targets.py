@@ -41,12 +41,12 @@ class FunctionTargets:
         self._complain = complain
         self._connection: dict[str, str] | None = None
         self._lock = threading.Lock()
-        self._client: Any = None
+        self._clients: dict[str, Any] = {}
 
     def connect(self, connection: dict[str, str]) -> None:
         """Invoke functions with this connection from now on: ``url``, ``access_key`` and ``secret``."""
         with self._lock:
-            self._connection, self._client = connection, None
+            self._connection, self._clients = connection, {}
 
     def install(self) -> None:
         """Make moto's topics and rules use this object for functions."""
@@ -113,28 +113,30 @@ class FunctionTargets:
         except Exception as error:  # whatever fails, `Publish` and `PutEvents` succeed, as on AWS
             self._complain(f"thawd: --aws: {sender} could not invoke {function}: {error}")
 
-    def client(self) -> Any:
-        """A boto3 client for thawd's Lambda API.
+    def client(self, service: str = "lambda") -> Any:
+        """A boto3 client for thawd's API, which passes the requests of other services than Lambda to the emulator.
 
         Raises:
             RuntimeError: `connect` has not been called yet.
         """
         with self._lock:
-            if self._client is None:
+            if service not in self._clients:
                 if self._connection is None:
                     raise RuntimeError("thawd is still starting")
                 import boto3
                 from botocore.config import Config
 
-                self._client = boto3.client(
-                    "lambda",
+                self._clients[service] = boto3.client(
+                    service,
                     endpoint_url=self._connection["url"],
                     region_name="us-east-1",
                     aws_access_key_id=self._connection["access_key"],
                     aws_secret_access_key=self._connection["secret"],
-                    config=Config(read_timeout=_ANSWER_S, max_pool_connections=50, proxies={}),
+                    config=Config(
+                        read_timeout=_ANSWER_S, max_pool_connections=50, proxies={}, s3={"addressing_style": "path"}
+                    ),
                 )
-            return self._client
+            return self._clients[service]
 
 
 def input_of(target: dict[str, Any], event: dict[str, Any], rule: Any) -> Any:

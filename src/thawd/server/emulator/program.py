@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from thawd.server.emulator import stack_resources
+from thawd.server.emulator import stacks
 from thawd.server.emulator.function_targets import FunctionTargets
 from thawd.server.emulator.keeper import Keeper
 from thawd.server.emulator.state import EmulatedState, StateError
@@ -30,6 +30,9 @@ _LOOK_S = 0.02
 _SAFE = ("GET", "HEAD", "OPTIONS")
 # The names of operations that do not change the state of a service begin with one of these words.
 _READING = ("Get", "List", "Describe", "Scan", "Query", "BatchGet", "Head", "Lookup")
+# Operations that may take long: a long poll for messages, and those that make functions, whose code runs then and may
+# use the emulator itself.
+_LONG = ("ReceiveMessage", "CreateStack", "UpdateStack", "DeleteStack", "ExecuteChangeSet")
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -48,7 +51,7 @@ def main(folder: str | None = None) -> None:
     _rest_between_looks()
     targets = FunctionTargets(_complain)
     targets.install()
-    stack_resources.install(targets.client)
+    stacks.install(targets.client, _complain)
     application: Application = DomainDispatcherApplication(create_backend_app)
     keeper: Keeper | None = None
     if folder is not None:
@@ -100,7 +103,7 @@ def _kept(application: Application, keeper: Keeper) -> Application:
         body = _read(environ)
         environ["wsgi.input"] = io.BytesIO(body)
         changes = _changes(environ, body)
-        if _polls(environ, body):  # a long poll can wait 20 s for messages; a save must not wait for that
+        if _action(environ, body) in _LONG:  # a save must not wait for that
             answer = _whole(application(environ, start_response))
             keeper.changed()
             return answer
@@ -148,10 +151,6 @@ def _changes(environ: dict[str, Any], body: bytes) -> bool:
     if action:
         return not action.startswith(_READING)
     return environ["REQUEST_METHOD"] not in _SAFE
-
-
-def _polls(environ: dict[str, Any], body: bytes) -> bool:
-    return _action(environ, body) == "ReceiveMessage"
 
 
 if __name__ == "__main__":

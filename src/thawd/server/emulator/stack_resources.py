@@ -1,15 +1,18 @@
-"""Makes the Lambda resources of an emulated CloudFormation stack in thawd. Runs in the emulator's own process.
+"""Makes resources of an emulated CloudFormation stack that moto, the emulator, cannot make, or not as they are needed.
 
-moto, the emulator, would make functions of its own, which cannot be invoked, and say that the stack is complete. Here a
-stack's resources of AWS::Lambda are made through thawd's Lambda API, with all their properties. A type that this module
-does not know is refused, and so is the stack.
+moto would make functions of its own, which cannot be invoked, and say that the stack is complete. Here a stack's
+resources of AWS::Lambda are made through thawd's Lambda API, with all their properties. A type of AWS::Lambda that this
+module does not know is refused, and so is the stack. The subscriptions of topics are made in moto, whose stacks do not
+know them. This module runs in the emulator's own process.
 
-Source: CloudFormation template reference, "AWS Lambda", for the properties, and for what Ref and GetAtt return.
+Source: CloudFormation template reference, "AWS Lambda" and "AWS::SNS::Subscription", for the properties, and for what
+Ref and GetAtt return.
 """
 
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,11 +22,12 @@ _MOST_NAME = 64
 # Wait for a function at most this long, in looks of a tenth of a second.
 _LOOKS = 600
 _client: Callable[[], Any]
+_SUBSCRIPTION = "AWS::SNS::Subscription"
 
 Properties = dict[str, Any]
 
 
-class LambdaResource:
+class StackResource:
     """A resource of a stack, in the form in which moto's stacks hold it.
 
     Attributes:
@@ -56,7 +60,7 @@ class LambdaResource:
     @classmethod
     def create_from_cloudformation_json(
         cls, resource_name: str, cloudformation_json: Properties, account_id: str, region_name: str, **facts: Any
-    ) -> LambdaResource:
+    ) -> StackResource:
         """Make the resource that a template describes."""
         kind = facts["ResourceType"]
         make = _of(kind).make
@@ -65,12 +69,12 @@ class LambdaResource:
     @classmethod
     def update_from_cloudformation_json(
         cls,
-        original_resource: LambdaResource,
+        original_resource: StackResource,
         new_resource_name: str,
         cloudformation_json: Properties,
         account_id: str,
         region_name: str,
-    ) -> LambdaResource:
+    ) -> StackResource:
         """Change the resource; it is replaced if its kind cannot be changed."""
         kind, properties = original_resource.kind, cloudformation_json["Properties"]
         behaviour = _of(kind)
@@ -105,90 +109,19 @@ class _Behaviour(NamedTuple):
     """How the resources of one kind are made, changed (None: they are replaced) and deleted."""
 
     make: Callable[[str, Properties], _Made]
-    change: Callable[[LambdaResource, Properties], object] | None
-    delete: Callable[[Any, LambdaResource], object]
+    change: Callable[[StackResource, Properties], object] | None
+    delete: Callable[[Any, StackResource], object]
 
 
-def install(client: Callable[[], Any]) -> None:
-    """Make moto's stacks use this module for the resources of AWS::Lambda.
+def makes(kind: str) -> bool:
+    """Whether this module makes, or refuses, the resources of this type."""
+    return kind.startswith(_PREFIX) or kind in _KINDS
 
-    Args:
-        client: returns a boto3 client for thawd's Lambda API.
-    """
+
+def connect(client: Callable[[], Any]) -> None:
+    """Make resources with the boto3 client for thawd's Lambda API that `client` returns."""
     global _client  # noqa: PLW0603 - moto makes and pickles the resources, so they cannot hold a client
-    from moto.cloudformation import parsing
-
     _client = client
-    class_of = parsing.resource_class_from_type
-
-    def class_of_ours_too(resource_type: str) -> Any:
-        return LambdaResource if resource_type.startswith(_PREFIX) else class_of(resource_type)
-
-    setattr(parsing, "resource_class_from_type", class_of_ours_too)  # noqa: B010
-    _roll_back_what_fails()
-
-
-def _roll_back_what_fails() -> None:
-    """Make a stack that cannot be created or changed end in the state in which AWS would leave it, with the reason.
-
-    moto would leave a stack that fails half made, in the state CREATE_IN_PROGRESS.
-    """
-    from moto.cloudformation.models import CloudFormationBackend
-
-    create_stack, execute = CloudFormationBackend.create_stack, CloudFormationBackend.execute_change_set
-
-    def create_or_roll_back(backend: Any, *given: Any, **named: Any) -> Any:
-        before = set(backend.stacks)
-        try:
-            return create_stack(backend, *given, **named)
-        except Exception as error:
-            new = [stack for identifier, stack in backend.stacks.items() if identifier not in before]
-            if not new:
-                raise  # the template itself is refused
-            _roll_back(new[0], error)
-            return new[0]
-
-    def execute_or_roll_back(backend: Any, change_set_name: str, stack_name: str | None = None) -> None:
-        try:
-            execute(backend, change_set_name, stack_name)
-        except Exception as error:
-            sets = backend.change_sets
-            found = sets.get(change_set_name) or next(
-                (each for each in sets.values() if each.change_set_name == change_set_name), None
-            )
-            if found is None or found.stack_id not in backend.stacks:
-                raise
-            found.execution_status = "EXECUTE_FAILED"
-            stack = backend.stacks[found.stack_id]
-            if found.change_set_type == "CREATE":
-                _roll_back(stack, error)
-            else:
-                _end(stack, "UPDATE_ROLLBACK_FAILED", error)  # what was changed before the failure stays changed
-
-    setattr(CloudFormationBackend, "create_stack", create_or_roll_back)  # noqa: B010
-    setattr(CloudFormationBackend, "execute_change_set", execute_or_roll_back)  # noqa: B010
-
-
-def _roll_back(stack: Any, error: Exception) -> None:
-    stack._add_stack_event("CREATE_FAILED", resource_status_reason=_words(error))
-    try:
-        stack.resource_map.delete()
-    except Exception as failure:  # a resource that cannot be deleted
-        _end(stack, "ROLLBACK_FAILED", failure)
-    else:
-        _end(stack, "ROLLBACK_COMPLETE", error)
-    # moto makes a resource when something asks for it, for example an output. From now on there is nothing to ask for.
-    stack.output_map._output_json_map = {}
-    stack.resource_map._resource_json_map = {}
-
-
-def _end(stack: Any, status: str, error: Exception) -> None:
-    stack.status = status
-    stack._add_stack_event(status, resource_status_reason=_words(error))
-
-
-def _words(error: Exception) -> str:
-    return str(getattr(error, "message", None) or error)
 
 
 def _of(kind: str) -> _Behaviour:
@@ -244,7 +177,7 @@ def _function(name: str, properties: Properties) -> _Made:
     return _Made(name, {"Arn": arn}, {"FunctionName": name})
 
 
-def _change_function(resource: LambdaResource, properties: Properties) -> None:
+def _change_function(resource: StackResource, properties: Properties) -> None:
     client, name = _client(), resource.physical_resource_id
     configuration = {key: value for key, value in _configuration(properties).items() if key != "Architectures"}
     configuration = {key: value for key, value in configuration.items() if key not in ("PackageType", "FunctionName")}
@@ -371,7 +304,7 @@ def _mapping(name: str, properties: Properties) -> _Made:
     return _Made(made["UUID"], {"Id": made["UUID"]}, {"UUID": made["UUID"]})
 
 
-def _change_mapping(resource: LambdaResource, properties: Properties) -> None:
+def _change_mapping(resource: StackResource, properties: Properties) -> None:
     given = {key: value for key, value in _mapping_given(properties).items() if key not in ("EventSourceArn", "Tags")}
     _client().update_event_source_mapping(UUID=resource.physical_resource_id, **given)
 
@@ -400,7 +333,51 @@ def _asynchronous(name: str, properties: Properties) -> _Made:
     return _Made(name, {}, facts)
 
 
+# Subscriptions of topics
+
+_SUBSCRIPTION_ATTRIBUTES = (
+    "FilterPolicyScope",  # first: it says how a filter policy is read
+    "FilterPolicy",
+    "RawMessageDelivery",
+    "DeliveryPolicy",
+    "RedrivePolicy",
+)
+
+
+def _subscription(name: str, properties: Properties) -> _Made:
+    arn = properties["TopicArn"]
+    topics = _topics(arn)
+    made = topics.subscribe(arn, properties["Endpoint"], properties["Protocol"])
+    for attribute in _SUBSCRIPTION_ATTRIBUTES:
+        value = properties.get(attribute)
+        if attribute == "RawMessageDelivery":
+            value = _text(value) == "true"
+        elif isinstance(value, dict):
+            value = json.dumps(value)
+        topics.set_subscription_attributes(made.arn, attribute, value)
+    return _Made(made.arn, {"Arn": made.arn}, {})
+
+
+def _change_subscription(resource: StackResource, properties: Properties) -> None:
+    old, made = resource.physical_resource_id, _subscription("", properties)  # the old one, if nothing else is named
+    if made.identifier != old:
+        _topics(old).unsubscribe(old)
+        resource.physical_resource_id, resource.attributes = made.identifier, made.attributes
+
+
+def _topics(arn: str) -> Any:
+    from moto.sns.models import sns_backends
+
+    _, _, _, region, account, *_ = arn.split(":")
+    return sns_backends[account][region]
+
+
 _KINDS: dict[str, _Behaviour] = {
+    _SUBSCRIPTION: _Behaviour(
+        _subscription,
+        _change_subscription,
+        lambda client, made: _topics(made.physical_resource_id).unsubscribe(made.physical_resource_id),
+    ),
     f"{_PREFIX}Function": _Behaviour(
         _function, _change_function, lambda client, made: client.delete_function(**made.facts)
     ),
