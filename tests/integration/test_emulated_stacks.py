@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -110,6 +111,7 @@ def test_a_stacks_functions_answer_are_changed_and_deleted_with_it(running: Runn
     [
         ("python2.7", {}, "The runtime parameter of python2.7 is no longer supported"),
         (RUNTIME, {"Other": {"Type": "AWS::Lambda::CapacityProvider"}}, "cannot make resources of the type"),
+        (RUNTIME, {"Other": {"Type": "AWS::Serverless::Function"}}, "does not apply SAM's transformation"),
     ],
 )
 def test_a_stack_that_cannot_be_made_is_rolled_back_and_says_why(
@@ -252,6 +254,110 @@ def test_a_stacks_buckets_and_subscriptions_invoke_functions(running: Running) -
     objects.create_bucket(Bucket="uploads")
     found = objects.get_bucket_notification_configuration(Bucket="uploads")
     assert "LambdaFunctionConfigurations" not in found
+
+
+SEEDER = """
+import json
+import urllib.request
+import boto3
+def handler(event, context):
+    given = event["ResourceProperties"]
+    key = event["RequestType"] + given["Colour"]
+    boto3.client("s3").put_object(Bucket="asked", Key=key, Body=json.dumps(event).encode())
+    if given["Colour"] == "raises":
+        raise ValueError("no such colour")
+    answer = {
+        "Status": "FAILED" if given["Colour"] == "refuses" else "SUCCESS",
+        "Reason": "not this one",
+        "PhysicalResourceId": "seed-" + given["Colour"],
+        "StackId": event["StackId"],
+        "RequestId": event["RequestId"],
+        "LogicalResourceId": event["LogicalResourceId"],
+        "Data": {"Length": str(len(given["Colour"]))},
+    }
+    request = urllib.request.Request(event["ResponseURL"], json.dumps(answer).encode(), method="PUT")
+    urllib.request.urlopen(request).close()
+"""
+
+
+def seeded(colour: str) -> str:
+    properties = {
+        "Runtime": RUNTIME,
+        "Handler": "index.handler",
+        "Role": "arn:aws:iam::000000000000:role/anybody",
+        "Code": {"ZipFile": SEEDER},
+    }
+    resources = {
+        "Seeder": {"Type": "AWS::Lambda::Function", "Properties": properties},
+        "Seed": {
+            "Type": "Custom::Seed",
+            "Properties": {
+                "ServiceToken": {"Fn::GetAtt": ["Seeder", "Arn"]},
+                "Colour": colour,
+                "Deep": [{"Yes": True, "Two": 2}],
+            },
+        },
+    }
+    outputs = {"Id": {"Value": {"Ref": "Seed"}}, "Length": {"Value": {"Fn::GetAtt": ["Seed", "Length"]}}}
+    return json.dumps({"Resources": resources, "Outputs": outputs})
+
+
+def test_functions_make_the_custom_resources_of_stacks(running: Running) -> None:
+    aws = AwsAt(running.url)
+    stacks, objects = aws.client("cloudformation"), aws.client("s3")
+    objects.create_bucket(Bucket="asked")
+
+    def asked() -> set[str]:
+        return {each["Key"] for each in objects.list_objects_v2(Bucket="asked").get("Contents", [])}
+
+    def outputs() -> dict[str, str]:
+        (stack,) = stacks.describe_stacks(StackName="seeded")["Stacks"]
+        return {each["OutputKey"]: each["OutputValue"] for each in stack["Outputs"]}
+
+    stacks.create_stack(StackName="seeded", TemplateBody=seeded("red"))
+    assert statuses(stacks, "seeded") == "CREATE_COMPLETE"
+    assert (outputs(), asked()) == ({"Id": "seed-red", "Length": "3"}, {"Createred"})
+    stacks.update_stack(StackName="seeded", TemplateBody=seeded("blue"))
+    assert (outputs(), asked()) == ({"Id": "seed-blue", "Length": "4"}, {"Createred", "Updateblue", "Deletered"})
+    update = json.loads(objects.get_object(Bucket="asked", Key="Updateblue")["Body"].read())
+    assert (update["PhysicalResourceId"], update["OldResourceProperties"]["Colour"]) == ("seed-red", "red")
+    assert update["ResourceProperties"]["Deep"] == [{"Yes": "true", "Two": "2"}]  # as CloudFormation sends them
+    stacks.delete_stack(StackName="seeded")
+    assert "Deleteblue" in asked()
+    for colour, reason in (("refuses", "not this one"), ("raises", "ValueError: no such colour")):
+        stacks.create_stack(StackName=colour, TemplateBody=seeded(colour))
+        assert statuses(stacks, colour) == "ROLLBACK_COMPLETE"
+        events = stacks.describe_stack_events(StackName=colour)["StackEvents"]
+        assert any(reason in event.get("ResourceStatusReason", "") for event in events)
+    assert running.client().list_functions()["Functions"] == []
+
+
+ANSWERS = {
+    RUNTIME: """
+import cfnresponse
+def handler(event, context):
+    cfnresponse.send(event, context, cfnresponse.SUCCESS, {"Length": "5"}, "chosen")
+""",
+    "nodejs20.x": """
+const response = require("cfn-response");
+exports.handler = (event, context) => {
+  response.send(event, context, response.SUCCESS, { Length: "5" }, "chosen");
+};
+""",
+}
+
+
+@pytest.mark.parametrize("runtime", list(ANSWERS))
+def test_code_in_a_template_has_the_module_that_answers_for_custom_resources(running: Running, runtime: str) -> None:
+    if runtime.startswith("nodejs") and shutil.which("node") is None:
+        pytest.skip("needs Node")
+    stacks = AwsAt(running.url).client("cloudformation")
+    template = json.loads(seeded("red"))
+    template["Resources"]["Seeder"]["Properties"] |= {"Runtime": runtime, "Code": {"ZipFile": ANSWERS[runtime]}}
+    stacks.create_stack(StackName="seeded", TemplateBody=json.dumps(template))
+    assert statuses(stacks, "seeded") == "CREATE_COMPLETE"
+    outputs = stacks.describe_stacks(StackName="seeded")["Stacks"][0]["Outputs"]
+    assert {each["OutputValue"] for each in outputs} == {"chosen", "5"}
 
 
 def test_a_stack_and_its_functions_are_there_after_a_restart(project: Project) -> None:

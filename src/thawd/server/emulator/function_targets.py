@@ -28,6 +28,8 @@ _PIECES = re.compile(r'\\.|"|<[\w.-]+>|.', re.DOTALL)
 # The steps of a path: ``.name`` or ``[index]``.
 _STEPS = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _ANSWER_S = 30
+# Longer than the longest time-out of a function, and its start.
+_LONGEST_S = 1200
 
 
 class FunctionTargets:
@@ -113,30 +115,39 @@ class FunctionTargets:
         except Exception as error:  # whatever fails, `Publish` and `PutEvents` succeed, as on AWS
             self._complain(f"thawd: --aws: {sender} could not invoke {function}: {error}")
 
-    def client(self, service: str = "lambda") -> Any:
+    def client(self, service: str = "lambda", *, is_patient: bool = False) -> Any:
         """A boto3 client for thawd's API, which passes the requests of other services than Lambda to the emulator.
+
+        Args:
+            service: name of the service.
+            is_patient: the client waits for the longest invocations, and does not retry.
 
         Raises:
             RuntimeError: `connect` has not been called yet.
         """
         with self._lock:
-            if service not in self._clients:
+            key = f"{service} {is_patient}"
+            if key not in self._clients:
                 if self._connection is None:
                     raise RuntimeError("thawd is still starting")
                 import boto3
                 from botocore.config import Config
 
-                self._clients[service] = boto3.client(
+                patience = {"read_timeout": _LONGEST_S, "retries": {"total_max_attempts": 1}} if is_patient else {}
+                self._clients[key] = boto3.client(
                     service,
                     endpoint_url=self._connection["url"],
                     region_name="us-east-1",
                     aws_access_key_id=self._connection["access_key"],
                     aws_secret_access_key=self._connection["secret"],
                     config=Config(
-                        read_timeout=_ANSWER_S, max_pool_connections=50, proxies={}, s3={"addressing_style": "path"}
+                        **{"read_timeout": _ANSWER_S, **patience},
+                        max_pool_connections=50,
+                        proxies={},
+                        s3={"addressing_style": "path"},
                     ),
                 )
-            return self._clients[service]
+            return self._clients[key]
 
 
 def input_of(target: dict[str, Any], event: dict[str, Any], rule: Any) -> Any:

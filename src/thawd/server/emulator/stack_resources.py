@@ -17,7 +17,11 @@ import zipfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from thawd.server.emulator import inline_modules
+
 _PREFIX = "AWS::Lambda::"
+# Resources that only a transformation of the template turns into resources of AWS::Lambda and others.
+_TRANSFORMED = "AWS::Serverless::"
 _MOST_NAME = 64
 # Wait for a function at most this long, in looks of a tenth of a second.
 _LOOKS = 600
@@ -115,7 +119,7 @@ class _Behaviour(NamedTuple):
 
 def makes(kind: str) -> bool:
     """Whether this module makes, or refuses, the resources of this type."""
-    return kind.startswith(_PREFIX) or kind in _KINDS
+    return kind.startswith((_PREFIX, _TRANSFORMED)) or kind in _KINDS
 
 
 def connect(client: Callable[[], Any]) -> None:
@@ -126,6 +130,11 @@ def connect(client: Callable[[], Any]) -> None:
 
 def _of(kind: str) -> _Behaviour:
     behaviour = _KINDS.get(kind)
+    if kind.startswith(_TRANSFORMED):
+        raise _refusal(
+            f"thawd does not apply SAM's transformation, so it cannot make {kind}; transform the template before, for "
+            "example with aws-sam-translator, and deploy the result"
+        )
     if behaviour is None:
         raise _refusal(f"thawd cannot make resources of the type {kind}; it knows {', '.join(sorted(_KINDS))}")
     return behaviour
@@ -209,11 +218,14 @@ def _code(properties: Properties) -> Properties:
 
 
 def _zipped(source: str, runtime: str) -> bytes:
+    is_node = runtime.startswith("nodejs")
+    files = {"index.js" if is_node else "index.py": source, **inline_modules.needed_by(source, is_node=is_node)}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        entry = zipfile.ZipInfo("index.js" if runtime.startswith("nodejs") else "index.py")
-        entry.external_attr = 0o644 << 16
-        archive.writestr(entry, source)
+        for name, text in files.items():
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, text)
     return buffer.getvalue()
 
 

@@ -9,36 +9,47 @@ CloudFormation template reference, "AWS::S3::Bucket NotificationConfiguration".
 
 from __future__ import annotations
 
+import graphlib
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-from thawd.server.emulator import stack_resources
+from thawd.server.emulator import custom_resources, stack_resources
+from thawd.server.emulator.custom_resources import CustomResource
 from thawd.server.emulator.stack_resources import Properties, StackResource
 
-Connect = Callable[[str], Any]
+# The resource in a text for Fn::Sub: ${Name} or ${Name.Attribute}.
+_SUBSTITUTED = re.compile(r"\$\{([A-Za-z0-9]+)(?:\.[^}]*)?\}")
+
+Connect = Callable[..., Any]
 
 
 def install(connect: Connect, complain: Callable[[str], None]) -> None:
     """Change how moto makes, updates and deletes stacks.
 
     Args:
-        connect: returns a boto3 client for thawd's API, by the name of the service.
+        connect: returns a boto3 client for thawd's API, by the name of the service. With ``is_patient``, the client
+            waits for the longest invocations and does not retry.
         complain: prints a line for the operator.
     """
     stack_resources.connect(lambda: connect("lambda"))
+    custom_resources.start(lambda: connect("lambda", is_patient=True))
     _make_resources(complain)
     _notify(connect)
+    _delete_dependents_first()
     _end_as_on_aws()
 
 
 def _make_resources(complain: Callable[[str], None]) -> None:
-    """Make the resources that `stack_resources` knows with it, and report those that moto leaves out."""
+    """Make custom resources, and those that `stack_resources` knows, and report those that moto leaves out."""
     from moto.cloudformation import parsing
 
     class_of, parse = parsing.resource_class_from_type, parsing.parse_resource
 
     def class_of_ours_too(resource_type: str) -> Any:
+        if custom_resources.makes(resource_type):
+            return CustomResource
         return StackResource if stack_resources.makes(resource_type) else class_of(resource_type)
 
     def parse_or_report(resource: Properties, resources: Any) -> Any:
@@ -130,6 +141,67 @@ def notifications_of(properties: Properties) -> Properties:
 
 
 # How a stack ends
+
+
+def _delete_dependents_first() -> None:
+    """Delete a stack's resources in the order of their dependencies: a custom resource before the function behind it.
+
+    moto would delete them in any order.
+    """
+    from moto.cloudformation.parsing import ResourceMap
+
+    def delete(resources: Any) -> None:
+        template = resources._resource_json_map
+        left = [name for name in dependents_first(template) if template[name].get("DeletionPolicy") != "Retain"]
+        while left:
+            failed: dict[str, Exception] = {}
+            for name in left:
+                made = resources._parsed_resources.get(name)
+                if made is None or isinstance(made, str):
+                    continue
+                try:
+                    resources._delete_resource(made, template[name])
+                except Exception as error:  # another resource may need it in a way that the template does not show
+                    failed[name] = error
+                else:
+                    del resources._parsed_resources[name]
+            if len(failed) == len(left):
+                raise next(iter(failed.values()))
+            left = list(failed)
+
+    setattr(ResourceMap, "delete", delete)  # noqa: B010
+
+
+def dependents_first(resources: dict[str, Any]) -> list[str]:
+    """The names of a template's resources, each before those that it refers to or depends on."""
+    needs = {name: _named_in(resource) & resources.keys() - {name} for name, resource in resources.items()}
+    try:
+        return list(graphlib.TopologicalSorter(needs).static_order())[::-1]
+    except graphlib.CycleError:  # the emulator could not have made them, or only some of them
+        return list(resources)[::-1]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _named_in(value: Any) -> set[str]:
+    """What a part of a template names: resources, and perhaps parameters."""
+    if isinstance(value, list):
+        return set().union(*map(_named_in, value))
+    if not isinstance(value, dict):
+        return set()
+    named: set[str] = set()
+    for key, given in value.items():
+        texts = [given] if isinstance(given, str) else [each for each in _list(given) if isinstance(each, str)]
+        if key in ("Ref", "DependsOn"):
+            named.update(texts)
+        elif key == "Fn::GetAtt":
+            named.update(texts[0].split(".")[:1] if texts else [])
+        elif key == "Fn::Sub":
+            named.update(each for text in texts[:1] for each in _SUBSTITUTED.findall(text))
+        named |= _named_in(given)
+    return named
 
 
 def _end_as_on_aws() -> None:
