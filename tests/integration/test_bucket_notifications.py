@@ -17,9 +17,9 @@ from tests.integration.emulated import EmulatedAws, There
 from tests.integration.remote_buckets import rows
 from tests.integration.watched import ALL
 from thawd.resources import RemoteBucket, StoreUrl
+from thawd.sources.aws_calls import Endpoint
 from thawd.sources.buckets.remote_notifications import NotifiedBucketWatcher
 from thawd.sources.buckets.remote_stores import WatcherStores
-from thawd.sources.sqs.client import Endpoint
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.objects.catalog import ObjectCatalog
 from thawd.stores.objects.listings import Listings

@@ -256,6 +256,60 @@ def test_a_stacks_buckets_and_subscriptions_invoke_functions(running: Running) -
     assert "LambdaFunctionConfigurations" not in found
 
 
+STREAMED = """
+import json, boto3
+def handler(event, context):
+    for record in event["Records"]:
+        key = f"{record['eventName']}-{record['dynamodb']['Keys']['id']['S']}"
+        boto3.client("s3").put_object(Bucket="changes", Key=key, Body=json.dumps(record))
+"""
+
+
+def test_a_stacks_table_invokes_a_function_with_its_changes(running: Running) -> None:
+    aws = AwsAt(running.url)
+    stacks, objects, tables = aws.client("cloudformation"), aws.client("s3"), aws.client("dynamodb")
+    function = {
+        "FunctionName": "recorder",
+        "Runtime": RUNTIME,
+        "Handler": "index.handler",
+        "Role": "arn:aws:iam::000000000000:role/anybody",
+        "Code": {"ZipFile": STREAMED},
+    }
+    table = {
+        "TableName": "orders",
+        "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+        "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
+        "BillingMode": "PAY_PER_REQUEST",
+        "StreamSpecification": {"StreamViewType": "NEW_IMAGE"},
+    }
+    mapping = {
+        "EventSourceArn": {"Fn::GetAtt": ["Orders", "StreamArn"]},
+        "FunctionName": {"Ref": "Recorder"},
+        "StartingPosition": "TRIM_HORIZON",
+        "MaximumRetryAttempts": "2",
+        "BisectBatchOnFunctionError": "true",
+    }
+    resources = {
+        "Changes": {"Type": "AWS::S3::Bucket", "Properties": {"BucketName": "changes"}},
+        "Orders": {"Type": "AWS::DynamoDB::Table", "Properties": table},
+        "Recorder": {"Type": "AWS::Lambda::Function", "Properties": function},
+        "Mapping": {"Type": "AWS::Lambda::EventSourceMapping", "Properties": mapping},
+    }
+    stacks.create_stack(StackName="orders", TemplateBody=json.dumps({"Resources": resources}))
+    events = stacks.describe_stack_events(StackName="orders")["StackEvents"]
+    assert statuses(stacks, "orders") == "CREATE_COMPLETE", [e.get("ResourceStatusReason") for e in events]
+    (made,) = running.client().list_event_source_mappings()["EventSourceMappings"]
+    assert (made["MaximumRetryAttempts"], made["BisectBatchOnFunctionError"]) == (2, True)
+    assert made["EventSourceArn"] == tables.describe_table(TableName="orders")["Table"]["LatestStreamArn"]
+    tables.put_item(TableName="orders", Item={"id": {"S": "1"}})
+    tables.delete_item(TableName="orders", Key={"id": {"S": "1"}})
+
+    def seen() -> set[str]:
+        return {each["Key"] for each in objects.list_objects_v2(Bucket="changes").get("Contents", [])}
+
+    eventually(lambda: seen() == {"INSERT-1", "REMOVE-1"}, what="both changes")
+
+
 SEEDER = """
 import json
 import urllib.request

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from thawd.sources.aws_calls import SourceError
+from thawd.sources.progress import SourceProgress
 from thawd.sources.sqs import receiver
-from thawd.sources.sqs.batch import Batching, ReceivedMessage, SourceProgress
-from thawd.sources.sqs.client import QueueLook, RawMessage, SourceError
+from thawd.sources.sqs.batch import Batching, ReceivedMessage
+from thawd.sources.sqs.client import QueueLook, RawMessage
 from thawd.sources.sqs.receiver import Receiver, Throttled
 
 

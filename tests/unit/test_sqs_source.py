@@ -13,7 +13,8 @@ from thawd.control.event_source_mapping_records import SourceMapping
 from thawd.errors import ResourceNotFoundException, TooManyRequestsException
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
-from thawd.sources.sqs.batch import ReceivedMessage, SourceProgress
+from thawd.sources.progress import SourceProgress
+from thawd.sources.sqs.batch import ReceivedMessage
 from thawd.sources.sqs.receiver import Throttled
 from thawd.sources.sqs.source import SqsPoller
 

@@ -1,4 +1,4 @@
-"""The commands ``thawd source …``: list, pause and resume queues, schedules and remote buckets."""
+"""The commands ``thawd source …``: list, pause and resume queues, streams, schedules and remote buckets."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PATH = "/_thawd/sources"
 def group() -> None:
     """List, pause and resume event sources.
 
-    Event sources are SQS queues, schedules and remote buckets. The commands name a queue FUNCTION/QUEUE, a schedule by
-    its name, and a bucket bucket:NAME. The UUID of a queue's event source mapping, which `thawd source list --json`
-    prints, names the queue too.
+    Event sources are SQS queues, streams, schedules and remote buckets. The commands name a queue FUNCTION/QUEUE, a
+    stream FUNCTION/STREAM, a schedule by its name, and a bucket bucket:NAME. The UUID of an event source mapping, which
+    `thawd source list --json` prints, names its queue or stream too.
     """
 
 
@@ -35,7 +35,8 @@ def group() -> None:
 def list_(as_json: bool, config_path: Path) -> None:
     """List all sources with state and last result.
 
-    The column "lag" shows how many messages wait in a queue, when a schedule runs next, or when a bucket was listed.
+    The column "lag" shows how many messages wait in a queue, how old the records are that were read last from a stream,
+    when a schedule runs next, or when a bucket was listed.
     """
     document = fetch(load(config_path), _PATH)
     if as_json:
@@ -88,6 +89,8 @@ def _lag(source: dict[str, Any]) -> str:
     if source["kind"] == "bucket" and source["queue"] is None:
         seen = source["oldest_s"]
         return "not listed yet" if seen is None else f"listed {seen:.0f} s ago; objects: {source['objects']:,}"
+    if source["kind"] in ("kinesis", "dynamodb"):
+        return f"records {source['oldest_s']:.1f} s old" if source["oldest_s"] else "nothing waiting"
     if source["waiting"] is None:
         return "not known"
     oldest = f"; oldest {source['oldest_s']:.1f} s" if source["oldest_s"] else ""

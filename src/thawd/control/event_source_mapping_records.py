@@ -1,4 +1,7 @@
-"""An event source mapping: how the state file stores it, and how the Lambda API shows it."""
+"""An event source mapping: how the state file stores it, and how the Lambda API shows it.
+
+Source: AWS Lambda API reference, ``EventSourceMappingConfiguration``.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,32 @@ from typing import Any
 import msgspec
 
 from thawd.control.names import function_arn
+from thawd.grammar import stream_names
 from thawd.resources import ACCOUNT_ID, REGION, SqsSource
 
-DEFAULT_BATCH = 10
+DEFAULT_BATCH, DEFAULT_STREAM_BATCH = 10, 100
 PARTIAL = "ReportBatchItemFailures"
 UNPROCESSED = "No records processed"
+_STREAM_DEFAULTS: dict[str, Any] = {
+    "BisectBatchOnFunctionError": False,
+    "DestinationConfig": {"OnFailure": {}},
+    "MaximumRecordAgeInSeconds": -1,
+    "MaximumRetryAttempts": -1,
+    "ParallelizationFactor": 1,
+    "TumblingWindowInSeconds": 0,
+}
 
 
 class SourceMapping(msgspec.Struct, omit_defaults=True):
-    """One queue whose messages invoke one function.
+    """One queue or stream whose messages or records invoke one function.
 
     Attributes:
         uuid: the mapping's identifier in the API.
-        source: ARN of the queue.
+        source: ARN of the queue or stream.
         function: name of the function.
         qualifier: version or alias; None: the function was named without one.
         given: the settings that the request or thawd.toml names, by their names in the API.
-        enabled: whether the queue should be read.
+        enabled: whether the source should be read.
         modified: when the mapping was last changed, seconds since the epoch.
         url: URL of the queue, if thawd.toml names the queue by URL.
         declared: whether thawd.toml declares the mapping. If so, the state file does not contain it.
@@ -44,14 +56,25 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The mapping's readable name, ``FUNCTION/QUEUE``."""
+        """The mapping's readable name: ``FUNCTION/QUEUE``, or ``FUNCTION/STREAM`` with the name of stream or table."""
         qualified = self.function if self.qualifier is None else f"{self.function}:{self.qualifier}"
-        return f"{qualified}/{self.source.rpartition(':')[2]}"
+        stream = stream_names.parse(self.source)
+        return f"{qualified}/{self.source.rpartition(':')[2] if stream is None else stream.name}"
+
+    @property
+    def service(self) -> str:
+        """The source's service: ``sqs``, ``kinesis`` or ``dynamodb``."""
+        return self.source.split(":")[2]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the source is a stream, not a queue."""
+        return self.service != "sqs"
 
     @property
     def batch_size(self) -> int:
-        """Highest number of messages in one invocation."""
-        return int(self.given.get("BatchSize") or DEFAULT_BATCH)
+        """Highest number of messages or records in one invocation."""
+        return int(self.given.get("BatchSize") or (DEFAULT_STREAM_BATCH if self.is_stream else DEFAULT_BATCH))
 
     @property
     def window_s(self) -> int:
@@ -65,6 +88,42 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
         return None if most is None else int(most)
 
     @property
+    def starting_position(self) -> str:
+        """Where a stream is read first: ``TRIM_HORIZON``, ``LATEST`` or ``AT_TIMESTAMP``."""
+        return str(self.given.get("StartingPosition", "TRIM_HORIZON"))
+
+    @property
+    def starting_timestamp(self) -> float:
+        """The time of ``AT_TIMESTAMP``, seconds since the epoch."""
+        return float(self.given.get("StartingPositionTimestamp") or 0.0)
+
+    @property
+    def parallelization_factor(self) -> int:
+        """How many batches of one shard run at the same time."""
+        return int(self.given.get("ParallelizationFactor") or 1)
+
+    @property
+    def most_retries(self) -> int:
+        """How often a stream's batch is tried again before it is discarded; -1: without limit."""
+        return int(self.given.get("MaximumRetryAttempts", -1))
+
+    @property
+    def most_age_s(self) -> int:
+        """Age at which a stream's record is discarded, seconds; -1: never."""
+        return int(self.given.get("MaximumRecordAgeInSeconds", -1))
+
+    @property
+    def bisects(self) -> bool:
+        """Whether a stream's batch that failed is tried again in halves."""
+        return bool(self.given.get("BisectBatchOnFunctionError"))
+
+    @property
+    def on_failure(self) -> str | None:
+        """ARN of the destination for descriptions of discarded batches of a stream; None: there is none."""
+        destination: str | None = (self.given.get("DestinationConfig") or {}).get("OnFailure", {}).get("Destination")
+        return destination or None
+
+    @property
     def patterns(self) -> list[str]:
         """Event patterns; a message must match one of them. An empty list accepts all messages."""
         filters = self.given.get("FilterCriteria", {}).get("Filters", [])
@@ -75,12 +134,18 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
         """Whether the handler's answer names the messages that failed."""
         return PARTIAL in self.given.get("FunctionResponseTypes", [])
 
-    def document(self, *, state: str) -> dict[str, Any]:
-        """The mapping as the API's ``EventSourceMappingConfiguration``; for queues, AWS shows no last result."""
+    def document(self, *, state: str, last_result: str = UNPROCESSED) -> dict[str, Any]:
+        """The mapping as the API's ``EventSourceMappingConfiguration``; for queues, AWS shows no last result.
+
+        Args:
+            state: the mapping's state.
+            last_result: result of the last batch.
+        """
         shown = {
             "BatchSize": self.batch_size,
             "MaximumBatchingWindowInSeconds": self.window_s,
             "FunctionResponseTypes": [],
+            **({**_STREAM_DEFAULTS, "LastProcessingResult": last_result} if self.is_stream else {}),
             **{name: value for name, value in self.given.items() if value not in ({}, {"Filters": []})},
         }
         return {
@@ -91,7 +156,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
             "FunctionArn": function_arn(self.function, self.qualifier),
             "LastModified": self.modified,
             "State": state,
-            "StateTransitionReason": "USER_INITIATED",
+            "StateTransitionReason": "User action" if self.is_stream else "USER_INITIATED",
         }
 
 

@@ -1,17 +1,17 @@
-"""Event source mappings, made through the Lambda API or declared in thawd.toml: which queues invoke which functions.
+"""Event source mappings, made through the Lambda API or declared in thawd.toml: what invokes which functions.
 
-A change through the API is stored before its request is answered. The pollers, which read the queues
-(`thawd.sources.sqs`), carry the change out afterwards. Until they have done so, the state of the mapping is
-``Creating``, ``Enabling``, ``Disabling``, ``Updating`` or ``Deleting``, and other changes of it are refused.
+The sources are SQS queues, Kinesis streams and DynamoDB streams. A change through the API is stored before its request
+is answered. The pollers, which read the sources (`thawd.sources.mapping_pollers`), carry the change out afterwards.
+Until they have done so, the state of the mapping is ``Creating``, ``Enabling``, ``Disabling``, ``Updating`` or
+``Deleting``, and other changes of it are refused.
 
 Source: AWS Lambda API reference, the operations that the docstrings name; developer guide, "Using Lambda with
-Amazon SQS".
+Amazon SQS", "… with Kinesis", "… with DynamoDB".
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,8 @@ from typing import Any, Protocol
 import msgspec
 
 from thawd.control import paging
-from thawd.control.event_source_mapping_records import SourceMapping, declared_mapping
+from thawd.control.event_source_mapping_checks import STREAM_SETTINGS, check, source_of
+from thawd.control.event_source_mapping_records import UNPROCESSED, SourceMapping, declared_mapping
 from thawd.control.function_records import Parameters
 from thawd.control.names import function_arn, parse_function
 from thawd.control.registry import Registry
@@ -31,13 +32,11 @@ from thawd.errors import (
     ResourceNotFoundException,
 )
 from thawd.grammar import queue_names
-from thawd.grammar.event_patterns import Pattern, PatternError
 from thawd.resources import SqsSource
 
-MAX_FILTERS = 5
-FIFO_BATCH = 10
 _MOST_LISTED = 100
 _SETTINGS = (
+    *STREAM_SETTINGS,
     "BatchSize",
     "MaximumBatchingWindowInSeconds",
     "FilterCriteria",
@@ -47,55 +46,41 @@ _SETTINGS = (
     "MetricsConfig",
     "LoggingConfig",
 )
-# Parameters that AWS has only for other kinds of sources. They are refused, because thawd reads only SQS queues.
-_OF_STREAMS = (
-    "StartingPosition",
-    "StartingPositionTimestamp",
-    "ParallelizationFactor",
-    "DestinationConfig",
-    "MaximumRecordAgeInSeconds",
-    "BisectBatchOnFunctionError",
-    "MaximumRetryAttempts",
-    "TumblingWindowInSeconds",
-    "Topics",
-    "Queues",
-    "SourceAccessConfigurations",
-    "AmazonManagedKafkaEventSourceConfig",
-    "SelfManagedKafkaEventSourceConfig",
-    "DocumentDBEventSourceConfig",
-    "ProvisionedPollerConfig",
-)
-# Sources that AWS Lambda reads and thawd does not: their names in error messages, by the service in their ARN.
-_UNREAD = {
-    "kinesis": "Kinesis streams",
-    "dynamodb": "DynamoDB streams",
-    "kafka": "Kafka topics",
-    "mq": "Amazon MQ queues",
-    "rds": "DocumentDB change streams",
-}
 
 
 class Pollers(Protocol):
-    """The part of thawd that reads the queues."""
+    """The part of thawd that reads the queues and streams."""
+
+    async def problem(self, mapping: SourceMapping) -> str | None:
+        """Return why the source of a new mapping cannot be read, in AWS's words; None: no reason is known."""
+
+    def last_result(self, uuid: str) -> str:
+        """Return the result of a mapping's last batch, in the form of ``LastProcessingResult``."""
 
     def apply(self, mapping: SourceMapping) -> None:
         """Apply a new or changed mapping, and call `Mappings.settled` once it is in effect."""
 
-    def remove(self, uuid: str) -> None:
-        """Stop reading the queue of a mapping, and call `Mappings.settled` once its last batch has ended."""
+    def remove(self, mapping: SourceMapping) -> None:
+        """Stop reading the source of a mapping, and call `Mappings.settled` once its last batch has ended."""
 
 
 class _NoPollers:
-    """Takes the pollers' place until the server reads queues: every change is settled immediately."""
+    """Takes the pollers' place until the server reads sources: every change is settled immediately."""
 
     def __init__(self, settled: Callable[[str], None]) -> None:
         self._settled = settled
 
+    async def problem(self, mapping: SourceMapping) -> str | None:
+        return None
+
+    def last_result(self, uuid: str) -> str:
+        return UNPROCESSED
+
     def apply(self, mapping: SourceMapping) -> None:
         asyncio.get_running_loop().call_soon(self._settled, mapping.uuid)
 
-    def remove(self, uuid: str) -> None:
-        asyncio.get_running_loop().call_soon(self._settled, uuid)
+    def remove(self, mapping: SourceMapping) -> None:
+        asyncio.get_running_loop().call_soon(self._settled, mapping.uuid)
 
 
 class Mappings:
@@ -151,15 +136,15 @@ class Mappings:
                 if mapping is not old:
                     self.pollers.apply(mapping)
         for gone in before.keys() - self._declared.keys():
-            self.pollers.remove(gone)
+            self.pollers.remove(before[gone])
 
     async def create(self, parameters: Parameters) -> dict[str, Any]:
         """CreateEventSourceMapping."""
-        source = _queue_of(parameters)
+        source = source_of(parameters)
         name, qualifier = self._function(parameters["FunctionName"])
         mapping = SourceMapping(
             uuid=str(uuid.uuid4()),
-            source=source.arn,
+            source=source,
             function=name,
             qualifier=qualifier,
             given={field: parameters[field] for field in _SETTINGS if field in parameters},
@@ -167,7 +152,11 @@ class Mappings:
             modified=time.time(),
             tags=dict(parameters.get("Tags", {})),
         )
-        _check(mapping, parameters)
+        check(mapping, parameters)
+        self._check_single(mapping)
+        problem = await self.pollers.problem(mapping)
+        if problem is not None:
+            raise InvalidParameterValueException(problem)
         async with self._changing:
             self._check_single(mapping)
             await self._registry.save_mapping(mapping)
@@ -198,7 +187,7 @@ class Mappings:
             )
             if "FunctionName" in parameters:
                 mapping.function, mapping.qualifier = self._function(parameters["FunctionName"])
-            _check(mapping, parameters)
+            check(mapping, parameters)
             self._check_single(mapping)
             await self._registry.save_mapping(mapping)
             return self._carry_out(mapping, _transition(old, mapping))
@@ -214,7 +203,7 @@ class Mappings:
             await self._registry.forget_mapping(mapping)
             self._deleted[mapping.uuid] = mapping
             self._states[mapping.uuid] = "Deleting"
-            self.pollers.remove(mapping.uuid)
+            self.pollers.remove(mapping)
             return self._document(mapping, state="Deleting")
 
     def list(self, parameters: Parameters) -> dict[str, Any]:
@@ -259,7 +248,8 @@ class Mappings:
 
     def _document(self, mapping: SourceMapping, *, state: str | None = None) -> dict[str, Any]:
         mapping = self._declared.get(mapping.uuid, mapping)
-        return mapping.document(state=state or self.state(mapping))
+        last_result = self.pollers.last_result(mapping.uuid)
+        return mapping.document(state=state or self.state(mapping), last_result=last_result)
 
     def _find(self, uuid: str) -> SourceMapping:
         mapping = self._declared.get(uuid) or self._registry.mappings.get(uuid)
@@ -287,7 +277,7 @@ class Mappings:
         return name, qualifier
 
     def _twin(self, mapping: SourceMapping) -> SourceMapping | None:
-        """Return another mapping of the same queue to the same function and qualifier; None: there is none."""
+        """Return another mapping of the same source to the same function and qualifier; None: there is none."""
         key = mapping.source, mapping.function, mapping.qualifier
         for other in self.all():
             if other.uuid != mapping.uuid and (other.source, other.function, other.qualifier) == key:
@@ -297,7 +287,7 @@ class Mappings:
     def _check_single(self, mapping: SourceMapping) -> None:
         twin = self._twin(mapping)
         if twin is not None:
-            function = function_arn(mapping.function, mapping.qualifier)
+            function = mapping.function if mapping.is_stream else function_arn(mapping.function, mapping.qualifier)
             raise ResourceConflictException(
                 f'The event source arn (" {mapping.source} ") and function (" {function} ") provided mapping already '
                 f"exists. Please update or delete the existing mapping with UUID {twin.uuid}"
@@ -308,56 +298,3 @@ def _transition(old: SourceMapping, new: SourceMapping) -> str:
     if old.enabled is new.enabled:
         return "Updating"
     return "Enabling" if new.enabled else "Disabling"
-
-
-def _queue_of(parameters: Parameters) -> queue_names.QueueName:
-    """The queue of a new mapping.
-
-    Raises:
-        InvalidParameterValueException: thawd does not read sources of this kind (400).
-    """
-    arn = parameters.get("EventSourceArn", "")
-    service = arn.split(":")[2] if arn else "self-managed Kafka" if "SelfManagedEventSource" in parameters else ""
-    if service == "sqs" and (queue := queue_names.parse(arn)) is not None:
-        if importlib.util.find_spec("boto3") is None:
-            raise InvalidParameterValueException(
-                "thawd reads SQS queues with boto3, which is not installed; install it with: pip install 'thawd[aws]'"
-            )
-        return queue
-    readable = "name an Amazon SQS queue (arn:aws:sqs:REGION:ACCOUNT:NAME)"
-    if service == "sqs":
-        raise InvalidParameterValueException(f"{arn} is not the ARN of an SQS queue; {readable}")
-    if not service:
-        raise InvalidParameterValueException("Unrecognized event source.")
-    what = _UNREAD.get(service)
-    if what is not None:
-        raise InvalidParameterValueException(f"Unsupported event source: {arn}. thawd does not read {what}; {readable}")
-    raise InvalidParameterValueException("Unrecognized event source.")
-
-
-def _check(mapping: SourceMapping, parameters: Parameters) -> None:
-    """Refuse a mapping with settings that are not valid for its SQS queue.
-
-    Raises:
-        InvalidParameterValueException: a setting is not valid (400).
-    """
-    foreign = [name for name in _OF_STREAMS if parameters.get(name)]
-    if foreign:
-        raise InvalidParameterValueException(f"Unsupported parameter for SQS event sources: {', '.join(foreign)}")
-    if mapping.source.endswith(".fifo"):
-        if mapping.window_s:
-            raise InvalidParameterValueException("Batching window is not supported for FIFO queues.")
-        if mapping.batch_size > FIFO_BATCH:
-            raise InvalidParameterValueException(f"Maximum batch size for FIFO queues is {FIFO_BATCH}.")
-    elif mapping.batch_size > FIFO_BATCH and not mapping.window_s:
-        raise InvalidParameterValueException(
-            "Maximum batch window in seconds must be greater than 0 if maximum batch size is greater than 10"
-        )
-    patterns = mapping.patterns
-    if len(patterns) > MAX_FILTERS:
-        raise InvalidParameterValueException(f"Filters can be at most {MAX_FILTERS}, found {len(patterns)}")
-    for text in patterns:
-        try:
-            Pattern(text)
-        except PatternError as error:
-            raise InvalidParameterValueException(f"Invalid filter pattern definition: {error}") from None

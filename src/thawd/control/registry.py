@@ -197,6 +197,12 @@ class Registry:
             raise ResourceNotFoundException(f"Cannot find alias arn: {function_arn(name, qualifier)}")
         return self.record(name, qualifier)
 
+    def role(self, name: str) -> str:
+        """ARN of a function's role; empty: there is no such function."""
+        family = self.families.get(name)
+        record = None if family is None else family.versions.get(LATEST)
+        return "" if record is None else str(record.shown.get("Role", ""))
+
     def qualified(self, name: str, qualifier: str | None) -> str:
         """Check that a qualifier exists and return it; ``$LATEST`` for None.
 

@@ -1,8 +1,8 @@
 """The schema of thawd's own state file, ``thawd.db``.
 
-It contains events, the objects and listings of buckets, the control plane's catalog, and schedules. These data share a
-file so that, for example, an object and the events that it causes can be stored in one transaction. Only append
-migrations; never change one that has been released.
+It contains events, the objects and listings of buckets, the control plane's catalog, schedules, and positions in
+streams. These data share a file so that, for example, an object and the events that it causes can be stored in one
+transaction. Only append migrations; never change one that has been released.
 """
 
 from __future__ import annotations
@@ -125,7 +125,14 @@ CREATE TABLE schedules (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS)
+# How far event source mappings have processed their streams; the positions are JSON.
+_STREAMS = """
+CREATE TABLE stream_positions (
+    mapping TEXT NOT NULL, shard TEXT NOT NULL, position BLOB NOT NULL, PRIMARY KEY (mapping, shard)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS, _STREAMS)
 
 
 def count_waiting(connection: sqlite3.Connection) -> int:

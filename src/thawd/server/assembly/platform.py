@@ -217,11 +217,12 @@ class Platform:
             webhook_secret=server.webhook_secret,
             metrics=self._metrics,
         )
+        self._destinations = Destinations(self.stores.tables, self.settings.buckets, context)
         return EventSubsystem(
             self.stores.state,
             server,
             dispatcher=self.execution.dispatcher,
-            destinations=Destinations(self.stores.tables, self.settings.buckets, context),
+            destinations=self._destinations,
             closing=self._closing,
         )
 
@@ -234,7 +235,8 @@ class Platform:
             self.stores.state,
             settings=lambda: self.settings,
             wake=wake,
-            sqs=self._aws_endpoint,
+            aws=self._aws_endpoint,
+            destinations=self._destinations,
             buckets=RemoteSources(
                 self.settings.remote_buckets.values(),
                 self.stores.buckets,

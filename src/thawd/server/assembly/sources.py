@@ -1,4 +1,4 @@
-"""Builds the event sources of a server (queues, schedules, remote buckets) and schedules of provisioned concurrency.
+"""Builds a server's event sources (queues, streams, schedules, remote buckets) and provisioned concurrency's schedules.
 
 The module also lists the sources, pauses and resumes them, and applies a new configuration. A paused source stays
 paused after a restart.
@@ -14,18 +14,20 @@ from thawd.config import Settings
 from thawd.control.event_source_mapping_records import SourceMapping
 from thawd.control.event_source_mappings import Mappings
 from thawd.control.registry import Registry
+from thawd.destinations.delivery import Destinations
 from thawd.errors import ResourceConflictException, ResourceNotFoundException, StoreError
 from thawd.grammar.schedule_expressions import utc_text
 from thawd.resources import LATEST, Schedule
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.provisioned import ProvisionedPlan
+from thawd.sources.aws_calls import Endpoint
 from thawd.sources.buckets.remote_sources import RemoteSources
+from thawd.sources.mapping_pollers import MappingPollers, PollingContext
 from thawd.sources.provisioned_schedules import ProvisionedSchedules
 from thawd.sources.schedules import Schedules
-from thawd.sources.sqs.client import Endpoint
-from thawd.sources.sqs.source import SqsPollers
 from thawd.stores.database import Database
 from thawd.stores.schedules import ScheduleStore
+from thawd.stores.stream_positions import StreamPositions
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
 
@@ -42,8 +44,9 @@ class SourceSubsystem:
         state: the state file.
         settings: returns the current configuration.
         wake: called with the functions that have new events in the queue.
-        sqs: endpoint URL of SQS; None: the endpoint in the AWS configuration of this process.
+        aws: endpoint URL of AWS's services; None: the endpoint in the AWS configuration of this process.
         buckets: remote buckets.
+        destinations: take records of discarded batches.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that this one connects
@@ -55,15 +58,19 @@ class SourceSubsystem:
         *,
         settings: Callable[[], Settings],
         wake: Callable[[set[str]], None],
-        sqs: str | None,
+        aws: str | None,
         buckets: RemoteSources,
+        destinations: Destinations,
     ) -> None:
         self._mappings = mappings
         self._registry = registry
         self._settings = settings
         self._buckets = buckets
-        endpoint = None if sqs is None else Endpoint(sqs)
-        self._pollers = SqsPollers(dispatcher, endpoint=endpoint, report=complain, settled=mappings.settled)
+        endpoint = None if aws is None else Endpoint(aws)
+        context = PollingContext(
+            dispatcher, endpoint, complain, StreamPositions(state), destinations=destinations, role=registry.role
+        )
+        self._pollers = MappingPollers(context, settled=mappings.settled)
         self._schedules = Schedules(ScheduleStore(state), wake=wake, report=complain)
         self._provisioned = ProvisionedSchedules(lambda name, count: dispatcher.provision(name, LATEST, count))
         self._provisioned.declare(_plans(settings()))  # before the first publish, which provisions environments
@@ -174,7 +181,7 @@ class SourceSubsystem:
         progress = self._pollers.progress(mapping.uuid)
         return {
             "name": mapping.name,
-            "kind": "sqs",
+            "kind": mapping.service,
             "function": mapping.function,
             "state": self._mappings.state(mapping),
             "last_result": progress.last_result,

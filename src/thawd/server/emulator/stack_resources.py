@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from thawd.server.emulator import inline_modules
+from thawd.server.emulator import inline_modules, template_values
 
 _PREFIX = "AWS::Lambda::"
 # Resources that only a transformation of the template turns into resources of AWS::Lambda and others.
@@ -147,6 +147,13 @@ def _refusal(message: str) -> Exception:
     return refusal
 
 
+def _call(method: str, given: Properties) -> Any:
+    """Call a method of thawd's Lambda API with values of a template."""
+    client = _client()
+    operation = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[method])
+    return getattr(client, method)(**template_values.fitted(operation.input_shape, given))
+
+
 def _told(name: str, work: Callable[[], Any]) -> Any:
     """Do `work`. If thawd refuses it, the stack's request fails with thawd's words."""
     from botocore.exceptions import BotoCoreError, ClientError
@@ -160,7 +167,6 @@ def _told(name: str, work: Callable[[], Any]) -> Any:
 
 # Functions
 
-_NUMBERS = ("MemorySize", "Timeout")
 _NOT_GIVEN_ON = (
     "Code",
     "Tags",
@@ -176,9 +182,9 @@ def _function(name: str, properties: Properties) -> _Made:
     given = {**_configuration(properties), "FunctionName": name, "Code": _code(properties)}
     if "Tags" in properties:
         given["Tags"] = {tag["Key"]: tag["Value"] for tag in properties["Tags"]}
-    arn = client.create_function(**given)["FunctionArn"]
+    arn = _call("create_function", given)["FunctionArn"]
     try:
-        _settings(client, name, properties)
+        _settings(name, properties)
         _wait(client, name)
     except Exception:
         client.delete_function(FunctionName=name)
@@ -188,25 +194,19 @@ def _function(name: str, properties: Properties) -> _Made:
 
 def _change_function(resource: StackResource, properties: Properties) -> None:
     client, name = _client(), resource.physical_resource_id
-    configuration = {key: value for key, value in _configuration(properties).items() if key != "Architectures"}
-    configuration = {key: value for key, value in configuration.items() if key not in ("PackageType", "FunctionName")}
-    client.update_function_configuration(**configuration, FunctionName=name)
+    kept = ("Architectures", "PackageType")
+    configuration = {key: value for key, value in _configuration(properties).items() if key not in kept}
+    _call("update_function_configuration", {**configuration, "FunctionName": name})
     _wait(client, name)
     client.update_function_code(FunctionName=name, **_code(properties))
-    _settings(client, name, properties)
+    _settings(name, properties)
     _wait(client, name)
 
 
 def _configuration(properties: Properties) -> Properties:
     given = {key: value for key, value in properties.items() if key not in _NOT_GIVEN_ON}
-    given |= {key: int(given[key]) for key in _NUMBERS if key in given}
     if "KmsKeyArn" in properties:
         given["KMSKeyArn"] = properties["KmsKeyArn"]
-    if "Size" in given.get("EphemeralStorage", {}):
-        given["EphemeralStorage"] = {"Size": int(given["EphemeralStorage"]["Size"])}
-    variables = given.get("Environment", {}).get("Variables")
-    if variables:
-        given["Environment"] = {"Variables": {key: _text(value) for key, value in variables.items()}}
     return given
 
 
@@ -229,12 +229,13 @@ def _zipped(source: str, runtime: str) -> bytes:
     return buffer.getvalue()
 
 
-def _settings(client: Any, name: str, properties: Properties) -> None:
+def _settings(name: str, properties: Properties) -> None:
     if "ReservedConcurrentExecutions" in properties:
-        count = int(properties["ReservedConcurrentExecutions"])
-        client.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=count)
+        count = properties["ReservedConcurrentExecutions"]
+        _call("put_function_concurrency", {"FunctionName": name, "ReservedConcurrentExecutions": count})
     if "RecursiveLoop" in properties:
-        client.put_function_recursion_config(FunctionName=name, RecursiveLoop=properties["RecursiveLoop"])
+        setting = {"FunctionName": name, "RecursiveLoop": properties["RecursiveLoop"]}
+        _call("put_function_recursion_config", setting)
 
 
 def _wait(client: Any, name: str) -> None:
@@ -252,31 +253,26 @@ def _wait(client: Any, name: str) -> None:
             raise ValueError(reason) from error
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 # The other kinds
 
 
 def _version(name: str, properties: Properties) -> _Made:
     client = _client()
-    wanted = {key: properties[key] for key in ("FunctionName", "Description", "CodeSha256") if key in properties}
-    made = client.publish_version(**wanted)
+    names = ("FunctionName", "Description", "CodeSha256")
+    wanted: Properties = {key: properties[key] for key in names if key in properties}
+    made = _call("publish_version", wanted)
     function, number = made["FunctionName"], made["Version"]
     waiter = client.get_waiter("published_version_active")
     waiter.wait(FunctionName=function, Qualifier=number, WaiterConfig={"Delay": 0.1, "MaxAttempts": _LOOKS})
     arn = made["FunctionArn"]
     if "ProvisionedConcurrencyConfig" in properties:
-        _provision(client, function, number, properties)
+        _provision(function, number, properties)
     return _Made(arn, {"Version": number, "FunctionArn": arn}, {"FunctionName": function, "Qualifier": number})
 
 
-def _provision(client: Any, function: str, qualifier: str, properties: Properties) -> None:
-    count = int(properties["ProvisionedConcurrencyConfig"]["ProvisionedConcurrentExecutions"])
-    client.put_provisioned_concurrency_config(
-        FunctionName=function, Qualifier=qualifier, ProvisionedConcurrentExecutions=count
-    )
+def _provision(function: str, qualifier: str, properties: Properties) -> None:
+    wanted = properties["ProvisionedConcurrencyConfig"]
+    _call("put_provisioned_concurrency_config", {"FunctionName": function, "Qualifier": qualifier, **wanted})
 
 
 def _alias_given(properties: Properties) -> Properties:
@@ -288,42 +284,40 @@ def _alias_given(properties: Properties) -> Properties:
 
 
 def _alias(name: str, properties: Properties) -> _Made:
-    client, given = _client(), _alias_given(properties)
-    arn = client.create_alias(**given)["AliasArn"]
+    given = _alias_given(properties)
+    arn = _call("create_alias", given)["AliasArn"]
     if "ProvisionedConcurrencyConfig" in properties:
-        _provision(client, given["FunctionName"], given["Name"], properties)
+        _provision(given["FunctionName"], given["Name"], properties)
     return _Made(arn, {"AliasArn": arn}, {"FunctionName": given["FunctionName"], "Name": given["Name"]})
 
 
 def _permission(name: str, properties: Properties) -> _Made:
     statement = name[:100]
-    _client().add_permission(StatementId=statement, **properties)
+    _call("add_permission", {"StatementId": statement, **properties})
     return _Made(statement, {"Id": statement}, {"FunctionName": properties["FunctionName"], "StatementId": statement})
 
 
 def _mapping_given(properties: Properties) -> Properties:
     given = dict(properties)
-    for key in ("BatchSize", "MaximumBatchingWindowInSeconds"):
-        if key in given:
-            given[key] = int(given[key])
     if "Tags" in given:
         given["Tags"] = {tag["Key"]: tag["Value"] for tag in given["Tags"]}
     return given
 
 
 def _mapping(name: str, properties: Properties) -> _Made:
-    made = _client().create_event_source_mapping(**_mapping_given(properties))
+    made = _call("create_event_source_mapping", _mapping_given(properties))
     return _Made(made["UUID"], {"Id": made["UUID"]}, {"UUID": made["UUID"]})
 
 
 def _change_mapping(resource: StackResource, properties: Properties) -> None:
-    given = {key: value for key, value in _mapping_given(properties).items() if key not in ("EventSourceArn", "Tags")}
-    _client().update_event_source_mapping(UUID=resource.physical_resource_id, **given)
+    kept = ("EventSourceArn", "StartingPosition", "StartingPositionTimestamp", "Tags")
+    given = {key: value for key, value in properties.items() if key not in kept}
+    _call("update_event_source_mapping", {**given, "UUID": resource.physical_resource_id})
 
 
 def _layer(name: str, properties: Properties) -> _Made:
     given = {"LayerName": name, **properties}
-    made = _client().publish_layer_version(**given)
+    made = _call("publish_layer_version", given)
     arn, facts = made["LayerVersionArn"], {"LayerName": given["LayerName"], "VersionNumber": made["Version"]}
     return _Made(arn, {"LayerVersionArn": arn}, facts)
 
@@ -334,13 +328,13 @@ def _url_given(properties: Properties) -> Properties:
 
 
 def _url(name: str, properties: Properties) -> _Made:
-    made = _client().create_function_url_config(**_url_given(properties))
+    made = _call("create_function_url_config", _url_given(properties))
     arn = made["FunctionArn"]
     return _Made(arn, {"FunctionArn": arn, "FunctionUrl": made["FunctionUrl"]}, {"FunctionName": arn})
 
 
 def _asynchronous(name: str, properties: Properties) -> _Made:
-    _client().put_function_event_invoke_config(**properties)
+    _call("put_function_event_invoke_config", properties)
     facts = {"FunctionName": properties["FunctionName"], "Qualifier": properties["Qualifier"]}
     return _Made(name, {}, facts)
 
@@ -363,7 +357,7 @@ def _subscription(name: str, properties: Properties) -> _Made:
     for attribute in _SUBSCRIPTION_ATTRIBUTES:
         value = properties.get(attribute)
         if attribute == "RawMessageDelivery":
-            value = _text(value) == "true"
+            value = str(value).lower() == "true"
         elif isinstance(value, dict):
             value = json.dumps(value)
         topics.set_subscription_attributes(made.arn, attribute, value)
@@ -396,7 +390,7 @@ _KINDS: dict[str, _Behaviour] = {
     f"{_PREFIX}Version": _Behaviour(_version, None, lambda client, made: client.delete_function(**made.facts)),
     f"{_PREFIX}Alias": _Behaviour(
         _alias,
-        lambda made, properties: _client().update_alias(**_alias_given(properties)),
+        lambda made, properties: _call("update_alias", _alias_given(properties)),
         lambda client, made: client.delete_alias(**made.facts),
     ),
     f"{_PREFIX}Permission": _Behaviour(_permission, None, lambda client, made: client.remove_permission(**made.facts)),
@@ -406,12 +400,12 @@ _KINDS: dict[str, _Behaviour] = {
     f"{_PREFIX}LayerVersion": _Behaviour(_layer, None, lambda client, made: client.delete_layer_version(**made.facts)),
     f"{_PREFIX}Url": _Behaviour(
         _url,
-        lambda made, properties: _client().update_function_url_config(**_url_given(properties)),
+        lambda made, properties: _call("update_function_url_config", _url_given(properties)),
         lambda client, made: client.delete_function_url_config(**made.facts),
     ),
     f"{_PREFIX}EventInvokeConfig": _Behaviour(
         _asynchronous,
-        lambda made, properties: _client().put_function_event_invoke_config(**properties),
+        lambda made, properties: _call("put_function_event_invoke_config", properties),
         lambda client, made: client.delete_function_event_invoke_config(**made.facts),
     ),
 }

@@ -22,11 +22,13 @@ from thawd.errors import StoreError
 from thawd.grammar import queue_names
 from thawd.invocation import new_request_id
 from thawd.resources import RemoteBucket
+from thawd.sources.aws_calls import Endpoint
 from thawd.sources.buckets import s3_event
 from thawd.sources.buckets.notification_rules import functions_for
 from thawd.sources.buckets.remote_stores import WatcherStores
-from thawd.sources.sqs.batch import Batching, ReceivedMessage, SourceProgress
-from thawd.sources.sqs.client import Endpoint, RawMessage, SqsQueue
+from thawd.sources.progress import SourceProgress
+from thawd.sources.sqs.batch import Batching, ReceivedMessage
+from thawd.sources.sqs.client import RawMessage, SqsQueue
 from thawd.sources.sqs.receiver import Receiver, Throttled
 from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.objects.catalog import ObjectChange, ObjectRecord

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from thawd.resources import RemoteBucket
+from thawd.sources.aws_calls import Endpoint
 from thawd.sources.buckets.remote import RemoteBucketWatcher
 from thawd.sources.buckets.remote_notifications import NotifiedBucketWatcher
 from thawd.sources.buckets.remote_stores import WatcherStores
-from thawd.sources.sqs.client import Endpoint
 from thawd.stores.objects.remote import BucketStores
 from thawd.telemetry.metrics import Metrics
 

@@ -1,4 +1,4 @@
-"""Classes for messages received from an SQS queue, their batches, and a source's figures. They do not call SQS."""
+"""Classes for messages received from an SQS queue and their batches. They do not call SQS."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from thawd.control.event_source_mapping_records import UNPROCESSED
 from thawd.sources.sqs.client import MOST_AT_ONCE, RawMessage
 
 
@@ -54,33 +53,6 @@ class Batching:
     window_s: float = 0.0
     most_bytes: int = 6_000_000
     ordered: bool = False
-
-
-@dataclass(slots=True)
-class SourceProgress:
-    """The figures of a source so far.
-
-    Attributes:
-        received: number of messages received, including those that no pattern matches.
-        filtered: number of messages that no pattern matches.
-        failed: number of messages whose handling failed.
-        troubles: how many times in a row the queue could not be read.
-        trouble: why the queue cannot be read now; None: it can be read.
-        last_result: result of the last batch, in the form of ``LastProcessingResult``.
-        waiting: about how many messages wait; None: not known.
-        in_flight: about how many messages are received and not deleted; None: not known.
-        oldest_s: age of the oldest message in the last reception, seconds; 0: the reception was empty.
-    """
-
-    received: int = 0
-    filtered: int = 0
-    failed: int = 0
-    troubles: int = 0
-    trouble: str | None = None
-    last_result: str = UNPROCESSED
-    waiting: int | None = None
-    in_flight: int | None = None
-    oldest_s: float = 0.0
 
 
 class Batch:

@@ -20,8 +20,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from thawd.control.event_source_mapping_records import UNPROCESSED
 from thawd.errors import NoThreadError
-from thawd.sources.sqs.batch import Batch, Batching, ReceivedMessage, SourceProgress
-from thawd.sources.sqs.client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, RawMessage, SourceError, SqsQueue
+from thawd.sources.aws_calls import SourceError
+from thawd.sources.progress import SourceProgress
+from thawd.sources.sqs.batch import Batch, Batching, ReceivedMessage
+from thawd.sources.sqs.client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, RawMessage, SqsQueue
 from thawd.system import threads
 from thawd.system.retry import Backoff, backoff_s, is_set_within
 

@@ -1,37 +1,52 @@
-"""Runs event source mappings: for each mapping, a poller reads the queue and invokes the function.
+"""Reads one SQS queue for one function: the poller of an event source mapping.
 
-`thawd.control.event_source_mappings` creates, changes and deletes mappings.
+`thawd.sources.mapping_pollers` starts and stops the pollers.
 Source: AWS Lambda developer guide, "Using Lambda with Amazon SQS"; "Scaling behavior".
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
-from thawd.control.event_source_mapping_records import UNPROCESSED, SourceMapping
+from thawd.control.event_source_mapping_records import SourceMapping
 from thawd.errors import ResourceNotFoundException, ThawdError
 from thawd.grammar import queue_names
 from thawd.grammar.event_patterns import Pattern
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation, Result
 from thawd.scheduling.dispatcher import Dispatcher
+from thawd.sources.aws_calls import Endpoint, SourceError
+from thawd.sources.progress import SourceProgress
 from thawd.sources.sqs import records
-from thawd.sources.sqs.batch import Batching, ReceivedMessage, SourceProgress
-from thawd.sources.sqs.client import Endpoint, RawMessage, SourceError, SqsQueue
+from thawd.sources.sqs.batch import Batching, ReceivedMessage
+from thawd.sources.sqs.client import RawMessage, SqsQueue
 from thawd.sources.sqs.receiver import Receiver, Throttled
 from thawd.system.retry import Backoff, is_set_within
 
 # How long a batch may wait for an environment, seconds. Its messages are held during that time.
 _QUEUE_S = 300.0
-_LOOK_S = 2.0
 _THROTTLE_FIRST_S = 0.5
+_NO_QUEUE = {"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"}
 # Size of an event without its records.
 _ENVELOPE_BYTES = len(records.event([]))
+
+
+async def queue_problem(mapping: SourceMapping, *, endpoint: Endpoint | None) -> str | None:
+    """Return AWS's words if the mapping's queue does not exist; None: it exists, or this is not known."""
+    name = queue_names.parse(mapping.source)
+    assert name is not None, "thawd.control has checked it"
+    try:
+        await SqsQueue(name, endpoint=endpoint).look()
+    except SourceError as error:
+        if error.code not in _NO_QUEUE:
+            return None
+        return (
+            "Error occurred while ReceiveMessage. SQS Error Code: AWS.SimpleQueueService.NonExistentQueue. SQS Error "
+            "Message: The specified queue does not exist."
+        )
+    return None
 
 
 class SqsPoller:
@@ -48,7 +63,6 @@ class SqsPoller:
         mapping: the event source mapping.
         progress: the source's figures.
         receiver: receives the messages.
-        task: the task in which the receiver runs; None: the receiver does not run yet.
     """
 
     def __init__(
@@ -64,7 +78,6 @@ class SqsPoller:
         assert queue is not None, "thawd.config or thawd.control has checked the name of the queue"
         self.mapping = mapping
         self.progress = progress
-        self.task: asyncio.Task[None] | None = None
         self._region = queue.region
         self._dispatcher = dispatcher
         self._patterns = [Pattern(text) for text in mapping.patterns]
@@ -82,6 +95,22 @@ class SqsPoller:
             progress=progress,
             report=lambda text: report(f"thawd: source {mapping.name}: {text}"),
         )
+
+    async def run(self) -> None:
+        """Read the queue until `stop` is called and the running batches have ended."""
+        await self.receiver.run()
+
+    def stop(self) -> None:
+        """Receive no more messages. Running batches are completed."""
+        self.receiver.stop()
+
+    async def look(self) -> None:
+        """Update the length of the queue in `progress`.
+
+        Raises:
+            SourceError: the queue's attributes cannot be read.
+        """
+        await self.receiver.look()
 
     def _open(self, message: RawMessage) -> bytes | None:
         encoded = msgspec.json.encode(records.record(message, arn=self.mapping.source, region=self._region))
@@ -142,114 +171,3 @@ class SqsPoller:
                 if since + self.receiver.visibility_s - now_s < wait_s or self.receiver.stopping.is_set():
                     raise Throttled(error.message) from error
             await is_set_within(self.receiver.stopping, wait_s)
-
-
-class SqsPollers:
-    """The pollers of all mappings. Implements `thawd.control.event_source_mappings.Pollers`.
-
-    Args:
-        dispatcher: runs functions.
-        endpoint: address of SQS; None: as configured by AWS's environment variables and files.
-        report: takes a line for the operator.
-        settled: called with a mapping's UUID once its last change has been carried out.
-    """
-
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        *,
-        endpoint: Endpoint | None,
-        report: Callable[[str], None],
-        settled: Callable[[str], None],
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._endpoint = endpoint
-        self._report = report
-        self._settled = settled
-        self._tasks: asyncio.TaskGroup | None = None
-        self._pollers: dict[str, SqsPoller] = {}
-        self._progress: dict[str, SourceProgress] = {}
-        self._under_way = 0
-        self._ended = asyncio.Event()
-        self._ended.set()
-
-    async def run(self, started: asyncio.Event) -> None:
-        """Run pollers until cancelled. Sets `started` when `apply` can be called."""
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            started.set()
-            await asyncio.Event().wait()
-
-    def apply(self, mapping: SourceMapping) -> None:
-        """Start, replace or stop the poller of a mapping, so that its queue is read as the mapping now says."""
-        old = self._pollers.pop(mapping.uuid, None)
-        if old is not None:
-            old.receiver.stop()
-        progress = self._progress.setdefault(mapping.uuid, SourceProgress())
-        if mapping.enabled:
-            # Reset the queue's figures, because the mapping may name a different queue now.
-            progress.waiting = progress.in_flight = progress.trouble = None
-            poller = SqsPoller(
-                mapping, self._dispatcher, endpoint=self._endpoint, progress=progress, report=self._report
-            )
-            self._pollers[mapping.uuid] = poller
-            self._run(poller)
-            asyncio.get_running_loop().call_soon(self._settled, mapping.uuid)
-        else:
-            self._settle_after(old, mapping.uuid)
-
-    def remove(self, uuid: str) -> None:
-        """Stop reading for a mapping, and forget its figures."""
-        old = self._pollers.pop(uuid, None)
-        self._progress.pop(uuid, None)
-        if old is not None:
-            old.receiver.stop()
-        self._settle_after(old, uuid)
-
-    def last_result(self, uuid: str) -> str:
-        """Return the result of a mapping's last batch, in the form of ``LastProcessingResult``."""
-        progress = self._progress.get(uuid)
-        return UNPROCESSED if progress is None else progress.last_result
-
-    def progress(self, uuid: str) -> SourceProgress:
-        """Return the figures of a mapping."""
-        return self._progress.get(uuid) or SourceProgress()
-
-    def stop(self) -> None:
-        """Receive no more messages. Running batches are completed."""
-        for poller in self._pollers.values():
-            poller.receiver.stop()
-
-    async def settled(self, patience_s: float) -> None:
-        """Wait until handled messages have been deleted from their queues, at most `patience_s` seconds."""
-        await is_set_within(self._ended, patience_s)
-
-    async def look(self) -> None:
-        """Update the lengths of all queues. If a queue does not answer within seconds, its last figures are kept."""
-
-        async def one(poller: SqsPoller) -> None:
-            with contextlib.suppress(SourceError, TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await poller.receiver.look()
-
-        await asyncio.gather(*(one(poller) for poller in self._pollers.values()))
-
-    def _run(self, poller: SqsPoller) -> None:
-        assert self._tasks is not None, "run() must be called first"
-        self._under_way += 1
-        self._ended.clear()
-
-        def ended(_: asyncio.Task[Any]) -> None:
-            self._under_way -= 1
-            if not self._under_way:
-                self._ended.set()
-
-        poller.task = self._tasks.create_task(poller.receiver.run())
-        poller.task.add_done_callback(ended)
-
-    def _settle_after(self, poller: SqsPoller | None, uuid: str) -> None:
-        """Report a mapping's change as carried out after its old poller has ended."""
-        if poller is None or poller.task is None:
-            asyncio.get_running_loop().call_soon(self._settled, uuid)
-        else:
-            poller.task.add_done_callback(lambda _: self._settled(uuid))

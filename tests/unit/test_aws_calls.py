@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from thawd.sources.sqs import client
+from thawd.sources.aws_calls import in_thread
 
 
 @pytest.mark.parametrize("when", ["before", "together"])
@@ -27,7 +27,7 @@ def test_what_comes_when_its_caller_is_cancelled_is_given_back(when: str) -> Non
             got.append(value)
             given_back.set()
 
-        calling = asyncio.create_task(client._in_thread(work, unwanted=unwanted))
+        calling = asyncio.create_task(in_thread(work, unwanted=unwanted))
         await asyncio.to_thread(begun.wait)
         if when == "before":
             calling.cancel()

@@ -1,0 +1,81 @@
+"""Makes moto's DynamoDB streams behave as a reader expects. This runs in the emulator's own process.
+
+moto keeps an object for every iterator that it ever gave out, so a reader that polls fills the memory and the saved
+state, and iterators end with the process. Here an iterator's text says where it points. A stream belongs to one label:
+the stream of a table that was deleted and made again under the same name is another stream.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+
+def install() -> None:
+    """Change moto's classes. Call this before the first request."""
+    from moto.core.exceptions import JsonRESTError
+    from moto.dynamodb.exceptions import ResourceNotFoundException
+    from moto.dynamodbstreams.models import DynamoDBStreamsBackend
+
+    find_table = DynamoDBStreamsBackend._get_table_from_arn
+
+    def table_of(backend: Any, arn: str) -> Any:
+        label = arn.rpartition("/stream/")[2]
+        table = find_table(backend, arn)
+        if table.stream_shard is None or table.latest_stream_label != label:
+            raise ResourceNotFoundException(msg=f"Requested resource not found: Stream: {arn} not found")
+        return table
+
+    def iterator(backend: Any, arn: str, shard_id: str, kind: str, number: str | int | None = None) -> _Iterator:
+        shard = table_of(backend, arn).stream_shard
+        if shard.id != shard_id:
+            raise ResourceNotFoundException(msg=f"Requested resource not found: Shard: {shard_id} not found")
+        first = shard.starting_sequence_number
+        places = {"TRIM_HORIZON": first, "LATEST": first + len(shard.items)}
+        if number is not None:
+            places |= {"AT_SEQUENCE_NUMBER": int(number), "AFTER_SEQUENCE_NUMBER": int(number) + 1}
+        if kind not in places:
+            raise JsonRESTError("ValidationException", f"SequenceNumber is required for ShardIteratorType {kind}")
+        if places[kind] < first:
+            raise JsonRESTError("TrimmedDataAccessException", "The requested sequence number has been trimmed")
+        return _Iterator(arn, places[kind])
+
+    def records(backend: Any, iterator_arn: str, limit: int) -> dict[str, Any]:
+        place = _Iterator.parse(iterator_arn)
+        if place is None:
+            raise JsonRESTError("ValidationException", "Invalid ShardIterator")
+        shard = table_of(backend, place.stream).stream_shard
+        region = place.stream.split(":")[3]
+        found = [{**one, "eventVersion": "1.1", "awsRegion": region} for one in shard.get(place.number, limit)]
+        return {"NextShardIterator": _Iterator(place.stream, place.number + len(found)).arn, "Records": found}
+
+    for name, function in (
+        ("_get_table_from_arn", table_of),
+        ("get_shard_iterator", iterator),
+        ("get_records", records),
+    ):
+        setattr(DynamoDBStreamsBackend, name, function)
+
+
+class _Iterator:
+    """An iterator: a stream and the sequence number of the next record."""
+
+    def __init__(self, stream: str, number: int) -> None:
+        self.stream = stream
+        self.number = number
+
+    @property
+    def arn(self) -> str:
+        """The iterator's text."""
+        place = json.dumps([self.stream, self.number])
+        return f"{self.stream}|1|{base64.b64encode(place.encode()).decode()}"
+
+    @classmethod
+    def parse(cls, text: str) -> _Iterator | None:
+        """The iterator with this text; None: there is none."""
+        try:
+            stream, number = json.loads(base64.b64decode(text.rpartition("|")[2], validate=True))
+            return cls(str(stream), int(number))
+        except (ValueError, TypeError):
+            return None
