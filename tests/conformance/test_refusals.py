@@ -380,11 +380,16 @@ EVENTS = [
     *(
         Case("CreateEventSourceMapping", named(EventSourceArn=arn), *VALUE, "Unsupported event source")
         for arn in (
-            "arn:aws:kinesis:us-east-1:000000000000:stream/s",
-            "arn:aws:dynamodb:us-east-1:000000000000:table/t/stream/2026-01-01T00:00:00.000",
             "arn:aws:kafka:us-east-1:000000000000:cluster/c/8f7d3a52-1c2d-4e5f-9a6b-7c8d9e0f1a2b-1",
             "arn:aws:mq:us-east-1:000000000000:broker:b:b-8f7d3a52-1c2d-4e5f-9a6b-7c8d9e0f1a2b",
             "arn:aws:rds:us-east-1:000000000000:cluster:c",
+        )
+    ),
+    *(
+        Case("CreateEventSourceMapping", named(EventSourceArn=arn), *VALUE, "Value null at 'startingPosition'")
+        for arn in (
+            "arn:aws:kinesis:us-east-1:000000000000:stream/s",
+            "arn:aws:dynamodb:us-east-1:000000000000:table/t/stream/2026-01-01T00:00:00.000",
         )
     ),
     Case(
