@@ -173,6 +173,14 @@ class TooManyRequestsException(ThawdError):
     status = 429
 
 
+class RecursiveInvocationException(ThawdError):
+    """A chain of invocations has come back to the same function too often (HTTP 400)."""
+
+    type = "RecursiveInvocationException"
+    status = 400
+    retryable = False
+
+
 class ResourceConflictException(ThawdError):
     """The resource is in a state that does not allow the operation, for example still being published (HTTP 409)."""
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.conftest import Project, eventually
 
-TRACE = re.compile(r"Root=1-[0-9a-f]{8}-[0-9a-f]{24};Parent=[0-9a-f]{16};Sampled=0")
+TRACE = re.compile(r"Root=1-[0-9a-f]{8}-[0-9a-f]{24};Parent=[0-9a-f]{16};Sampled=0;Lineage=1:[0-9a-f]{8}:0")
 
 
 @pytest.mark.parametrize("options", ["", "snapshot = false\n"])
@@ -73,9 +73,10 @@ def test_every_invocation_has_a_trace_header_and_one_that_is_given_is_passed_thr
         for path, data in (("/2015-03-31/functions/f/invocations", b"{}"), ("/trace", None)):
             request = urllib.request.Request(server.url + path, data=data, headers={"X-Amzn-Trace-Id": given})
             with urllib.request.urlopen(request, timeout=30) as answer:
-                assert answer.read().decode().strip('"') == given
+                seen = answer.read().decode().strip('"')
+                assert re.fullmatch(given + ";Lineage=1:[0-9a-f]{8}:0", seen)
                 if data is not None:
-                    assert answer.headers["X-Amzn-Trace-Id"] == given
+                    assert answer.headers["X-Amzn-Trace-Id"] == seen
         with urllib.request.urlopen(f"{server.url}/trace", timeout=30) as answer:
             assert TRACE.fullmatch(answer.read().decode().strip('"'))
 

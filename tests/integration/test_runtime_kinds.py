@@ -217,7 +217,8 @@ def test_the_trace_header_reaches_the_handler(running: Running, kind: str) -> No
 
     request = urllib.request.Request(url, b'{"do": "context"}', {"X-Amzn-Trace-Id": trace})
     with urllib.request.urlopen(request, timeout=60) as answer:
-        assert json.loads(answer.read())["trace"] == trace
+        seen = json.loads(answer.read())["trace"]
+    assert re.fullmatch(trace + ";Lineage=1:[0-9a-f]{8}:0", seen)
 
 
 def test_asynchronous_events_run_too(running: Running, kind: str) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from thawd.control import names
-from thawd.destinations import lineage
 from thawd.errors import ThawdError
 from thawd.gateway import cors
 from thawd.gateway.aws import proxy
@@ -27,7 +26,7 @@ from thawd.gateway.s3 import read as object_read
 from thawd.gateway.s3.request import speaks_s3
 from thawd.gateway.s3.xml import S3Error
 from thawd.gateway.sigv4 import SignatureError, SignedRequest, verify
-from thawd.grammar import log_filters
+from thawd.grammar import lineage, log_filters
 from thawd.resources import Route
 
 _CPU_S = 60
@@ -126,7 +125,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "token of the Logs API": requests._TOKEN.fullmatch,
     "group of the Logs API": requests._GROUP_ARN.fullmatch,
     "range": lambda text: object_read._range(text, 10),
-    "trace header": lambda text: lineage.advance("Lineage=" + text, source="a", target="b"),
+    "trace header": lambda text: lineage.advanced("Lineage=" + text, "a"),
     "route": lambda text: RouteTable([Route(key="GET /{a}/{b+}", function="f")]).find("GET", "/" + text),
 }
 

@@ -164,7 +164,7 @@ def _plain(qualifier: str) -> str | None:
 
 
 class Switches:
-    """The settings of recursive loop detection (`thawd.destinations.lineage`) and of runtime management.
+    """The settings of recursive loop detection (`thawd.grammar.lineage`) and of runtime management.
 
     The settings of runtime management are stored and shown, but have no effect.
     """

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from thawd.destinations import lineage
 from thawd.destinations.aws import Aws
 from thawd.destinations.record import as_item, attributes, check_json, object_key, record, with_condition
 from thawd.destinations.slots import Slots
 from thawd.destinations.webhook import Webhooks
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, StoreError, ThawdError
+from thawd.grammar import lineage
 from thawd.grammar.destination_names import function_of
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, Result, new_request_id
 from thawd.resources import Bucket, Destination, Function
@@ -216,8 +216,8 @@ class Destinations:
                 f"{delivery.destination} takes events of at most {MAX_ASYNC_PAYLOAD_BYTES:,} bytes, and the record has "
                 f"{len(delivery.body):,}"
             )
-        trace_id, rounds = lineage.advance(delivery.trace_id, source=delivery.function, target=name)
-        if rounds > lineage.MAX_INVOCATIONS and not self._context.may_loop(name):
+        trace_id = lineage.advanced(delivery.trace_id, delivery.function)
+        if lineage.invocations(trace_id, name) >= lineage.MAX_INVOCATIONS and not self._context.may_loop(name):
             self._context.metrics.function(name).recursive_invocations_dropped += 1
             raise DestinationRefused(
                 f"{delivery.destination} has been invoked {lineage.MAX_INVOCATIONS} times in one chain of invocations, "

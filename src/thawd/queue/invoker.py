@@ -21,7 +21,13 @@ from collections.abc import Callable
 from functools import partial
 
 from thawd.destinations.delivery import Destinations
-from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, TooManyRequestsException
+from thawd.errors import (
+    RecursiveInvocationException,
+    ResourceNotFoundException,
+    StoreError,
+    ThawdError,
+    TooManyRequestsException,
+)
 from thawd.invocation import Invocation, Result, in_a_line
 from thawd.queue.lane import READ_AHEAD, SHORTEST_WAIT_S, Lane
 from thawd.queue.outcome_delivery import DeadLetterCause, Outcome, Outcomes, RefusedError
@@ -355,6 +361,11 @@ class AsyncInvoker:
                 result = await self._dispatcher.invoke(_invocation(event, wait_s=function.maximum_event_age_s - age_s))
             except TooManyRequestsException:
                 raise _NotNowError from None
+            except RecursiveInvocationException as error:
+                free_slot()
+                cause = DeadLetterCause(error.message, "RecursiveInvocation")
+                await self._dead_letter(event, function, cause, result=None)
+                return
             except ThawdError as error:
                 # This is not the function's failure: try again with growing waits, without using up its retries.
                 free_slot()

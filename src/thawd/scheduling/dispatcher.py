@@ -18,6 +18,7 @@ from thawd.environments.init_phase import InitError
 from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version
 from thawd.errors import (
+    RecursiveInvocationException,
     ResourceConflictException,
     ResourceNotFoundException,
     ResourceNotReadyException,
@@ -25,6 +26,7 @@ from thawd.errors import (
     ThawdError,
     TooManyRequestsException,
 )
+from thawd.grammar import lineage
 from thawd.invocation import Invocation, Result, StartKind
 from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
 from thawd.scheduling.function_entries import BEING_PUBLISHED, FunctionEntry, VersionEntry
@@ -46,6 +48,7 @@ class Dispatcher:
             after the version's init phase had failed at its publication.
         on_awaited: called with a function's name when a request waits for a version that does not serve yet and that
             requests do not publish (`VersionEntry.wanted` is None).
+        may_loop: returns whether a chain of invocations may invoke the function with this name without limit.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Dispatcher:
         self.stopping = False
         self.on_active: Callable[[str, str], None] = lambda name, number: None
         self.on_awaited: Callable[[str], None] = lambda name: None
+        self.may_loop: Callable[[str], bool] = lambda name: False
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """Make `functions` the declared functions. Other functions are removed, with all their versions."""
@@ -303,6 +307,7 @@ class Dispatcher:
             ResourceNotFoundException: there is no such function or version (404).
             ResourceConflictException: the version is still being published (409).
             ResourceNotReadyException: the version could not be published (502).
+            RecursiveInvocationException: the chain of invocations has invoked the function too often (400).
             TooManyRequestsException: a concurrency limit or the limit of waiting requests was reached (429).
             ServiceException: no process could be started (500).
         """
@@ -311,6 +316,12 @@ class Dispatcher:
         entry = family.find(invocation.qualifier)
         if entry is None:
             raise _not_found(invocation.function, invocation.qualifier)
+        received = invocation.trace_id
+        if self.refuses_loop(invocation.function, received):
+            raise RecursiveInvocationException(
+                "Lambda has detected your function being invoked in a recursive loop with other Amazon Web Services "
+                "resources and stopped your function's invocation."
+            )
         if entry.pool is None:
             entry = await self._published(entry, invocation)
         reserved = family.latest.function.reserved_concurrency
@@ -320,10 +331,13 @@ class Dispatcher:
         family.in_flight += 1
         self._in_flight += 1
         self._idle.clear()
+        invocation.trace_id = lineage.advanced(received, invocation.function)
         try:
             result = await self._run(entry, invocation)
-        except TooManyRequestsException:
-            family.metrics.throttles += 1
+        except ThawdError as error:
+            invocation.trace_id = received  # the caller may try again with the same object
+            if isinstance(error, TooManyRequestsException):
+                family.metrics.throttles += 1
             raise
         finally:
             family.in_flight -= 1
@@ -332,6 +346,20 @@ class Dispatcher:
                 self._idle.set()
         _count(family.metrics, result, (time.monotonic() - asked_s) * 1000)
         return result
+
+    def refuses_loop(self, function: str, trace_id: str | None) -> bool:
+        """Return whether a chain of invocations has invoked a function as often as it may, and count the refusal.
+
+        Args:
+            function: name of the function.
+            trace_id: trace header of the request, or None.
+        """
+        if trace_id is None or lineage.invocations(trace_id, function) < lineage.MAX_INVOCATIONS:
+            return False
+        if self.may_loop(function):
+            return False
+        self._metrics.function(function).recursive_invocations_dropped += 1
+        return True
 
     async def _run(self, entry: VersionEntry, invocation: Invocation) -> Result:
         """Run `invocation` in an environment of the version, or of the version that replaces it in the meantime.

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from thawd.errors import ThawdError
-from thawd.gateway.http import Message, Receive, Scope, Send, header, raw_path_of, read_body, respond
+from thawd.gateway.http import Message, Receive, Scope, Send, header, raw_path_of, read_body, respond, trace_of
 from thawd.gateway.lambda_api.invoke import Accept
 from thawd.gateway.s3 import xml
 from thawd.gateway.s3.xml import S3Error
@@ -204,7 +204,7 @@ class BucketNotifications:
         if name.startswith("ObjectCreated"):
             found = await self.head(raw_path_of(scope), scope)
         for rule in wanted:
-            await self._invoke(rule, name, bucket, key, found)
+            await self._invoke(rule, name, (bucket, key), found, trace_of(scope))
 
     async def objects_deleted(self, scope: Scope, answer: bytes) -> None:
         """Invoke the functions whose notifications match the objects that a DeleteObjects answer lists as deleted."""
@@ -218,11 +218,12 @@ class BucketNotifications:
                 key = next((child.text or "" for child in element if _local(child.tag) == "Key"), "")
                 for rule in configuration.rules:
                     if wants(rule.notification, name, key.encode()):
-                        await self._invoke(rule, name, bucket, key, None)
+                        await self._invoke(rule, name, (bucket, key), None, trace_of(scope))
 
     async def _invoke(
-        self, rule: NotificationRule, name: str, bucket: str, key: str, found: tuple[int, str] | None
+        self, rule: NotificationRule, name: str, at: tuple[str, str], found: tuple[int, str] | None, trace_id: str
     ) -> None:
+        bucket, key = at
         size, etag = found or (None, None)
         request_id = new_request_id()
         event = self._encode(
@@ -236,6 +237,7 @@ class BucketNotifications:
                     event,
                     time.monotonic(),
                     request_id,
+                    trace_id=trace_id,
                     asynchronous=True,
                     qualifier=qualifier,
                 )

@@ -118,6 +118,7 @@ class ControlSubsystem:
         self.mappings = plane.mappings
         self.api = ControlApi(plane, links=links, budget=self._budget, complain=complain)
         execution.dispatcher.on_awaited = self.configured.request
+        execution.dispatcher.may_loop = self.may_loop
         self.configured.declare(self._settings().functions)
         self.deployments.declare(*(family for family in self.registry.families.values() if not family.declared))
         plane.functions.resume()

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from thawd.server.emulator import traces
+
 _LAMBDA = ":lambda:"
 # The pieces of a template: an escaped character, a quotation mark, a name between angle brackets, or another character.
 _PIECES = re.compile(r'\\.|"|<[\w.-]+>|.', re.DOTALL)
@@ -147,6 +149,7 @@ class FunctionTargets:
                         s3={"addressing_style": "path"},
                     ),
                 )
+                self._clients[key].meta.events.register("before-call.lambda.Invoke", traces.add_to)
             return self._clients[key]
 
 

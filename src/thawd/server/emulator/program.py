@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from thawd.server.emulator import dynamodb_streams, stacks
+from thawd.server.emulator import dynamodb_streams, stacks, traces
 from thawd.server.emulator.function_targets import FunctionTargets
 from thawd.server.emulator.keeper import Keeper
 from thawd.server.emulator.state import EmulatedState, StateError
@@ -52,6 +52,7 @@ def main(folder: str | None = None) -> None:
     targets = FunctionTargets(_complain)
     targets.install()
     dynamodb_streams.install()
+    traces.install()
     stacks.install(targets.client, _complain)
     application: Application = DomainDispatcherApplication(create_backend_app)
     keeper: Keeper | None = None

@@ -48,6 +48,13 @@ class Throttled(Exception):
     """Raised by `handle` when the batch cannot be handled now. Its messages are received again later."""
 
 
+class StaysInQueue(Exception):
+    """Raised by `open_` for a message that must not be handled; its text says why.
+
+    The message is received again, until the queue's redrive policy moves it elsewhere.
+    """
+
+
 Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[set[str]]]
 """Handles a batch and returns the ids of the messages that failed. Raises `Throttled` if it cannot run now."""
 
@@ -57,7 +64,8 @@ class Receiver:
 
     Args:
         queue: the queue.
-        open_: makes the content of a message. If it returns None, the message is not wanted and is deleted.
+        open_: makes the content of a message. If it returns None, the message is not wanted and is deleted. Raises
+            `StaysInQueue` if the message must not be handled.
         handle: handles a batch.
         batching: how messages are gathered into batches.
         room: returns how many batches may be handled at the same time now.
@@ -245,7 +253,8 @@ class Receiver:
     async def _contents(self, raw: Sequence[RawMessage]) -> list[tuple[RawMessage, bytes | None]]:
         """Return messages with their contents.
 
-        A message whose content cannot be made is left out and stays in the queue, for the queue's redrive policy.
+        A message that has no content, or must not be handled, is left out and stays in the queue, for the queue's
+        redrive policy.
         """
         found: list[tuple[RawMessage, bytes | None]] = []
         try:
@@ -255,6 +264,10 @@ class Receiver:
                         content = await asyncio.to_thread(self._open, message)
                     else:
                         content = self._open(message)
+                except StaysInQueue as reason:
+                    self.progress.failed += 1
+                    self.progress.last_result = f"PROBLEM: {reason}"
+                    self._report(f"message {message['MessageId']} stays in the queue: {reason}")
                 except Exception as error:  # one message must not delay the others
                     self.progress.failed += 1
                     self._report(

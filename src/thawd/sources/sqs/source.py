@@ -13,7 +13,7 @@ import msgspec
 
 from thawd.control.event_source_mapping_records import SourceMapping
 from thawd.errors import ResourceNotFoundException, ThawdError
-from thawd.grammar import queue_names
+from thawd.grammar import lineage, queue_names
 from thawd.grammar.event_patterns import Pattern
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation, Result
 from thawd.scheduling.dispatcher import Dispatcher
@@ -22,7 +22,7 @@ from thawd.sources.progress import SourceProgress
 from thawd.sources.sqs import records
 from thawd.sources.sqs.batch import Batching, ReceivedMessage
 from thawd.sources.sqs.client import RawMessage, SqsQueue
-from thawd.sources.sqs.receiver import Receiver, Throttled
+from thawd.sources.sqs.receiver import Receiver, StaysInQueue, Throttled
 from thawd.system.retry import Backoff, is_set_within
 
 # How long a batch may wait for an environment, seconds. Its messages are held during that time.
@@ -113,6 +113,12 @@ class SqsPoller:
         await self.receiver.look()
 
     def _open(self, message: RawMessage) -> bytes | None:
+        function = self.mapping.function
+        if self._dispatcher.refuses_loop(function, _trace_of(message)):
+            raise StaysInQueue(
+                f"{function} has been invoked {lineage.MAX_INVOCATIONS} times in one chain of invocations, so thawd "
+                "assumes a loop; break the loop, or allow it with PutFunctionRecursionConfig"
+            )
         encoded = msgspec.json.encode(records.record(message, arn=self.mapping.source, region=self._region))
         return encoded if records.is_wanted(self._patterns, encoded, message["Body"]) else None
 
@@ -135,10 +141,14 @@ class SqsPoller:
 
     async def _handle(self, messages: Sequence[ReceivedMessage]) -> set[str]:
         ids = [message.id for message in messages]
+        function = self.mapping.function
+        traces = [trace for message in messages if (trace := _trace_of(message.raw)) is not None]
         invocation = Invocation(
-            self.mapping.function,
+            function,
             records.event(message.content for message in messages),
             time.monotonic() + _QUEUE_S,
+            # One invocation can continue only one chain: the one that has invoked the function most often.
+            trace_id=max(traces, key=lambda trace: lineage.invocations(trace, function), default=None),
             asynchronous=True,
             qualifier=self.mapping.qualifier,
         )
@@ -171,3 +181,12 @@ class SqsPoller:
                 if since + self.receiver.visibility_s - now_s < wait_s or self.receiver.stopping.is_set():
                     raise Throttled(error.message) from error
             await is_set_within(self.receiver.stopping, wait_s)
+
+
+def _trace_of(message: RawMessage) -> str | None:
+    """Return the trace header of a message; None: it has none.
+
+    Source: Amazon SQS developer guide, "Amazon SQS message metadata", the system attribute AWSTraceHeader.
+    """
+    trace: str | None = message.get("Attributes", {}).get("AWSTraceHeader")
+    return trace
