@@ -20,7 +20,8 @@ class SourceProgress:
         last_result: result of the last batch, in the form of ``LastProcessingResult``.
         waiting: about how many messages wait; None: not known.
         in_flight: about how many messages are received and not deleted; None: not known.
-        oldest_s: age of the oldest message in the last reception, seconds; 0: the reception was empty.
+        oldest_s: age of the oldest message in the last reception, or of the record of a stream that was read last,
+            seconds; 0: nothing was received.
     """
 
     received: int = 0

@@ -207,16 +207,19 @@ _KINDS: Mapping[str, Sequence[StartKind]] = {
 _NONE = Distribution()
 # These metrics have the labels `source` and `function`; `SourceSubsystem.measure` sets them.
 SOURCE_COUNTERS: Mapping[str, str] = {
-    "source_events": "Messages received from a queue, runs of a schedule, or events of a remote bucket.",
-    "source_filtered": "Messages of a queue that matched no filter pattern and were deleted.",
-    "source_failed": "Messages of a queue whose handling failed.",
+    "source_events": "Messages received from a queue, records received from a stream, runs of a schedule, or events of "
+    "a remote bucket.",
+    "source_filtered": "Messages of a queue that matched no filter pattern and were deleted; records of a stream that "
+    "matched none.",
+    "source_failed": "Messages of a queue, or records of a stream, whose handling failed.",
 }
 SOURCE_GAUGES: Mapping[str, str] = {
     "source_enabled": "1 while the source is enabled, 0 while it is paused.",
     "source_waiting": "For a queue, the approximate number of messages that wait in it.",
     "source_age_seconds": (
-        "For a queue, the age of the oldest message in the last reception; for a remote bucket, the age of the last "
-        "listing; for a schedule, the delay of the last run; in seconds."
+        "For a queue, the age of the oldest message in the last reception; for a stream, the age of the record that "
+        "was read last; for a remote bucket, the age of the last listing; for a schedule, the delay of the last run; "
+        "in seconds."
     ),
 }
 # Metrics of asynchronous events, which `EventSubsystem.measure` sets. The counters count since the state file was made.

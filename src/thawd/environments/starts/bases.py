@@ -102,7 +102,7 @@ class Base:
 
 
 class Bases:
-    """Finds or makes bases, and thaws copies of them that run the init of versions.
+    """Finds or makes bases. To publish a version, thaws a copy of its base, in which the version's init runs.
 
     Args:
         engine: the engine that freezes and thaws.
