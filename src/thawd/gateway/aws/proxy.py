@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
+from thawd.gateway.aws import error_documents
 from thawd.gateway.aws.bucket_notifications import BucketNotifications
+from thawd.gateway.aws.error_documents import ServiceError
 from thawd.gateway.http import (
     ClientGoneError,
     Headers,
@@ -22,10 +24,11 @@ from thawd.gateway.http import (
     Send,
     header,
     raw_path_of,
-    respond_json,
+    respond,
 )
 from thawd.gateway.s3.read import INERT
 from thawd.gateway.sigv4 import claimed_service
+from thawd.invocation import new_request_id
 
 if TYPE_CHECKING:
     import httpx
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
 _OWN = ("lambda", "logs")
 # Headers that belong to one connection and so are not passed on. Source: RFC 9110, 7.6.1.
 _OF_CONNECTION = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
-_ANSWER_S = 60.0
+# The emulator may answer late: it runs functions for a stack or a state machine first.
+_CONNECT_S, _ANSWER_S = 10.0, 1200.0
 _MOST_CODE_BYTES = 262_144_000
 # The Authorization header of thawd's own requests to the emulator. The emulator reads the service (s3) from the header
 # and does not check the signature.
@@ -65,7 +69,8 @@ class AwsProxy:
         self._url = httpx.URL(url)
         self._owns = owns
         self._notifications = notifications
-        self._client = httpx.AsyncClient(timeout=_ANSWER_S, limits=httpx.Limits(max_connections=None), trust_env=False)
+        timeout = httpx.Timeout(_ANSWER_S, connect=_CONNECT_S)
+        self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None), trust_env=False)
         self._client.headers.clear()
         notifications.head = self._head
 
@@ -93,7 +98,7 @@ class AwsProxy:
         except ClientGoneError:
             return
         except httpx.HTTPError as error:
-            await respond_json(send, 502, {"message": f"The AWS emulator (--aws) does not answer: {error!r}"})
+            await _refuse(scope, send, f"The AWS emulator (--aws) does not answer: {error!r}")
             return
         if service_of(scope) == "s3" and 200 <= status < 300:
             await self._notifications.request_succeeded(scope)
@@ -157,6 +162,20 @@ class AwsProxy:
         if response.status_code != 200:
             return None
         return int(response.headers.get("content-length", 0)), response.headers.get("etag", "").strip('"')
+
+
+async def _refuse(scope: Scope, send: Send, message: str) -> None:
+    """Answer 503 in the protocol of the request."""
+
+    def text(name: str) -> str | None:
+        found = header(scope, name.encode())
+        return None if found is None else found.decode("latin-1")
+
+    query = scope["query_string"].decode("latin-1")
+    protocol = error_documents.protocol_of(text, service=service_of(scope), query=query)
+    error = ServiceError("ServiceUnavailable", message, 503, new_request_id())
+    headers = [(name.lower().encode(), value.encode()) for name, value in error_documents.headers(protocol, error)]
+    await respond(send, error.status, headers, error_documents.document(protocol, error))
 
 
 def _copying_body(send: Send, answered: list[bytes]) -> Send:

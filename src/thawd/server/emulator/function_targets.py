@@ -117,18 +117,19 @@ class FunctionTargets:
         except Exception as error:  # whatever fails, `Publish` and `PutEvents` succeed, as on AWS
             self._complain(f"thawd: --aws: {sender} could not invoke {function}: {error}")
 
-    def client(self, service: str = "lambda", *, is_patient: bool = False) -> Any:
+    def client(self, service: str = "lambda", *, region: str = "us-east-1", is_patient: bool = False) -> Any:
         """A boto3 client for thawd's API, which passes the requests of other services than Lambda to the emulator.
 
         Args:
             service: name of the service.
+            region: region of the service.
             is_patient: the client waits for the longest invocations, and does not retry.
 
         Raises:
             RuntimeError: `connect` has not been called yet.
         """
         with self._lock:
-            key = f"{service} {is_patient}"
+            key = f"{service} {region} {is_patient}"
             if key not in self._clients:
                 if self._connection is None:
                     raise RuntimeError("thawd is still starting")
@@ -139,7 +140,7 @@ class FunctionTargets:
                 self._clients[key] = boto3.client(
                     service,
                     endpoint_url=self._connection["url"],
-                    region_name="us-east-1",
+                    region_name=region,
                     aws_access_key_id=self._connection["access_key"],
                     aws_secret_access_key=self._connection["secret"],
                     config=Config(

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from thawd.server.emulator import dynamodb_streams, stacks, traces
+from thawd.server.emulator import answers, dynamodb_streams, stacks, state_machines, traces
+from thawd.server.emulator.answers import Application
 from thawd.server.emulator.function_targets import FunctionTargets
 from thawd.server.emulator.keeper import Keeper
 from thawd.server.emulator.state import EmulatedState, StateError
@@ -30,16 +31,14 @@ _LOOK_S = 0.02
 _SAFE = ("GET", "HEAD", "OPTIONS")
 # The names of operations that do not change the state of a service begin with one of these words.
 _READING = ("Get", "List", "Describe", "Scan", "Query", "BatchGet", "Head", "Lookup")
-# Operations that may take long: a long poll for messages, and those that make functions, whose code runs then and may
-# use the emulator itself.
-_LONG = ("ReceiveMessage", "CreateStack", "UpdateStack", "DeleteStack", "ExecuteChangeSet")
-
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+# Operations that may take long: a long poll for messages, and those during which code of functions runs, which may use
+# the emulator itself.
+_LONG = ("ReceiveMessage", "CreateStack", "UpdateStack", "DeleteStack", "ExecuteChangeSet", "StartSyncExecution")
 
 
 def main(folder: str | None = None) -> None:
     """Serve until standard input is closed."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -54,12 +53,19 @@ def main(folder: str | None = None) -> None:
     dynamodb_streams.install()
     traces.install()
     stacks.install(targets.client, _complain)
-    application: Application = DomainDispatcherApplication(create_backend_app)
+    application = answers.in_protocol(DomainDispatcherApplication(answers.create_app), _complain)
     keeper: Keeper | None = None
+
+    def changed() -> None:
+        if keeper is not None:
+            keeper.changed()
+
+    state_machines.install(targets.client, changed=changed, complain=_complain)
     if folder is not None:
         try:
             state = EmulatedState(Path(folder))
             state.load()
+            state_machines.take_over()
         except StateError as error:
             sys.exit(f"thawd: --aws: {error}")
         keeper = Keeper(state, complain=_complain)
@@ -105,7 +111,8 @@ def _kept(application: Application, keeper: Keeper) -> Application:
         body = _read(environ)
         environ["wsgi.input"] = io.BytesIO(body)
         changes = _changes(environ, body)
-        if _action(environ, body) in _LONG:  # a save must not wait for that
+        environ[answers.ACTION] = _action(environ, body)
+        if environ[answers.ACTION] in _LONG:  # a save must not wait for that
             answer = _whole(application(environ, start_response))
             keeper.changed()
             return answer

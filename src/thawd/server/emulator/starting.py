@@ -131,7 +131,9 @@ def local_variables(url: str, keys: Mapping[str, str]) -> dict[str, str]:
     """
     access_key, secret = next(iter(keys.items()), ("test", "test"))
     credentials = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
-    return {"AWS_ENDPOINT_URL": url, GUARDED: "local", **credentials}
+    # Otherwise botocore puts prefixes such as "sync-" before the host name, for example for StartSyncExecution.
+    plain_host = {"AWS_DISABLE_HOST_PREFIX_INJECTION": "true"}
+    return {"AWS_ENDPOINT_URL": url, GUARDED: "local", **plain_host, **credentials}
 
 
 def real_variables(environ: Mapping[str, str]) -> dict[str, str]:
