@@ -4,11 +4,11 @@ from thawd.cli.interrupts import interruptible
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C exits without a traceback, also while modules are imported or arguments parsed."""
+    """Run the command line. Ctrl-C exits without a traceback, even while modules are imported or arguments parsed."""
     with interruptible():
         from thawd.cli import program
 
-        program.main()
+        program.run()
 
 
 if __name__ == "__main__":

@@ -44,16 +44,6 @@ _SECTIONS = {
 class _Program(click.Group):
     """The outermost group of commands. For an expected error, it prints one line instead of a traceback."""
 
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        # When the reader of a pipe exits (`| head`), SIGPIPE must end thawd, as it ends cat and grep. Python ignores
-        # SIGPIPE by default, so that thawd would report an error instead.
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        for stream in (sys.stdout, sys.stderr):
-            # With some locales, the stream cannot encode every character of a name. Such characters are escaped.
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="backslashreplace")
-        return super().main(*args, **kwargs)
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             raise_on_interrupt()
@@ -98,3 +88,15 @@ def main() -> None:
 for _verbs in _SECTIONS.values():
     for _verb in _verbs:
         main.add_command(_verb)
+
+
+def run() -> None:
+    """Run the command line in this process, which is changed for that: how it reacts to SIGPIPE, and its streams."""
+    # When the reader of a pipe exits (`| head`), SIGPIPE must end thawd, as it ends cat and grep. Python ignores
+    # SIGPIPE by default, so that thawd would report an error instead.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        # With some locales, the stream cannot encode every character of a name. Such characters are escaped.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    main()

@@ -2,8 +2,8 @@
 
 The simulation follows the rules by which a running server manages a function's environments. A request gets the idle
 environment that was used last; if none is idle, one is started. The class `Keeper` decides how long idle environments
-are kept, and when one is prewarmed, that is started before the next request is expected. The simulation differs from a
-server in two points. It ignores the machine's limits, so each request gets an environment. And a request that has
+are kept, and when to prewarm one: to start it before the next request is expected. The simulation differs from a server
+in two points. It ignores the machine's limits, so each request gets an environment. And a request that has
 caused a start waits for this start, even if another environment becomes free sooner.
 """
 

@@ -148,7 +148,7 @@ class Receiver:
                 await self.look()
 
     async def _wait(self, gathering: set[asyncio.Task[bool]], *, most_s: float | None) -> None:
-        """Wait until a batch was gathered, a batch has ended, `stop` was called, or `most_s` seconds have passed."""
+        """Wait until a batch is gathered or ends, `stop` is called, or `most_s` seconds have passed."""
         self._freed.clear()
         others = [asyncio.ensure_future(event.wait()) for event in (self._freed, self.stopping)]
         try:
