@@ -92,6 +92,7 @@ class Invocation:
         stream: receives the parts of the answer as the handler sends them; None: the answer is returned whole.
         qualifier: version number or alias in the request; None stands for ``$LATEST``.
         alone: whether it must not run in a batch with other requests.
+        tenant_id: the tenant for which the function runs; None unless the function separates tenants.
     """
 
     function: str
@@ -105,6 +106,7 @@ class Invocation:
     stream: ResponseStream | None = None
     qualifier: str | None = None
     alone: bool = False
+    tenant_id: str | None = None
 
 
 @dataclass(slots=True)

@@ -133,6 +133,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         system_log_level: with JSON, the lowest level of the platform's lines kept: ``DEBUG``, ``INFO`` or ``WARN``;
             None: ``INFO``.
         log_group: name of the log group, which functions may share; None: ``/aws/lambda/NAME``.
+        tenants: whether each invocation names a tenant, and each tenant has environments of its own.
     """
 
     name: str
@@ -166,6 +167,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     application_log_level: str | None = None
     system_log_level: str | None = None
     log_group: str | None = None
+    tenants: bool = False
 
     @property
     def most_in_environment(self) -> int:

@@ -14,9 +14,11 @@ from thawd.invocation import Invocation, Result
 from thawd.resources import Function
 from thawd.scheduling.admission import Cores
 from thawd.scheduling.dispatcher import Dispatcher
+from thawd.scheduling.keep_alive import FixedPolicy
 from thawd.scheduling.leases import Lease
 from thawd.scheduling.pool import Pool
 from thawd.scheduling.room import Room
+from thawd.scheduling.tenant_pools import pool_for
 from thawd.telemetry.metrics import Metrics
 
 
@@ -26,6 +28,7 @@ class FakeEnvironment:
     def __init__(self, version: Version, *, slow_to_die: bool = False) -> None:
         self.version = version
         self.provisioned = False
+        self.tenant_id: str | None = None
         self.idle_since = 0.0
         self.init_ms = 5.0
         self.memory_limit = None
@@ -183,9 +186,8 @@ class House:
         version = version_of(name, generation=generation, **function)
         self.functions[name] = version.function
         self.room.declare(self.functions)
-        pool = Pool(version, self.room, max_waiting=max_waiting, spawn_task=self.spawn_task)
-        self.room.join(pool)
-        return pool
+        policy = FixedPolicy(version.function.idle_timeout_s)
+        return pool_for(version, self.room, max_waiting=max_waiting, spawn_task=self.spawn_task, policy=policy)
 
     def assert_nothing_leaked(self, *pools: Pool) -> None:
         assert self.failures == []
@@ -202,15 +204,19 @@ def version_of(name: str = "f", *, generation: int = 1, **function: Any) -> Vers
     return Version(declared, generation, Path("/nowhere/python"), "3.11.7", Path("/nowhere"), {})
 
 
-def invocation(name: str = "f", *, wait_s: float = 10.0, asynchronous: bool = False) -> Invocation:
-    return Invocation(name, b"{}", time.monotonic() + wait_s, asynchronous=asynchronous)
+def invocation(
+    name: str = "f", *, wait_s: float = 10.0, asynchronous: bool = False, tenant_id: str | None = None
+) -> Invocation:
+    return Invocation(name, b"{}", time.monotonic() + wait_s, asynchronous=asynchronous, tenant_id=tenant_id)
 
 
-def ask(pool: Pool, *, wait_s: float = 10.0, asynchronous: bool = False) -> asyncio.Task[Lease]:
+def ask(
+    pool: Pool, *, wait_s: float = 10.0, asynchronous: bool = False, tenant_id: str | None = None
+) -> asyncio.Task[Lease]:
     """Start a request for an environment."""
     name = pool.version.function.name
     return asyncio.get_running_loop().create_task(
-        pool.acquire(invocation(name, wait_s=wait_s, asynchronous=asynchronous))
+        pool.acquire(invocation(name, wait_s=wait_s, asynchronous=asynchronous, tenant_id=tenant_id))
     )
 
 

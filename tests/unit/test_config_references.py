@@ -27,6 +27,21 @@ REMOTE = "[buckets.%s]\nurl = 's3://%s-pictures'\n"
             ],
         ),
         (
+            HELLO
+            + 'keep_alive = "histogram"\nenvironment = { TMPDIR = "/x" }\ntenants = true\n'
+            + '[schedules.s]\nfunction = "hello"\nschedule = "rate(1 hour)"\n'
+            + '[buckets.bbb]\nnotify = [{ function = "hello" }]\n'
+            + '[[functions.hello.sources]]\nsqs = "arn:aws:sqs:us-east-1:000000000000:q"\n',
+            [
+                ("functions.hello.keep_alive", '"histogram" beside tenants', '"fixed"'),
+                ("functions.hello.environment.TMPDIR", "TMPDIR", "no TMPDIR"),
+                *(
+                    ("functions.hello.tenants", source, "name a tenant")
+                    for source in ("bucket bbb", "schedule s", ":q")
+                ),
+            ],
+        ),
+        (
             HELLO + "reserved_concurrency = 3\n" + SCHEDULE,
             [("functions.hello.provisioned_schedule[0].count", "4", "reserved_concurrency, which is 3")],
         ),

@@ -277,6 +277,7 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
             "waiting": 0,
             "spare": False,
             "spare_refused": None,
+            "tenants": None,
             "cores_each": None,
         }
     }
@@ -293,6 +294,7 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
         "waiting": 1,
         "spare": False,
         "spare_refused": None,
+        "tenants": None,
         "cores_each": None,
     }
     assert shown["throttles"] == 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from tests.unit.execution_fakes import version_of
 from thawd.errors import (
     AccessDeniedException,
     InvalidParameterValueException,
@@ -112,9 +114,10 @@ class FakeDispatcher:
     def __init__(self) -> None:
         self.got: list[Invocation] = []
 
-    def entry(self, name: str, qualifier: str | None = None) -> None:
+    def entry(self, name: str, qualifier: str | None = None) -> Any:
         if name != "f":
             raise ResourceNotFoundException(f"Function not found: {name}")
+        return SimpleNamespace(function=version_of("f").function)
 
     async def invoke(self, invocation: Invocation) -> Result:
         self.got.append(invocation)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, House, turns, until, version_of
-from tests.unit.test_room_turns import NOW_S, Tenant, a_room
+from tests.unit.test_room_turns import NOW_S, Occupant, a_room
 from thawd.environments.starts.origin import Obstacle, Origin, Reason
 from thawd.invocation import StartKind
 from thawd.scheduling import room as module
@@ -24,18 +24,18 @@ from thawd.telemetry.metrics import Metrics
 
 
 def test_a_reserved_function_can_have_its_share_and_an_unreserved_one_what_is_left() -> None:
-    reserved, shared = Tenant("r", reserved_concurrency=3), Tenant("s")
+    reserved, shared = Occupant("r", reserved_concurrency=3), Occupant("s")
     room = a_room(reserved, shared, max_environments=8)
     assert room.most_at_once(reserved.version.function) == 3
     assert room.most_at_once(shared.version.function) == 5
 
 
 def test_a_tenant_that_left_is_asked_for_nothing_and_may_leave_twice() -> None:
-    tenant = Tenant("a")
-    room = a_room(tenant)
-    room.leave(tenant)
-    room.leave(tenant)
-    assert room._tenants == []
+    occupant = Occupant("a")
+    room = a_room(occupant)
+    room.leave(occupant)
+    room.leave(occupant)
+    assert room._occupants == []
 
 
 @pytest.mark.parametrize(

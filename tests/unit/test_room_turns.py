@@ -17,11 +17,12 @@ from thawd.scheduling.room import Room
 NOW_S = 1000.0
 
 
-class Tenant:
+class Occupant:
     """A function that wants room, urgently or not. `idle` lists since when its idle environments are idle."""
 
     def __init__(self, name: str, *, urgent: bool = False, **function: Any) -> None:
         self.version = version_of(name, **function)
+        self.account: object = self
         self.urgent = urgent
         self.wants = True
         self.idle: list[float] = []
@@ -45,16 +46,16 @@ class Tenant:
         self.on_grow()
 
 
-def a_room(*tenants: Tenant, max_environments: int = 8, memory_mb: int = 10_000, patience_s: float = 1.0) -> Room:
+def a_room(*occupants: Occupant, max_environments: int = 8, memory_mb: int = 10_000, patience_s: float = 1.0) -> Room:
     room = Room(
         FakeSpawner(),  # type: ignore[arg-type]
-        functions={tenant.version.function.name: tenant.version.function for tenant in tenants},
+        functions={occupant.version.function.name: occupant.version.function for occupant in occupants},
         memory_mb=memory_mb,
         max_environments=max_environments,
         patience_s=patience_s,
     )
-    for tenant in tenants:
-        room.join(tenant)
+    for occupant in occupants:
+        room.join(occupant)
     return room
 
 
@@ -70,7 +71,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def second_may_have(
-    first: Tenant, second: Tenant, *, held: int = 0, max_environments: int = 8, memory_mb: int = 10_000
+    first: Occupant, second: Occupant, *, held: int = 0, max_environments: int = 8, memory_mb: int = 10_000
 ) -> bool:
     """Return whether `second` gets room while `first` waits for room.
 
@@ -79,7 +80,7 @@ def second_may_have(
     """
 
     async def work() -> bool:
-        other, whole = Tenant("other", memory_mb=100), Tenant("whole", memory_mb=memory_mb)
+        other, whole = Occupant("other", memory_mb=100), Occupant("whole", memory_mb=memory_mb)
         room = a_room(other, first, second, whole, max_environments=max_environments, memory_mb=memory_mb)
         # Given that everything is taken, so that `first` waits
         assert room.reserve(whole)
@@ -97,43 +98,47 @@ def second_may_have(
 
 
 def test_who_comes_later_gets_room_where_there_is_enough_for_both() -> None:
-    assert second_may_have(Tenant("a", memory_mb=600), Tenant("b", memory_mb=300), memory_mb=1000)
+    assert second_may_have(Occupant("a", memory_mb=600), Occupant("b", memory_mb=300), memory_mb=1000)
 
 
 @pytest.mark.parametrize(("second_mb", "has_room"), [(400, True), (401, False)])
 def test_nobody_takes_the_memory_that_one_before_it_waits_for(second_mb: int, has_room: bool) -> None:
-    first, second = Tenant("a", memory_mb=600), Tenant("b", memory_mb=second_mb)
+    first, second = Occupant("a", memory_mb=600), Occupant("b", memory_mb=second_mb)
     assert second_may_have(first, second, memory_mb=1000) is has_room
 
 
 @pytest.mark.parametrize(("held", "has_room"), [(1, True), (2, True), (3, False)])
 def test_nobody_takes_the_place_that_one_before_it_waits_for(held: int, has_room: bool) -> None:
-    assert second_may_have(Tenant("a"), Tenant("b"), held=held, max_environments=4) is has_room
+    assert second_may_have(Occupant("a"), Occupant("b"), held=held, max_environments=4) is has_room
 
 
 def test_memory_that_others_hold_counts_in_whether_there_is_enough_for_both() -> None:
-    first, second = Tenant("a", memory_mb=500), Tenant("b", memory_mb=400)
+    first, second = Occupant("a", memory_mb=500), Occupant("b", memory_mb=400)
     assert second_may_have(first, second, held=1, memory_mb=1000)
-    first, second = Tenant("a", memory_mb=500), Tenant("b", memory_mb=400)
+    first, second = Occupant("a", memory_mb=500), Occupant("b", memory_mb=400)
     assert not second_may_have(first, second, held=2, memory_mb=1000)
 
 
 def test_a_reserved_function_takes_its_own_place_not_that_of_an_unreserved_one_before_it() -> None:
-    assert second_may_have(Tenant("a"), Tenant("r", reserved_concurrency=3), held=0, max_environments=4)
+    assert second_may_have(Occupant("a"), Occupant("r", reserved_concurrency=3), held=0, max_environments=4)
 
 
 def test_a_function_that_waits_for_its_own_share_holds_back_nobody() -> None:
-    first, second = Tenant("r", reserved_concurrency=1, memory_mb=600), Tenant("b", memory_mb=600)
+    first, second = Occupant("r", reserved_concurrency=1, memory_mb=600), Occupant("b", memory_mb=600)
     assert second_may_have(first, second, memory_mb=1000)
 
 
 def test_a_reserved_function_that_waits_for_memory_does_hold_others_back() -> None:
-    first, second = Tenant("served", reserved_concurrency=1, memory_mb=600), Tenant("b", memory_mb=600)
+    first, second = Occupant("served", reserved_concurrency=1, memory_mb=600), Occupant("b", memory_mb=600)
     assert not second_may_have(first, second, memory_mb=1000)
 
 
 async def test_synchronous_requests_wait_only_behind_synchronous_ones() -> None:
-    whole, patient, urgent = Tenant("whole", memory_mb=1000), Tenant("p", memory_mb=600), Tenant("u", memory_mb=600)
+    whole, patient, urgent = (
+        Occupant("whole", memory_mb=1000),
+        Occupant("p", memory_mb=600),
+        Occupant("u", memory_mb=600),
+    )
     urgent.urgent = True
     room = a_room(whole, patient, urgent, memory_mb=1000)
     assert room.reserve(whole)
@@ -143,7 +148,11 @@ async def test_synchronous_requests_wait_only_behind_synchronous_ones() -> None:
 
 
 async def test_asynchronous_requests_wait_behind_synchronous_ones_that_came_later() -> None:
-    whole, patient, urgent = Tenant("whole", memory_mb=1000), Tenant("p", memory_mb=600), Tenant("u", memory_mb=600)
+    whole, patient, urgent = (
+        Occupant("whole", memory_mb=1000),
+        Occupant("p", memory_mb=600),
+        Occupant("u", memory_mb=600),
+    )
     urgent.urgent = True
     room = a_room(whole, patient, urgent, memory_mb=1000)
     assert room.reserve(whole)
@@ -155,7 +164,7 @@ async def test_asynchronous_requests_wait_behind_synchronous_ones_that_came_late
 
 
 async def test_asynchronous_requests_do_not_wait_behind_asynchronous_ones_that_came_later() -> None:
-    whole, first, second = Tenant("whole", memory_mb=1000), Tenant("a", memory_mb=600), Tenant("b", memory_mb=600)
+    whole, first, second = Occupant("whole", memory_mb=1000), Occupant("a", memory_mb=600), Occupant("b", memory_mb=600)
     room = a_room(whole, first, second, memory_mb=1000)
     assert room.reserve(whole)
     assert not room.reserve(first)
@@ -166,17 +175,17 @@ async def test_asynchronous_requests_do_not_wait_behind_asynchronous_ones_that_c
 
 
 async def test_a_functions_own_wish_for_room_is_no_reason_to_end_its_idle_environment() -> None:
-    tenant, other = Tenant("a"), Tenant("b")
-    room = a_room(tenant, other, max_environments=1)
-    assert room.reserve(tenant)
-    assert not room.reserve(tenant)
-    assert not room.should_yield(tenant)
+    occupant, other = Occupant("a"), Occupant("b")
+    room = a_room(occupant, other, max_environments=1)
+    assert room.reserve(occupant)
+    assert not room.reserve(occupant)
+    assert not room.should_yield(occupant)
     assert not room.reserve(other)
-    assert room.should_yield(tenant)
+    assert room.should_yield(occupant)
 
 
 async def test_room_that_comes_free_is_offered_to_synchronous_requests_first() -> None:
-    whole, patient, urgent = Tenant("whole", memory_mb=1000), Tenant("p"), Tenant("u", urgent=True)
+    whole, patient, urgent = Occupant("whole", memory_mb=1000), Occupant("p"), Occupant("u", urgent=True)
     room = a_room(whole, patient, urgent, memory_mb=1000)
     offered: list[str] = []
     patient.on_grow, urgent.on_grow = (lambda name=name: offered.append(name) for name in ("p", "u"))
@@ -192,16 +201,16 @@ async def test_room_that_comes_free_is_offered_to_synchronous_requests_first() -
 # Making room by ending idle environments
 
 
-def with_idle(room: Room, tenant: Tenant, *since_s: float) -> None:
-    """Give `tenant` environments that are idle, each since one of these times."""
+def with_idle(room: Room, occupant: Occupant, *since_s: float) -> None:
+    """Give `occupant` environments that are idle, each since one of these times."""
     for at_s in since_s:
-        assert room.reserve(tenant)
-        tenant.idle.append(at_s)
-    tenant.on_end = lambda: room.release(tenant)
+        assert room.reserve(occupant)
+        occupant.idle.append(at_s)
+    occupant.on_end = lambda: room.release(occupant)
 
 
 def test_a_place_is_made_by_ending_what_has_been_idle_longest_but_nothing_of_a_reserved_function() -> None:
-    reserved, a, b, asking = Tenant("r", reserved_concurrency=1), Tenant("a"), Tenant("b"), Tenant("asking")
+    reserved, a, b, asking = Occupant("r", reserved_concurrency=1), Occupant("a"), Occupant("b"), Occupant("asking")
     room = a_room(reserved, a, b, asking, max_environments=3)
     with_idle(room, reserved, 1.0)
     with_idle(room, a, 3.0)
@@ -214,7 +223,7 @@ def test_a_place_is_made_by_ending_what_has_been_idle_longest_but_nothing_of_a_r
 
 
 def test_memory_is_made_by_ending_idle_environments_of_reserved_functions_too_as_many_as_it_takes() -> None:
-    reserved, a, asking = Tenant("r", reserved_concurrency=2), Tenant("a"), Tenant("asking", memory_mb=300)
+    reserved, a, asking = Occupant("r", reserved_concurrency=2), Occupant("a"), Occupant("asking", memory_mb=300)
     room = a_room(reserved, a, asking, memory_mb=512)
     with_idle(room, a, 2.0, 4.0)
     with_idle(room, reserved, 1.0, 3.0)
@@ -223,7 +232,7 @@ def test_memory_is_made_by_ending_idle_environments_of_reserved_functions_too_as
 
 
 def test_no_function_ends_its_own_idle_environment_to_make_room_for_itself() -> None:
-    by_count, by_memory = Tenant("a"), Tenant("b", memory_mb=600)
+    by_count, by_memory = Occupant("a"), Occupant("b", memory_mb=600)
     room = a_room(by_count, max_environments=1)
     with_idle(room, by_count, 1.0)
     assert not room.reserve(by_count)
@@ -265,7 +274,7 @@ def test_where_no_process_is_left_idle_environments_are_ended_a_few_tries_apart(
     monkeypatch: pytest.MonkeyPatch, idle: int, free_after: int, tries: int, left: int
 ) -> None:
     monkeypatch.setattr(module, "_RETRY_S", 0)
-    holder, asking = Tenant("a"), Tenant("b")
+    holder, asking = Occupant("a"), Occupant("b")
     room = a_room(holder, asking, max_environments=20)
     with_idle(room, holder, *map(float, range(idle)))
     room._spawner = spawner = Crowded(free_after)  # type: ignore[assignment]
@@ -276,7 +285,7 @@ def test_where_no_process_is_left_idle_environments_are_ended_a_few_tries_apart(
 
 def test_an_environment_that_becomes_idle_during_the_tries_gives_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY_S", 0)
-    holder, asking = Tenant("a"), Tenant("b")
+    holder, asking = Occupant("a"), Occupant("b")
     room = a_room(holder, asking, max_environments=20)
 
     class Later(Crowded):
@@ -296,7 +305,7 @@ def test_where_no_process_comes_free_the_start_fails_at_the_twentieth_try(
     monkeypatch: pytest.MonkeyPatch, idle: int
 ) -> None:
     monkeypatch.setattr(module, "_RETRY_S", 0)
-    holder, asking = Tenant("a"), Tenant("b")
+    holder, asking = Occupant("a"), Occupant("b")
     room = a_room(holder, asking, max_environments=20)
     with_idle(room, holder, *map(float, range(idle)))
     room._spawner = spawner = Crowded(99)  # type: ignore[assignment]
@@ -319,15 +328,15 @@ def must_yield(
         waited_s: how long the other function has waited, seconds.
         has_one: whether the other function has an environment already.
     """
-    tenant, other = Tenant("a", urgent=running), Tenant("b", urgent=waiting)
-    room = a_room(tenant, other, max_environments=2, patience_s=patience_s)
+    occupant, other = Occupant("a", urgent=running), Occupant("b", urgent=waiting)
+    room = a_room(occupant, other, max_environments=2, patience_s=patience_s)
 
     async def work() -> bool:
-        assert room.reserve(tenant)
-        assert room.reserve(other if has_one else tenant)
+        assert room.reserve(occupant)
+        assert room.reserve(other if has_one else occupant)
         assert not room.reserve(other)
         clock.now_s += waited_s
-        return room.must_yield(tenant)
+        return room.must_yield(occupant)
 
     return asyncio.run(work())
 
@@ -350,32 +359,32 @@ def test_synchronous_requests_get_an_environment_from_asynchronous_ones_without_
 
 
 def test_who_has_just_given_way_goes_to_the_end_of_the_line(clock: SimpleNamespace) -> None:
-    tenant, other, third = Tenant("a"), Tenant("b"), Tenant("c")
-    room = a_room(tenant, other, third, max_environments=1, patience_s=5.0)
+    occupant, other, third = Occupant("a"), Occupant("b"), Occupant("c")
+    room = a_room(occupant, other, third, max_environments=1, patience_s=5.0)
 
     async def main() -> None:
-        assert room.reserve(tenant)
-        for waiting in (tenant, other, third):
+        assert room.reserve(occupant)
+        for waiting in (occupant, other, third):
             assert not room.reserve(waiting)
         clock.now_s += 5
-        assert room.must_yield(tenant)
-        assert list(room._line) == [other, third, tenant]
-        assert room._line[tenant] == clock.now_s
+        assert room.must_yield(occupant)
+        assert list(room._line) == [other, third, occupant]
+        assert room._line[occupant] == clock.now_s
 
     asyncio.run(main())
 
 
 def test_who_need_not_give_way_keeps_its_place_in_the_line(clock: SimpleNamespace) -> None:
-    tenant, other = Tenant("a"), Tenant("b")
-    room = a_room(tenant, other, max_environments=1, patience_s=5.0)
+    occupant, other = Occupant("a"), Occupant("b")
+    room = a_room(occupant, other, max_environments=1, patience_s=5.0)
 
     async def main() -> None:
-        assert room.reserve(tenant)
-        assert not room.reserve(tenant)
+        assert room.reserve(occupant)
+        assert not room.reserve(occupant)
         assert not room.reserve(other)
         clock.now_s += 1
-        assert not room.must_yield(tenant)
-        assert list(room._line) == [tenant, other]
+        assert not room.must_yield(occupant)
+        assert list(room._line) == [occupant, other]
 
     asyncio.run(main())
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.unit.execution_fakes import version_of
 from thawd.errors import ServiceException, ThawdError, TooManyRequestsException
 from thawd.gateway.http import Budget
 from thawd.gateway.routes.endpoint import MAX_BODY_BYTES, RoutesApi, RouteTable
@@ -100,6 +102,9 @@ class FakeDispatcher:
     def __init__(self, outcome: Result | ThawdError) -> None:
         self.outcome = outcome
         self.got: list[Invocation] = []
+
+    def entry(self, name: str, qualifier: str | None = None) -> Any:
+        return SimpleNamespace(function=version_of(name).function)
 
     async def invoke(self, invocation: Invocation) -> Result:
         self.got.append(invocation)

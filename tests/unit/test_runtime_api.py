@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from thawd.environments.runtime_api.messages import event_of
 from thawd.invocation import MAX_PAYLOAD_BYTES
 from thawd.wire import frames
 
@@ -288,3 +289,9 @@ def test_the_telemetry_api_is_not_there_and_says_so_as_awss_emulator_does(path: 
         assert answer.error in ("Telemetry.NotSupported", "Logs.NotSupported")
 
     play(scene)
+
+
+def test_the_tenant_of_an_invocation_is_a_header_of_the_next_event() -> None:
+    head = {"id": ID, "arn": "arn:aws:lambda:us-east-1:000000000000:function:f", "left_ms": 1000}
+    assert b"Lambda-Runtime-Aws-Tenant-Id: blue\r\n" in event_of({**head, "tenant": "blue"}, b"{}").headers
+    assert b"Tenant" not in event_of(head, b"{}").headers

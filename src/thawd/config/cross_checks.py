@@ -60,6 +60,8 @@ def _check_functions(settings: Settings, findings: Findings, declared: Declared)
                 allowed = 'no level unless log_format = "JSON"'
                 findings.add(("functions", name, option), found=f'"{level}"', allowed=allowed)
         _check_runtime(name, function, findings)
+        if function.tenants:
+            _check_tenants(name, function, settings, findings)
         if function.batch is not None and function.concurrency > 1:
             allowed = "1, or no batch: a batch has its environment to itself"
             findings.add(
@@ -79,6 +81,25 @@ def _check_functions(settings: Settings, findings: Findings, declared: Declared)
                 found=str(function.provisioned_concurrency),
                 allowed=f"at most reserved_concurrency, which is {reserved}",
             )
+
+
+def _check_tenants(name: str, function: Function, settings: Settings, findings: Findings) -> None:
+    """Check the options and sources that do not fit a function that separates tenants."""
+    path = ("functions", name)
+    if function.keep_alive != "fixed":
+        allowed = '"fixed": the requests of one tenant are too few to learn from'
+        findings.add((*path, "keep_alive"), found=f'"{function.keep_alive}" beside tenants', allowed=allowed)
+    if "TMPDIR" in function.environment:
+        allowed = "no TMPDIR: each environment of a function with tenants has a temporary folder of its own"
+        findings.add((*path, "environment", "TMPDIR"), found="TMPDIR beside tenants", allowed=allowed)
+    notify = {bucket: declared.notify for bucket, declared in settings.buckets.items()}
+    notify |= {bucket: declared.notify for bucket, declared in settings.remote_buckets.items()}
+    sources = [f"bucket {bucket}" for bucket, rules in notify.items() if any(rule.function == name for rule in rules)]
+    sources += [f"schedule {key}" for key, schedule in settings.schedules.items() if schedule.function == name]
+    sources += [f"queue {source.sqs}" for source in settings.sources.get(name, ())]
+    for source in sources:
+        allowed = "requests that name a tenant: the Lambda API, routes and function URLs"
+        findings.add((*path, "tenants"), found=f"the source {source}, whose events name no tenant", allowed=allowed)
 
 
 def _check_runtime(name: str, function: Function, findings: Findings) -> None:

@@ -142,7 +142,15 @@ def new_function(name: str, parameters: Mapping[str, Any], code: Any) -> Functio
             "Runtime and Handler are mandatory parameters for functions created with deployment packages."
         )
     # Source: API reference, CreateFunction: Timeout 3 s, MemorySize 128 MB.
-    return Function(name=name, handler=parameters["Handler"], code=code, memory_mb=128, timeout_s=3, snapshot=False)
+    return Function(
+        name=name,
+        handler=parameters["Handler"],
+        code=code,
+        memory_mb=128,
+        timeout_s=3,
+        snapshot=False,
+        tenants="TenancyConfig" in parameters,
+    )
 
 
 def _interpreter(runtime: str) -> dict[str, Any]:

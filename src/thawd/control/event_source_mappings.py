@@ -271,9 +271,14 @@ class Mappings:
     def _function(self, reference: str) -> tuple[str, str | None]:
         name, qualifier = parse_function(reference)
         try:
-            self._registry.qualified(name, qualifier)
+            record = self._registry.record(name, qualifier)
         except ResourceNotFoundException as error:
             raise InvalidParameterValueException("Function does not exist") from error
+        if record.function.tenants:
+            raise InvalidParameterValueException(
+                f"The function {name} is enabled with tenancy configuration, and the events of an event source name no "
+                "tenant."
+            )
         return name, qualifier
 
     def _twin(self, mapping: SourceMapping) -> SourceMapping | None:

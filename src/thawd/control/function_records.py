@@ -154,6 +154,8 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
         if function.log_format == "JSON":
             made["LoggingConfig"]["ApplicationLogLevel"] = function.application_log_level or "INFO"
             made["LoggingConfig"]["SystemLogLevel"] = function.system_log_level or "INFO"
+        if function.tenants:
+            made["TenancyConfig"] = {"TenantIsolationMode": "PER_TENANT"}
         made |= self.shown
         if function.environment or self.has_environment:
             made["Environment"] = {"Variables": function.environment}

@@ -16,6 +16,7 @@ from typing import Any
 from thawd.environments.environment import Ended, Environment, encode
 from thawd.environments.log_tails import OwnTail
 from thawd.environments.result_frames import Answer, checked_head, timed_out
+from thawd.environments.tenant_check import check_tenant
 from thawd.invocation import Invocation, Result
 from thawd.wire import frames
 
@@ -38,6 +39,7 @@ class ConcurrentEnvironment(Environment):
 
     async def invoke(self, invocation: Invocation, *, init_ms: float | None) -> Result:
         """See `Environment.invoke`. If the caller is cancelled, the invocation is given up as after a time-out."""
+        check_tenant(self.tenant_id, invocation)
         self.served += 1
         number, self._numbers = self._numbers, self._numbers + 1
         loop = asyncio.get_running_loop()

@@ -33,6 +33,7 @@ from thawd.environments.result_frames import TIMED_OUT, Answer, checked_head, fa
 from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.sandbox.memory import MemoryLimit
 from thawd.environments.suspension import Suspender
+from thawd.environments.tenant_check import check_tenant
 from thawd.environments.version import Version
 from thawd.invocation import Invocation, Result, StartKind, new_trace_header
 from thawd.telemetry.logs.writer import LogStream
@@ -50,6 +51,7 @@ class Environment:
         version: the version that it runs.
         identifier: 32 hexadecimal digits, unique.
         kind: how it was started.
+        tenant_id: the only tenant that it serves; None: it has served no tenant, or its function has no tenants.
         provisioned: whether it belongs to the provisioned concurrency, so that it is kept while idle.
         dying: whether it must get no further invocation, because it was killed or has lost its channel, or will be
             killed when the invocations that run in it have ended.
@@ -86,6 +88,7 @@ class Environment:
         self.version = version
         self.identifier = identifier
         self.kind = kind
+        self.tenant_id: str | None = None
         self.provisioned = False
         self.dying = False
         self.idle_since = 0.0
@@ -173,9 +176,8 @@ class Environment:
     def kill(self) -> None:
         """End the environment by killing its process.
 
-        If the environment is idle and has extensions, the process first gets SIGTERM, and half a second to end.
-
-        The running invocation fails, with ``Runtime.ExitError`` unless another reason was recorded.
+        If the environment is idle and has extensions, the process first gets SIGTERM, and half a second to end. The
+        running invocation fails, with ``Runtime.ExitError`` unless another reason was recorded.
         """
         self.dying = True
         if self.child is None:
@@ -218,6 +220,7 @@ class Environment:
             invocation: what to run; the time limit starts now.
             init_ms: how long the environment took to start, milliseconds, if the invocation waited for that; else None.
         """
+        check_tenant(self.tenant_id, invocation)
         tails = LogTails(self.stream, (invocation,)) if invocation.want_log_tail else None
         ((head, body),) = await self._answers_to((invocation,), tails)
         return self._result(invocation, head, body, tails, init_ms=init_ms)
@@ -229,6 +232,7 @@ class Environment:
             invocations: what to run; the time limit of all of them starts now.
             init_ms: as for `invoke`.
         """
+        check_tenant(self.tenant_id, *invocations)
         is_tail_wanted = any(invocation.want_log_tail for invocation in invocations)
         tails = LogTails(self.stream, invocations) if is_tail_wanted else None
         answers = await self._answers_to(invocations, tails)
@@ -299,6 +303,8 @@ class Environment:
             "left_ms": function.timeout_s * 1000,
             "trace": invocation.trace_id or new_trace_header(),
         }
+        if invocation.tenant_id is not None:
+            head["tenant"] = invocation.tenant_id
         if invocation.client_context:
             head["client"] = invocation.client_context
         if self._stream is not None:

@@ -31,6 +31,7 @@ from thawd.errors import (
 from thawd.invocation import Invocation, Result, in_a_line
 from thawd.queue.lane import READ_AHEAD, SHORTEST_WAIT_S, Lane
 from thawd.queue.outcome_delivery import DeadLetterCause, Outcome, Outcomes, RefusedError
+from thawd.queue.refusals import refusal_of
 from thawd.resources import Function
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores import clock
@@ -54,8 +55,6 @@ _RECHECK_S = 30.0
 # If the server has died this many times while an event ran, the event is suspected to be the cause. From then on it
 # waits until no other suspected event runs. Events that are not suspected can run at the same time.
 _SUSPECT = 3
-# If the server has died this many times while an event ran, the event is not run again.
-_POISON = 10
 
 
 class _NotNowError(Exception):
@@ -120,6 +119,7 @@ class AsyncInvoker:
             client_context=invocation.client_context,
             trace_id=invocation.trace_id,
             qualifier=invocation.qualifier,
+            tenant_id=invocation.tenant_id,
         )
         now = clock.now()
         [event_id] = await self._queue.put([event], now=now)
@@ -351,7 +351,7 @@ class AsyncInvoker:
         result = lane.take_result(event)
         if result is None:
             age_s = max(0.0, clock.now() - event.accepted_at)
-            cause = _refusal(event, function, age_s)
+            cause = refusal_of(event, function, age_s)
             if cause is not None:
                 free_slot()
                 await self._dead_letter(event, function, cause, result=None)
@@ -471,19 +471,6 @@ class AsyncInvoker:
         lane.awake.set()
 
 
-def _refusal(event: Event, function: Function, age_s: float) -> DeadLetterCause | None:
-    """Return why an event must not run (any more); None: the event may run."""
-    if age_s > function.maximum_event_age_s:
-        return DeadLetterCause("EventAgeExceeded", "EventAgeExceeded")
-    if function.reserved_concurrency == 0:
-        # Source: Lambda developer guide, "Capturing records of Lambda asynchronous invocations": an event of a function
-        # whose reserved concurrency is 0 is not retried.
-        return DeadLetterCause("the function's reserved concurrency is 0", "ZeroReservedConcurrency")
-    if event.interruptions >= _POISON:
-        return DeadLetterCause(f"the server died {event.interruptions} times while this event ran", "Interrupted")
-    return None
-
-
 def _invocation(event: Event, *, wait_s: float) -> Invocation:
     return Invocation(
         event.function,
@@ -494,5 +481,6 @@ def _invocation(event: Event, *, wait_s: float) -> Invocation:
         trace_id=event.trace_id,
         asynchronous=True,
         qualifier=event.qualifier,
+        tenant_id=event.tenant_id,
         alone=event.attempts > 0 or event.interruptions > 0,  # this event may be the one that made its last batch fail
     )

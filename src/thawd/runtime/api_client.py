@@ -70,6 +70,7 @@ class _Api:
             "left_ms": int(headers["Lambda-Runtime-Deadline-Ms"]) - time.time() * 1000,
             "trace": headers.get("Lambda-Runtime-Trace-Id"),
             "client": headers.get("Lambda-Runtime-Client-Context"),
+            "tenant": headers.get("Lambda-Runtime-Aws-Tenant-Id"),
         }
         return head, event
 

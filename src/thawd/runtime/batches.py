@@ -38,6 +38,7 @@ class BatchContext(LambdaContext):
             arn=arn if len(arns) == 1 else ":".join(arn.split(":")[:7]),
             deadline_s=deadline_s,
             client_context=None,
+            tenant_id=items[0].tenant_id,  # all items are of one tenant
         )
         self.items = items
         if len(items) == 1:

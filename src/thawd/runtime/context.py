@@ -70,9 +70,18 @@ class LambdaContext:
     Attributes:
         memory_limit_in_mb: a string, as on Lambda.
         invoked_function_arn: the ARN by which the function was called.
+        tenant_id: the tenant that the invocation names; None if the function does not separate tenants.
     """
 
-    def __init__(self, request_id: str, *, arn: str, deadline_s: float, client_context: Optional[str]) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        *,
+        arn: str,
+        deadline_s: float,
+        client_context: Optional[str],
+        tenant_id: Optional[str] = None,
+    ) -> None:
         self.aws_request_id = request_id
         self.invoked_function_arn = arn
         (
@@ -82,7 +91,7 @@ class LambdaContext:
             self.log_group_name,
             self.log_stream_name,
         ) = _facts or _read_facts()
-        self.tenant_id: Optional[str] = None
+        self.tenant_id = tenant_id
         self.identity = CognitoIdentity()
         self.client_context = ClientContext(json.loads(client_context)) if client_context else None
         self._deadline_s = deadline_s

@@ -21,7 +21,8 @@ def invoke(
 
     Args:
         handler: the function's handler.
-        head: head of the INVOKE frame: ``id``, ``arn``, ``left_ms``, and optionally ``trace`` and ``client``.
+        head: head of the INVOKE frame: ``id``, ``arn``, ``left_ms``, and optionally ``trace``, ``client`` and
+            ``tenant``.
         event: JSON text.
         now_s: when the invocation began, ``time.monotonic()`` seconds.
         encode: makes the answer from the handler's return value; None: the answer is JSON text.
@@ -51,7 +52,13 @@ def invoke(
 def context_of(head: Any, *, now_s: float) -> LambdaContext:
     """The context object for the invocation that an INVOKE frame with the head `head` begins at `now_s`."""
     deadline_s = now_s + head["left_ms"] / 1000
-    return LambdaContext(head["id"], arn=head["arn"], deadline_s=deadline_s, client_context=head.get("client"))
+    return LambdaContext(
+        head["id"],
+        arn=head["arn"],
+        deadline_s=deadline_s,
+        client_context=head.get("client"),
+        tenant_id=head.get("tenant"),
+    )
 
 
 def finished(answer: Any) -> Any:

@@ -34,6 +34,7 @@ from thawd.scheduling.leases import PoolRetiredError
 from thawd.scheduling.pool import Pool
 from thawd.scheduling.room import Room
 from thawd.scheduling.status import NO_ENVIRONMENTS, document
+from thawd.scheduling.tenant_pools import check_tenant, pool_for
 from thawd.system.retry import is_set_within
 from thawd.telemetry.metrics import FunctionMetrics, Metrics
 from thawd.wire import frames
@@ -210,7 +211,7 @@ class Dispatcher:
             ServiceException: no process can be started, or the server is stopping (500).
         """
         entry = self.entry(version.function.name, version.number)
-        pool = Pool(
+        pool = pool_for(
             version,
             self._room,
             max_waiting=self._max_waiting,
@@ -220,7 +221,6 @@ class Dispatcher:
         pool.on_started = lambda: self._init_succeeded(entry, pool)
         if entry.provisioned is not None:
             pool.provisioned = entry.provisioned
-        self._room.join(pool)
         try:
             await self._spawner.prepare(version)
             await pool.provision()
@@ -304,6 +304,7 @@ class Dispatcher:
         """Run `invocation`. A failure of the function itself is not raised but returned, in `Result.function_error`.
 
         Raises:
+            InvalidParameterValueException: see `check_tenant` (400).
             ResourceNotFoundException: there is no such function or version (404).
             ResourceConflictException: the version is still being published (409).
             ResourceNotReadyException: the version could not be published (502).
@@ -365,6 +366,8 @@ class Dispatcher:
         """Run `invocation` in an environment of the version, or of the version that replaces it in the meantime.
 
         Raises:
+            InvalidParameterValueException: the version separates tenants and the invocation names none, or the other
+                way round (400).
             TooManyRequestsException: the limit of waiting requests or the deadline was reached (429).
             ResourceNotFoundException: the version was deleted in the meantime (404).
             ServiceException: no process could be started, or the server is stopping (500).
@@ -372,6 +375,7 @@ class Dispatcher:
         while True:
             pool = entry.pool
             assert pool is not None
+            check_tenant(pool.version.function, invocation.tenant_id)
             try:
                 lease = await pool.acquire(invocation)
                 break

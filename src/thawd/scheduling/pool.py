@@ -34,6 +34,7 @@ from thawd.scheduling.busy_environments import BusyEnvironments
 from thawd.scheduling.idle_timer import IdleTimer
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
 from thawd.scheduling.leases import Lease, PoolRetiredError, kill_after, throttled
+from thawd.scheduling.pool_spare import PoolSpare
 from thawd.scheduling.room import Room
 from thawd.scheduling.start_failures import StartFailures, copy_of
 from thawd.scheduling.waiting_requests import Line, Waiter
@@ -43,7 +44,7 @@ from thawd.system.flag import Flag
 _TURNS_TO_SPAWN = 2
 
 
-class Pool:
+class Pool(PoolSpare):
     """The environments of one version.
 
     Attributes:
@@ -54,6 +55,7 @@ class Pool:
         failures: the failed starts.
         on_started: called each time an environment has started.
         empty: set while no environment and no spare exists or is starting.
+        account: see `thawd.scheduling.room.Occupant`.
     """
 
     def __init__(
@@ -65,16 +67,16 @@ class Pool:
         spawn_task: Callable[[Coroutine[None, None, None]], object],
         policy: Policy | None = None,
     ) -> None:
-        """Make a pool without environments.
+        """Make a pool without environments of `version`.
 
         Args:
-            version: the version whose environments these are.
             room: limits the number of environments on the machine, and starts them.
             max_waiting: highest number of requests that wait; further requests are throttled.
             spawn_task: runs a coroutine in the background.
             policy: decides how long idle environments are kept; None: for the function's ``idle_timeout_s``.
         """
         self.version = version
+        self.account: object = self
         self.retired = False
         self.on_started: Callable[[], None] = lambda: None
         self.failures = StartFailures(self.grow)
@@ -110,11 +112,6 @@ class Pool:
         """Return the keep-alive policy's current `Windows` as a dict, in seconds."""
         return self._keeper.describe()
 
-    @property
-    def has_spare(self) -> bool:
-        """Whether a spare waits to become the next environment."""
-        return self._room.spares.has(self)
-
     def all(self) -> list[Environment]:
         """Return all environments that are ready, idle and busy."""
         return [*self._idle, *self._busy]
@@ -131,7 +128,7 @@ class Pool:
         self._keeper.asked(time.monotonic())
         if self.version.function.concurrency > 1 and (lease := self._join(invocation)) is not None:
             return lease
-        if self._idle and not self.waiting and self._cores.passes(self.share):
+        if self._idle and not self._line and self._cores.passes(self.share):
             environment = self._take_idle()
             if environment is not None:
                 return self._lease(environment, None, alone=invocation.alone)
@@ -140,7 +137,7 @@ class Pool:
         if not self.all():
             self.failures.check()
         self.failures.asked()
-        if self.waiting >= self._max_waiting:
+        if len(self._line) >= self._max_waiting:
             raise throttled("the queue of waiting requests is full")
         waiter = self._line.add(invocation)
         self._cores.queue(self, self.share)
@@ -190,14 +187,14 @@ class Pool:
 
     def wants_core(self) -> bool:
         """Return whether a request in line could begin in an environment, or needs a new one (see `Candidate`)."""
-        if not self.waiting:
+        if not self._line:
             return False
         if self._idle or self._can_join():
             return True
         return self._lacks_starts() and not self.retired and not self.failures.backs_off()
 
     def _can_join(self) -> bool:
-        """Return whether the first request in line could join others in a busy environment."""
+        """Return whether the next request could join others in a busy environment."""
         return not self.retired and self._busy.with_free_place() is not None and not self._line.is_next_alone()
 
     def _lacks_starts(self) -> bool:
@@ -216,7 +213,7 @@ class Pool:
                 return True
             self._keep_idle(environment)
         elif self._lacks_starts():
-            spare = self._room.spares.take(self)
+            spare = self._take_spare()
             if spare is not None or self._room.reserve(self):
                 self._spawn_task(self._begin_start(provisioned=False, spare=spare))
                 return True
@@ -243,13 +240,13 @@ class Pool:
         return sum(environment.provisioned for environment in self.all())
 
     def wants_room(self) -> bool:
-        """Return whether the pool would start an environment if it got room (`Tenant.wants_room`)."""
+        """Return whether the pool would start an environment if it got room (`Occupant.wants_room`)."""
         if self.retired or self.failures.backs_off():
             return False
         return self._missing_provisioned() > 0 or (not self._idle and self._lacks_starts())
 
     def is_urgent(self) -> bool:
-        """Return whether a synchronous request waits (`Tenant.is_urgent`)."""
+        """Return whether a synchronous request waits (`Occupant.is_urgent`)."""
         return self._line.is_urgent()
 
     def retire(self) -> None:
@@ -264,43 +261,17 @@ class Pool:
         self._set_if_empty()
 
     def idle_longest_since_s(self) -> float | None:
-        """Return when the environment that has been idle longest became idle (`Tenant.idle_longest_since_s`)."""
+        """Return when the environment that has been idle longest became idle (`Occupant.idle_longest_since_s`)."""
         if self._room.spares.has(self):
             return 0.0  # the lowest time there is, so that the spare is ended before any idle environment
         return next((environment.idle_since for environment in self.idle_longest_first()), None)
 
     def end_oldest_idle(self) -> None:
-        """End the spare, or, if there is none, the environment idle for the longest time (`Tenant.end_oldest_idle`)."""
+        """End the spare or, if there is none, the environment that is idle longest (`Occupant.end_oldest_idle`)."""
         if self._room.spares.has(self):
             self._room.spares.drop(self)
         elif idle := self.idle_longest_first():
             self._end(idle[0], after_turns=_TURNS_TO_SPAWN)
-
-    def reserve_spare(self) -> bool:
-        """Reserve room for a spare, and return whether there was room (`Owner.reserve_spare`)."""
-        if not self._room.reserve_spare(self):
-            return False
-        self.empty.clear()
-        return True
-
-    def release_spare(self) -> None:
-        """Release the room of a spare that could not be started (`Owner.release_spare`)."""
-        self._room.release(self)
-        self._set_if_empty()
-
-    def end_spare(self, spare: Environment) -> None:
-        """End a spare and release its room (`Owner.end_spare`)."""
-        self._dying[spare] = None
-        spare.kill()
-        self._room.release(self)
-
-    def spare_ended(self, spare: Environment) -> None:
-        """Forget a spare whose process has ended, and release its room unless that is done (`Owner.spare_ended`)."""
-        if spare in self._dying:
-            self._dying.pop(spare, None)
-        elif self._room.spares.died(self, spare):
-            self._room.release(self)
-        self._set_if_empty()
 
     def _missing_provisioned(self) -> int:
         return self.provisioned - self.provisioned_ready() - self._starting_provisioned
@@ -374,7 +345,7 @@ class Pool:
         if init_ms is not None and self._give(environment, init_ms):
             return
         self._keep_idle(environment)
-        if self.waiting:
+        if self._line:
             self._cores.queue(self, self.share)
         elif not environment.provisioned and self._room.should_yield(self):
             self._end(environment)
@@ -420,7 +391,7 @@ class Pool:
         If that environment computes without a pause, the request gets an idle one instead. If there is none, another is
         started for later requests, as long as the cores can carry it.
         """
-        if self.waiting or self.retired or invocation.alone or not self._cores.is_alone(self):
+        if self._line or self.retired or invocation.alone or not self._cores.is_alone(self):
             return None
         if (environment := self._busy.with_free_place()) is None:
             return None
@@ -440,7 +411,7 @@ class Pool:
             return
         if not environment.provisioned and self._room.must_yield(self):
             environment.dying = True
-        elif self.waiting and self._cores.is_alone(self):
+        elif self._line and self._cores.is_alone(self):
             self._busy.fill(environment, self._line, None)
 
     def _end(self, environment: Environment, *, after_turns: int = 0) -> None:
@@ -485,10 +456,10 @@ class Pool:
 
     def _check_at_rest(self) -> None:
         """If the version has become idle, report that to its keep-alive policy, and ask for a spare."""
-        if not (self._busy or self._starting or self.waiting or self.retired):
+        if not (self._busy or self._starting or self._line or self.retired):
             self._keeper.at_rest(time.monotonic())
             self._timer.set()
-            self._room.spares.want(self, spawn_task=self._spawn_task)
+            self._want_spare()
 
     def idle_longest_first(self) -> list[Environment]:
         """Return the idle environments without the provisioned ones, longest idle first (`Idle.idle_longest_first`)."""

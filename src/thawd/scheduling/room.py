@@ -1,6 +1,6 @@
 """Room: limits the environments on this machine, and decides which function gets room when not all environments fit.
 
-Each pool is a tenant: it reserves room before it starts an environment, and releases the room when the environment
+Each pool is an occupant: it reserves room before it starts an environment, and releases the room when the environment
 ends.
 """
 
@@ -35,13 +35,20 @@ _TRIES_FOR_EACH = 5
 _RETRY_S = 0.05
 
 
-class Tenant(Protocol):
-    """The attributes and methods of a pool that `Room` uses."""
+class Occupant(Protocol):
+    """The attributes and methods of a pool that `Room` uses.
+
+    Attributes:
+        version: the version whose environments the pool has.
+        account: all pools with the same account share the reserved concurrency of their function: the pools of a
+            version that separates tenants have the same account, every other pool has its own.
+    """
 
     version: Version
+    account: object
 
     def wants_room(self) -> bool:
-        """Return whether the tenant would start an environment if it got room."""
+        """Return whether the occupant would start an environment if it got room."""
 
     def is_urgent(self) -> bool:
         """Return whether a synchronous request waits. Such requests are served before asynchronous ones."""
@@ -78,21 +85,21 @@ def default_max_environments() -> int:
 
 
 class Room:
-    """The machine's room for environments, and its division among the tenants.
+    """The machine's room for environments, and its division among the occupants.
 
     Room is counted in environments and in MiB of their memory limits. The reserved concurrency of a function is set
-    aside for it; the other functions share the rest. A tenant that finds no room waits in line. No tenant behind it may
-    take room that the waiting tenant needs. But tenants with synchronous requests go before tenants with only
-    asynchronous ones.
+    aside for it; the other functions share the rest. An occupant that finds no room waits in line. No occupant behind
+    it may take room that the waiting occupant needs. But occupants with synchronous requests go before occupants with
+    only asynchronous ones.
 
     Args:
         spawner: starts environments.
         functions: the declared functions; their reserved concurrency is set aside.
         memory_mb: limit for the sum of the memory limits of all environments, MiB.
         max_environments: highest number of environments at a time.
-        patience_s: how long a tenant without any environment waits in line before a busy tenant must end one of its
-            environments between two requests, seconds. `_has_waited_enough` says what differs if only one of the two
-            has synchronous requests.
+        patience_s: how long an occupant without any environment waits in line before a busy occupant must end one of
+            its environments between two requests, seconds. `_has_waited_enough` says what differs if only one of the
+            two has synchronous requests.
         cores: decides when requests may begin; None: every request may begin at once.
         spares: highest number of spares at the same time.
 
@@ -121,10 +128,10 @@ class Room:
         self.cores = cores or Cores()
         self.spares = Spares(spawner.park, limit=spares)
         self._functions = dict(functions)
-        self._count: dict[Tenant, int] = {}
+        self._count: dict[Occupant, int] = {}
         self._used_mb = 0
-        self._tenants: list[Tenant] = []
-        self._line: dict[Tenant, float] = {}  # tenants that wait for room, in order, and since when
+        self._occupants: list[Occupant] = []
+        self._line: dict[Occupant, float] = {}  # occupants that wait for room, in order, and since when
         self._offering = False
         self.storage: StorageWatch | None = None
         self._busy: set[Environment] = set()
@@ -135,16 +142,16 @@ class Room:
         self._functions = dict(functions)
         self._offer_soon()
 
-    def join(self, tenant: Tenant) -> None:
-        """Add a tenant to those that share the room."""
-        self._tenants.append(tenant)
+    def join(self, occupant: Occupant) -> None:
+        """Add an occupant to those that share the room."""
+        self._occupants.append(occupant)
 
-    def leave(self, tenant: Tenant) -> None:
-        """Remove a tenant, which must have released all its room."""
-        if tenant in self._tenants:
-            self._tenants.remove(tenant)
-        self._line.pop(tenant, None)
-        self._count.pop(tenant, None)
+    def leave(self, occupant: Occupant) -> None:
+        """Remove an occupant, which must have released all its room."""
+        if occupant in self._occupants:
+            self._occupants.remove(occupant)
+        self._line.pop(occupant, None)
+        self._count.pop(occupant, None)
 
     def most_at_once(self, function: Function) -> int:
         """Return how many environments `function` can have on this machine at most; the result is at least 1."""
@@ -152,64 +159,69 @@ class Room:
         by_count = self._shared_total() if function.reserved_concurrency is None else function.reserved_concurrency
         return max(1, min(by_memory, by_count))
 
-    def reserve(self, tenant: Tenant) -> bool:
-        """Reserve room for one more environment of `tenant`.
+    def reserve(self, occupant: Occupant) -> bool:
+        """Reserve room for one more environment of `occupant`.
 
-        If necessary, environments of other tenants are ended to make room, those that have been idle longest first.
+        If necessary, environments of other occupants are ended to make room, those that have been idle longest first.
 
         Returns:
-            Whether there was room. If not, `tenant.grow` is called when there may be room.
+            Whether there was room. If not, `occupant.grow` is called when there may be room.
         """
-        if self._is_behind_another(tenant) or not self._make_room(tenant):
-            self._line.setdefault(tenant, time.monotonic())
+        if self._is_behind_another(occupant) or not self._make_room(occupant):
+            self._line.setdefault(occupant, time.monotonic())
             return False
-        self._line.pop(tenant, None)
-        self._count[tenant] = self._count.get(tenant, 0) + 1
-        self._used_mb += tenant.version.function.memory_mb
+        self._line.pop(occupant, None)
+        self._count[occupant] = self._count.get(occupant, 0) + 1
+        self._used_mb += occupant.version.function.memory_mb
         return True
 
-    def reserve_spare(self, tenant: Tenant) -> bool:
-        """Reserve room for a spare of `tenant`. Return whether there was room.
+    def reserve_spare(self, occupant: Occupant) -> bool:
+        """Reserve room for a spare of `occupant`. Return whether there was room.
 
-        There is none if any tenant waits in line. No environment is ended for a spare.
+        There is none if any occupant waits in line. No environment is ended for a spare.
         """
-        if self._line or not self._fits_count(tenant) or not self._fits_memory(tenant):
+        if self._line or not self._fits_count(occupant) or not self._fits_memory(occupant):
             return False
-        self._count[tenant] = self._count.get(tenant, 0) + 1
-        self._used_mb += tenant.version.function.memory_mb
+        self._count[occupant] = self._count.get(occupant, 0) + 1
+        self._used_mb += occupant.version.function.memory_mb
         return True
 
-    def release(self, tenant: Tenant) -> None:
+    def release(self, occupant: Occupant) -> None:
         """Release the room of one environment."""
-        self._count[tenant] -= 1
-        self._used_mb -= tenant.version.function.memory_mb
+        self._count[occupant] -= 1
+        self._used_mb -= occupant.version.function.memory_mb
         self._offer_soon()
 
-    def should_yield(self, tenant: Tenant) -> bool:
-        """Return whether a newly idle environment of `tenant` should end because that helps another tenant in line."""
-        return any(self._would_help(tenant, other) for other in self._waiting_in_line())
+    def move(self, giving: Occupant, taking: Occupant) -> None:
+        """Transfer the room of one environment to another pool of the same version."""
+        self._count[giving] -= 1
+        self._count[taking] = self._count.get(taking, 0) + 1
 
-    def must_yield(self, tenant: Tenant) -> bool:
-        """Return whether an environment of `tenant` must end after its request, although more requests wait for it.
+    def should_yield(self, occupant: Occupant) -> bool:
+        """Return whether a newly idle environment of `occupant` should end because that helps another one in line."""
+        return any(self._would_help(occupant, other) for other in self._waiting_in_line())
 
-        It must end if its room helps another tenant in line that has waited long enough (`_has_waited_enough`).
+    def must_yield(self, occupant: Occupant) -> bool:
+        """Return whether an environment of `occupant` must end after its request, although more requests wait for it.
+
+        It must end if its room helps another occupant in line that has waited long enough (`_has_waited_enough`).
         """
         if not self._line:
             return False
         now_s = time.monotonic()
         must = any(
-            self._has_waited_enough(other, now_s, holder=tenant) and self._would_help(tenant, other)
+            self._has_waited_enough(other, now_s, holder=occupant) and self._would_help(occupant, other)
             for other in self._waiting_in_line()
         )
-        if must and self._line.pop(tenant, None) is not None:
-            self._line[tenant] = now_s  # `tenant` has had its turn, so it goes to the end of the line
+        if must and self._line.pop(occupant, None) is not None:
+            self._line[occupant] = now_s  # `occupant` has had its turn, so it goes to the end of the line
         return must
 
-    def _has_waited_enough(self, other: Tenant, now_s: float, *, holder: Tenant) -> bool:
+    def _has_waited_enough(self, other: Occupant, now_s: float, *, holder: Occupant) -> bool:
         """Return whether `other`, which waits in line, should get room that `holder` could continue to use.
 
-        If both tenants have synchronous requests, or neither has any, `other` gets it if it has no environment and has
-        waited `patience_s`. If only `other` has synchronous requests, one of these two conditions is enough.
+        If both occupants have synchronous requests, or neither has any, `other` gets it if it has no environment and
+        has waited `patience_s`. If only `other` has synchronous requests, one of these two conditions is enough.
         """
         if holder.is_urgent() and not other.is_urgent():
             # The synchronous requests of `holder` would soon get the room back. An environment would then be ended and
@@ -226,7 +238,7 @@ class Room:
         """Start an environment in reserved room.
 
         If the machine is out of processes or memory, try again for about a second, and end idle environments of any
-        tenant in that time.
+        occupant in that time.
 
         Raises:
             InitError: the function's init phase or an after-restore hook failed.
@@ -274,99 +286,116 @@ class Room:
             # of the time.
             await asyncio.sleep(20 * (time.monotonic() - started_s))
 
-    def _reserved(self, tenant: Tenant) -> int | None:
-        """Return the reserved concurrency that the function of `tenant` is declared with now.
+    def _reserved(self, occupant: Occupant) -> int | None:
+        """Return the reserved concurrency that the function of `occupant` is declared with now.
 
         The value that its version was published with may be older.
         """
-        function = tenant.version.function
+        function = occupant.version.function
         return self._functions.get(function.name, function).reserved_concurrency
 
-    def _is_unreserved(self, tenant: Tenant) -> bool:
-        return self._reserved(tenant) is None
+    def _is_unreserved(self, occupant: Occupant) -> bool:
+        return self._reserved(occupant) is None
 
     def _shared_total(self) -> int:
         reserved = sum(f.reserved_concurrency or 0 for f in self._functions.values())
         return max(1, self.max_environments - reserved)
 
     def _shared_count(self) -> int:
-        return sum(count for tenant, count in self._count.items() if self._is_unreserved(tenant))
+        return sum(count for occupant, count in self._count.items() if self._is_unreserved(occupant))
 
-    def _waiting_in_line(self) -> list[Tenant]:
-        """Return the tenants in line that still want room, and remove the others from the line."""
-        for tenant in [tenant for tenant in self._line if not tenant.wants_room()]:
-            del self._line[tenant]
+    def _waiting_in_line(self) -> list[Occupant]:
+        """Return the occupants in line that still want room, and remove the others from the line."""
+        for occupant in [occupant for occupant in self._line if not occupant.wants_room()]:
+            del self._line[occupant]
         return list(self._line)
 
-    def _is_behind_another(self, tenant: Tenant) -> bool:
-        """Return whether room for `tenant` would be taken from a tenant before it in the line."""
+    def _is_behind_another(self, occupant: Occupant) -> bool:
+        """Return whether room for `occupant` would be taken from an occupant before it in the line."""
         if not self._line:
             return False
         line = self._waiting_in_line()
-        before = line[: line.index(tenant)] if tenant in line else line
-        if tenant.is_urgent():
+        before = line[: line.index(occupant)] if occupant in line else line
+        if occupant.is_urgent():
             before = [other for other in before if other.is_urgent()]
         else:
-            before += [other for other in line if other.is_urgent() and other is not tenant and other not in before]
-        return any(self._would_take_from(other, taking=tenant) for other in before)
+            before += [other for other in line if other.is_urgent() and other is not occupant and other not in before]
+        return any(self._would_take_from(other, taking=occupant) for other in before)
 
-    def _would_take_from(self, waiting: Tenant, *, taking: Tenant) -> bool:
+    def _would_take_from(self, waiting: Occupant, *, taking: Occupant) -> bool:
         """Return whether one more environment of `taking` would leave no room for `waiting`."""
-        if not self._is_unreserved(waiting) and not self._fits_count(waiting):
+        shares_limit = self._shares_limit(waiting, taking)
+        if not (self._is_unreserved(waiting) or shares_limit or self._fits_count(waiting)):
             return False  # `waiting` waits for its reserved share, which `taking` cannot use
         both_mb = waiting.version.function.memory_mb + taking.version.function.memory_mb
         if self._used_mb + both_mb > self.memory_mb:
             return True
-        both_shared = self._is_unreserved(waiting) and self._is_unreserved(taking)
-        return both_shared and self._shared_count() + 2 > self._shared_total()
+        counted, limit = self._counted(taking)
+        return shares_limit and counted + 2 > limit
 
-    def _would_help(self, ending: Tenant, wanting: Tenant) -> bool:
+    def _would_help(self, ending: Occupant, wanting: Occupant) -> bool:
         """Return whether ending an environment of `ending` would help `wanting` to get room."""
         if ending is wanting:
             return False
         if not self._fits_count(wanting):
-            return self._is_unreserved(wanting) and self._is_unreserved(ending)
+            return self._shares_limit(wanting, ending)
         return not self._fits_memory(wanting)
 
-    def _make_room(self, tenant: Tenant) -> bool:
-        while not self._fits_count(tenant):
-            if not (self._is_unreserved(tenant) and self._end_idle(tenant, unreserved=True)):
+    def _make_room(self, occupant: Occupant) -> bool:
+        while not self._fits_count(occupant):
+            if not self._end_idle(occupant, sharing_limit=True):
                 return False
-        while not self._fits_memory(tenant):
-            if not self._end_idle(tenant):
+        while not self._fits_memory(occupant):
+            if not self._end_idle(occupant):
                 return False
         return True
 
-    def _fits_count(self, tenant: Tenant) -> bool:
-        reserved = self._reserved(tenant)
-        if reserved is not None:
-            # Counted by tenant, not by function: while a new version replaces the old one, each may have as many
-            # environments as the function's reserved concurrency.
-            return self._count.get(tenant, 0) < reserved
-        return self._shared_count() < self._shared_total()
+    def _shares_limit(self, one: Occupant, other: Occupant) -> bool:
+        """Return whether the environments of both count towards the same limit on their number."""
+        if one.account is other.account:
+            return True
+        return self._is_unreserved(one) and self._is_unreserved(other)
 
-    def _fits_memory(self, tenant: Tenant) -> bool:
+    def _counted(self, occupant: Occupant) -> tuple[int, int]:
+        """Return how many environments count towards the limit for those of `occupant`, and that limit."""
+        reserved = self._reserved(occupant)
+        if reserved is None:
+            return self._shared_count(), self._shared_total()
+        # Counted by account, not by function: while a new version replaces the old one, each may have as many
+        # environments as the function's reserved concurrency.
+        return sum(count for one, count in self._count.items() if one.account is occupant.account), reserved
+
+    def _fits_count(self, occupant: Occupant) -> bool:
+        counted, limit = self._counted(occupant)
+        return counted < limit
+
+    def _fits_memory(self, occupant: Occupant) -> bool:
         # A function whose memory limit exceeds `memory_mb` can still run, but only while no other environment exists.
-        return not self._used_mb or self._used_mb + tenant.version.function.memory_mb <= self.memory_mb
+        return not self._used_mb or self._used_mb + occupant.version.function.memory_mb <= self.memory_mb
 
-    def _end_idle(self, asking: Tenant | None, *, unreserved: bool = False) -> bool:
-        """End the environment that has been idle longest, of any tenant but `asking`. Return whether there was one."""
+    def _end_idle(self, asking: Occupant | None, *, sharing_limit: bool = False) -> bool:
+        """End the environment that has been idle longest, and return whether there was one.
+
+        Args:
+            asking: the occupant whose environments are left alone.
+            sharing_limit: whether to end only an environment that counts towards the same limit as those of `asking`.
+        """
         candidates = [
             (since, index)
-            for index, tenant in enumerate(self._tenants)
-            if tenant is not asking
-            and (self._is_unreserved(tenant) or not unreserved)
-            and (since := tenant.idle_longest_since_s()) is not None
+            for index, occupant in enumerate(self._occupants)
+            if occupant is not asking
+            and not (sharing_limit and asking is not None and not self._shares_limit(asking, occupant))
+            and (since := occupant.idle_longest_since_s()) is not None
         ]
         if not candidates:
             return False
-        self._tenants[min(candidates)[1]].end_oldest_idle()
+        self._occupants[min(candidates)[1]].end_oldest_idle()
         return True
 
     def _offer_soon(self) -> None:
-        """Offer room to the waiting tenants in the event loop's next turn.
+        """Offer room to the waiting occupants in the event loop's next turn.
 
-        Room is not offered directly, because a tenant that is offered room reserves it. Reserving can end an
+        Room is not offered directly, because an occupant that is offered room reserves it. Reserving can end an
         environment, which releases room, and so would lead back to this method.
         """
         if self._line and not self._offering:
@@ -375,7 +404,7 @@ class Room:
 
     def _offer(self) -> None:
         self._offering = False
-        for tenant in sorted(self._waiting_in_line(), key=lambda tenant: not tenant.is_urgent()):
-            tenant.grow()
-            if not tenant.wants_room():
-                self._line.pop(tenant, None)
+        for occupant in sorted(self._waiting_in_line(), key=lambda occupant: not occupant.is_urgent()):
+            occupant.grow()
+            if not occupant.wants_room():
+                self._line.pop(occupant, None)

@@ -11,6 +11,7 @@ from thawd.environments.starts.spawner import Spawner
 from thawd.invocation import StartKind
 from thawd.scheduling.admission import CORE
 from thawd.scheduling.function_entries import FunctionEntry, VersionEntry
+from thawd.scheduling.tenant_pools import TenantPools
 from thawd.telemetry.metrics import FunctionMetrics
 
 NO_ENVIRONMENTS: Mapping[str, int] = {"idle": 0, "busy": 0, "starting": 0}
@@ -46,6 +47,7 @@ def _of_version(entry: VersionEntry, metrics: FunctionMetrics, spawner: Spawner)
         "waiting": 0 if pool is None else pool.waiting,
         "spare": pool is not None and pool.has_spare,
         "spare_refused": None if origin is None else origin.spare_refused,
+        "tenants": pool.tenants if isinstance(pool, TenantPools) else None,
         "cores_each": None if pool is None or pool.share.load is None else pool.share.load / CORE,
     }
 

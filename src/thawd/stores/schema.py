@@ -132,7 +132,12 @@ CREATE TABLE stream_positions (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS, _STREAMS)
+# The tenant that an event names (NULL: none).
+_TENANTS = """
+ALTER TABLE events ADD COLUMN tenant TEXT;
+"""
+
+MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS, _STREAMS, _TENANTS)
 
 
 def count_waiting(connection: sqlite3.Connection) -> int:

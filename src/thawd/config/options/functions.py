@@ -164,6 +164,12 @@ FUNCTION = (
         '"INFO" with the format JSON',
     ),
     Option("log_group", LOG_GROUP, "Name of the log group; functions may share one.", "/aws/lambda/NAME"),
+    Option(
+        "tenants",
+        kinds.flag(),
+        "Whether each invocation names a tenant (header `X-Amz-Tenant-Id`), and each tenant has environments of its "
+        "own. See [Tenants](../how-to/separate-tenants.md).",
+    ),
     Option("url", kinds.table("a table, `[functions.NAME.url]`"), "Function URL: its own HTTP endpoint.", "none"),
     Option(
         "provisioned_schedule",

@@ -65,6 +65,8 @@ def event_of(head: dict[str, Any], payload: bytes) -> Current:
     if trace := head.get("trace"):
         lines.append(("Lambda-Runtime-Trace-Id", trace))
         extension_event["tracing"] = {"type": "X-Amzn-Trace-Id", "value": trace}
+    if tenant := head.get("tenant"):
+        lines.append(("Lambda-Runtime-Aws-Tenant-Id", tenant))
     if client := head.get("client"):
         lines.append(("Lambda-Runtime-Client-Context", _one_line(client)))
     headers = "".join(f"{name}: {_printable(value)}\r\n" for name, value in lines)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from thawd.environments.channels import Channels
 from thawd.environments.children import Child, Children
+from thawd.environments.init_phase import InitError, error_document
 from thawd.environments.platform_log import platform_log
 from thawd.environments.sandbox.capabilities import Rights
 from thawd.environments.version import Version, variables_of_environment
@@ -150,7 +151,11 @@ class Launcher:
         Raises:
             OSError: no descriptors left, or no disk space.
             DiskRefusedError: this machine cannot provide `disk`.
+            InitError: the function separates tenants, but its processes would share the machine's ``/tmp``.
         """
+        if version.function.tenants and (why := self.why_shared(version)) is not None:
+            text = f"the function separates tenants, but its environments would share the machine's /tmp: {why}"
+            raise InitError(text, error_document("Runtime.TenantIsolation", text), by_function=True)
         identifier = os.urandom(16).hex()
         function = version.function
         # Lines need the function's name only if the function sets its log group: other functions can set the same one.
@@ -172,9 +177,17 @@ class Launcher:
 
     def confines(self, version: Version) -> bool:
         """Whether each process of `version` sees its own ``/tmp``, and its code as read-only."""
-        if self.disks is None or self.disks.shared_tmp is not None or "TMPDIR" in version.function.environment:
-            return False
-        return in_tmp([version.task_root, version.python]) is None
+        return self.why_shared(version) is None
+
+    def why_shared(self, version: Version) -> str | None:
+        """Why the processes of `version` share the machine's ``/tmp``; None: each process sees its own."""
+        if self.disks is None:
+            return "this server makes no temporary folders"
+        if "TMPDIR" in version.function.environment:
+            return "the function sets TMPDIR"
+        if self.disks.shared_tmp is not None:
+            return self.disks.shared_tmp
+        return in_tmp([version.task_root, version.python])
 
     def confined(self, start: Start, argv: Sequence[str]) -> list[str]:
         """The command line for a program; it begins with thawd-thaw if `start` needs mounts or drops capabilities."""

@@ -42,6 +42,7 @@ from thawd.gateway.routes.payload_formats import WITHOUT_BODY, MalformedResponse
 from thawd.gateway.routes.streamed_head import Prelude, whole
 from thawd.gateway.sigv4 import SignatureError, SignedRequest, check_claim, is_signed, verify
 from thawd.gateway.streamed_invocation import Streamed
+from thawd.gateway.tenants import routed_tenant
 from thawd.invocation import Invocation, new_request_id
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.streaming import HTTP_RESPONSE
@@ -179,7 +180,15 @@ class FunctionUrlApi:
         event = function_url_event.event(request, url, caller, now_s=time.time(), request_id=request_id)
         deadline = time.monotonic() + self._queue_timeout_s
         payload = msgspec.json.encode(event)
-        invocation = Invocation(url.function, payload, deadline, request_id, trace_id=trace_id, qualifier=url.qualifier)
+        invocation = Invocation(
+            url.function,
+            payload,
+            deadline,
+            request_id,
+            trace_id=trace_id,
+            qualifier=url.qualifier,
+            tenant_id=routed_tenant(scope, self._dispatcher, url.function, url.qualifier),
+        )
         if url.settings.invoke_mode == "RESPONSE_STREAM":
             await self._stream(send, invocation)
             return

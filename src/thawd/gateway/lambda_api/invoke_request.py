@@ -24,6 +24,7 @@ from thawd.errors import (
 )
 from thawd.gateway.http import Budget, ClientGoneError, Receive, Scope, Send, header, read_body, respond_error, trace_of
 from thawd.gateway.lambda_api import shapes
+from thawd.gateway.tenants import checked_tenant
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import LATEST
 from thawd.scheduling.dispatcher import Dispatcher
@@ -86,7 +87,7 @@ class InvokeOperation(abc.ABC):
         function, qualifier = resolve(scope, scope["path"][len(self.prefix) : -len(self.suffix)])
         kind = one_of(scope, b"x-amz-invocation-type", "invocationType", self.kinds)
         log_type = one_of(scope, b"x-amz-log-type", "logType", ("None", "Tail"))
-        self._dispatcher.entry(function, qualifier)
+        tenant_id = checked_tenant(scope, self._dispatcher, function, qualifier)
         limit_bytes = MAX_ASYNC_PAYLOAD_BYTES if kind == "Event" else MAX_PAYLOAD_BYTES
         with self._budget.hold(scope, most_bytes=limit_bytes):
             body = await read_body(scope, receive, limit_bytes=limit_bytes, operation=self.title)
@@ -100,6 +101,7 @@ class InvokeOperation(abc.ABC):
                 want_log_tail=log_type == "Tail" and kind == "RequestResponse",
                 asynchronous=kind == "Event",
                 qualifier=qualifier,
+                tenant_id=tenant_id,
             )
             await self._run(scope, send, invocation, kind)
 

@@ -29,6 +29,7 @@ from thawd.gateway.routes import http_api, rest_api, streamed_head
 from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError
 from thawd.gateway.routes.remove_credentials import without_credentials
 from thawd.gateway.server_timing import timing
+from thawd.gateway.tenants import routed_tenant
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import HttpApi, Route
 from thawd.scheduling.dispatcher import Dispatcher
@@ -162,6 +163,7 @@ class RoutesApi:
                         payload,
                         time.monotonic() + self._queue_timeout_s,
                         trace_id=trace_id,
+                        tenant_id=routed_tenant(scope, self._dispatcher, route.function),
                     )
                 )
             if result.function_error is not None:
@@ -204,7 +206,13 @@ class RoutesApi:
                 deadline = time.monotonic() + self._queue_timeout_s
                 await self._accept(
                     Invocation(
-                        route.function, payload, deadline, request_id=request_id, trace_id=trace_id, asynchronous=True
+                        route.function,
+                        payload,
+                        deadline,
+                        request_id=request_id,
+                        trace_id=trace_id,
+                        asynchronous=True,
+                        tenant_id=routed_tenant(scope, self._dispatcher, route.function),
                     )
                 )
         except RequestTooLargeException:

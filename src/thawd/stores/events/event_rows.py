@@ -17,7 +17,7 @@ import msgspec
 from thawd.stores import clock
 from thawd.stores.schema import QUEUED
 
-# Most rows in one statement. A row has up to eight values, and old SQLite versions allow 999 values in a statement.
+# Most rows in one statement. A row has up to nine values, and old SQLite versions allow 999 values in a statement.
 _AT_ONCE = 100
 # Events are read with their payloads, 16 rows at a time, until the payloads reach this size, so that the memory in use
 # stays small even if all payloads are large.
@@ -27,7 +27,7 @@ _READ_BYTES = 4 * 1024 * 1024
 _ERROR_KEPT = 32 * 1024
 COLUMNS = (
     "e.id, e.function, e.accepted_at, e.attempts, e.request_id, e.source, e.row_key, e.client_context, e.trace_id, "
-    "p.body, e.qualifier, e.interruptions"
+    "p.body, e.qualifier, e.interruptions, e.tenant"
 )
 """The columns that `event_of` needs, of ``events e`` joined with ``payloads p``."""
 
@@ -44,6 +44,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
         client_context: JSON text of the caller's client context, or None.
         trace_id: X-Ray trace header, or None.
         qualifier: version or alias to invoke; None: ``$LATEST``.
+        tenant_id: the tenant that the event names, or None.
     """
 
     function: str
@@ -54,6 +55,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
     client_context: str | None = None
     trace_id: str | None = None
     qualifier: str | None = None
+    tenant_id: str | None = None
 
 
 class Event(NewEvent, frozen=True, kw_only=True):
@@ -135,7 +137,7 @@ def insert_all(connection: sqlite3.Connection, timed: Sequence[tuple[NewEvent, f
         # The ids of the inserted rows have no gaps, because nothing else writes during the transaction.
         last_id = insert_rows(
             connection,
-            "events (function, accepted_at, request_id, source, row_key, client_context, trace_id, qualifier)",
+            "events (function, accepted_at, request_id, source, row_key, client_context, trace_id, qualifier, tenant)",
             [
                 (
                     event.function,
@@ -146,6 +148,7 @@ def insert_all(connection: sqlite3.Connection, timed: Sequence[tuple[NewEvent, f
                     event.client_context,
                     event.trace_id,
                     event.qualifier,
+                    event.tenant_id,
                 )
                 for event, at in part
             ],
@@ -259,4 +262,5 @@ def event_of(row: Sequence[Any]) -> Event:
         payload=row[9],
         qualifier=row[10],
         interruptions=row[11],
+        tenant_id=row[12],
     )
