@@ -362,7 +362,6 @@ def test_what_is_not_there_or_not_supported_is_refused(streams: Streams) -> None
     )
     assert "ScalingConfig" in refused(arn, StartingPosition="LATEST", ScalingConfig={"MaximumConcurrency": 2})
     assert "at least 60 seconds" in refused(arn, StartingPosition="LATEST", MaximumRecordAgeInSeconds=30)
-    assert "tumbling" in refused(arn, StartingPosition="LATEST", TumblingWindowInSeconds=10)
     queue = "arn:aws:sqs:us-east-1:123456789012:absent"
     assert refused(queue).startswith(
         "Error occurred while ReceiveMessage. SQS Error Code: AWS.SimpleQueueService.NonEx"

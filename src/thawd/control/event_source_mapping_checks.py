@@ -123,9 +123,9 @@ def _check_stream(mapping: SourceMapping, parameters: Parameters) -> None:
             raise InvalidParameterValueException(f"Unsupported starting position for arn type: {mapping.source}")
         if "StartingPositionTimestamp" not in mapping.given:
             raise InvalidParameterValueException("StartingPositionTimestamp is required for AT_TIMESTAMP")
-    if parameters.get("TumblingWindowInSeconds"):
+    if mapping.tumbling_s and mapping.parallelization_factor > 1:
         raise InvalidParameterValueException(
-            "thawd has no tumbling windows; leave out TumblingWindowInSeconds and keep the state in a table"
+            "TumblingWindowInSeconds needs a ParallelizationFactor of 1, because a shard has one state"
         )
     if 0 <= mapping.most_age_s < _LEAST_AGE_S:
         raise InvalidParameterValueException(

@@ -103,6 +103,11 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
         return int(self.given.get("ParallelizationFactor") or 1)
 
     @property
+    def tumbling_s(self) -> int:
+        """Length of a stream's tumbling windows, seconds; 0: there are none."""
+        return int(self.given.get("TumblingWindowInSeconds") or 0)
+
+    @property
     def most_retries(self) -> int:
         """How often a stream's batch is tried again before it is discarded; -1: without limit."""
         return int(self.given.get("MaximumRetryAttempts", -1))

@@ -21,6 +21,8 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
         since: if no record has been processed: records written before this time are not wanted, seconds since the
             epoch; None: all records are.
         ended: whether the shard is closed and all its records have been processed.
+        window: start of the tumbling window that is open, seconds since the epoch; None: none is.
+        state: the state of that window, JSON text.
     """
 
     sequence: str = ""
@@ -28,6 +30,8 @@ class Position(msgspec.Struct, frozen=True, omit_defaults=True):
     arrived_at: float = 0.0
     since: float | None = None
     ended: bool = False
+    window: int | None = None
+    state: str = ""
 
 
 class StreamPositions:

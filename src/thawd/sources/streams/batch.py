@@ -29,6 +29,7 @@ from thawd.invocation import Invocation, Result, new_request_id
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.sources.progress import SourceProgress
 from thawd.sources.streams.records import StreamRecord, batch_info, event, first_failure, object_key, time_text
+from thawd.sources.streams.windows import Window, WindowError
 from thawd.system.retry import Backoff, is_set_within
 
 # How long a batch may wait for an environment before the attempt counts as throttled, seconds.
@@ -83,14 +84,18 @@ class BatchRun:
 
     Args:
         context: what the batches of the shard share.
-        records: the records, in the shard's order.
+        records: the records, in the shard's order; empty: the last invocation of the window that is open.
         done: called with each part of the records that is done.
+        window: the shard's tumbling window, whose state is updated before `done` is called; None: it has none.
     """
 
-    def __init__(self, context: ShardContext, records: Sequence[StreamRecord], done: Done) -> None:
+    def __init__(
+        self, context: ShardContext, records: Sequence[StreamRecord], done: Done, *, window: Window | None = None
+    ) -> None:
         self._context = context
         self._mapping = context.mapping
         self._done = done
+        self._window = window
         self._parts: deque[_Part] = deque([_Part(records)])
         self._backoff = Backoff(first_s=_RETRY_FIRST_S, longest_s=_RETRY_LONGEST_S)
 
@@ -115,7 +120,7 @@ class BatchRun:
             raise Stopped
         invocation = Invocation(
             self._mapping.function,
-            event(part.records),
+            event(part.records) if self._window is None else self._window.event(part.records),
             time.monotonic() + _QUEUE_S,
             asynchronous=True,
             qualifier=self._mapping.qualifier,
@@ -129,6 +134,16 @@ class BatchRun:
             await self._rest()
             return
         failed_at = self._failed_at(result, part.records)
+        if self._window is not None and part.records and failed_at != 0:
+            try:
+                self._window.take(result.payload)
+            except WindowError as error:
+                failed_at = 0
+                result = Result(
+                    msgspec.json.encode({"errorMessage": str(error), "errorType": "Function.NoState"}),
+                    function_error="Unhandled",
+                    executed_version=result.executed_version,
+                )
         if failed_at is None:
             progress.last_result = "OK"
             self._backoff.succeeded()
@@ -147,7 +162,8 @@ class BatchRun:
     def _failed_at(self, result: Result, records: Sequence[StreamRecord]) -> int | None:
         if result.function_error is not None:
             return 0
-        return first_failure(result.payload, records) if self._mapping.reports_failures else None
+        has_names = self._mapping.reports_failures and records
+        return first_failure(result.payload, records) if has_names else None
 
     async def _failed(self, part: _Part, result: Result, request_id: str) -> None:
         """Decide how it goes on after a failed attempt: in halves, again, or not at all."""
@@ -187,7 +203,10 @@ class BatchRun:
             Stopped: the source is being stopped, and the destination has not answered.
         """
         context, records = self._context, part.records
-        shown = f"{len(records)} records of {context.shard}, {records[0].sequence} to {records[-1].sequence}"
+        if records:
+            shown = f"{len(records)} records of {context.shard}, {records[0].sequence} to {records[-1].sequence}"
+        else:
+            shown = f"the state of a window of {context.shard}"
         if self._mapping.on_failure is None:
             context.report(f"discarded {shown}: {condition}")
         else:

@@ -194,12 +194,15 @@ def batch_info(records: Sequence[StreamRecord], *, service: str, shard: str, arn
     """Return what a discarded batch was, by the name under which a record of the failure contains it.
 
     Args:
-        records: the records of the batch.
+        records: the records of the batch; empty: the last invocation of a tumbling window, which has none.
         service: ``kinesis`` or ``dynamodb``.
         shard: id of their shard.
         arn: ARN of the event source.
     """
     milliseconds = service == "kinesis"
+    if not records:
+        name = "KinesisBatchInfo" if milliseconds else "DDBStreamBatchInfo"
+        return {name: {"shardId": shard, "batchSize": 0, "streamArn": arn}}
     return {
         "KinesisBatchInfo" if milliseconds else "DDBStreamBatchInfo": {
             "shardId": shard,

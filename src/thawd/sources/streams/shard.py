@@ -32,6 +32,7 @@ from thawd.sources.streams.client import (
     StreamClient,
 )
 from thawd.sources.streams.records import StreamRecord
+from thawd.sources.streams.windows import Window
 from thawd.stores.stream_positions import Position
 from thawd.system.retry import Backoff, is_set_within
 
@@ -109,6 +110,13 @@ class ShardReader:
         self._waiting_bytes = 0
         self._freed = asyncio.Event()
         self._storing = asyncio.Lock()
+        self._window: Window | None = None
+        if mapping.tumbling_s:
+            self._window = Window(
+                mapping.tumbling_s, shard=shard.id, arn=mapping.source, start=position.window, state=position.state
+            )
+        self._caught_up_at = 0.0  # the last time when the shard had no more records, seconds since the epoch
+        self._empty_pages = 0
         self._ended = False  # whether all records of the closed shard have been read
 
     async def run(self) -> None:
@@ -135,6 +143,7 @@ class ShardReader:
             try:
                 if iterator is None:
                     iterator = await self._begin()
+                asked_at = time.time()
                 page = await self._client.records(iterator, most=self._page)
                 self._trouble(None)
                 backoff.succeeded()
@@ -151,6 +160,7 @@ class ShardReader:
                 await is_set_within(self._stopping, backoff.failed(time.monotonic()))
                 continue
             await self._take(page.records)
+            self._note_end(page, asked_at)
             if self._is_last(page):
                 self._ended = True
                 return
@@ -159,6 +169,13 @@ class ShardReader:
             # There are more records if the page was full.
             if len(page.records) < self._page:
                 await is_set_within(self._stopping, pause_s)
+
+    def _note_end(self, page: Page, asked_at: float) -> None:
+        """Note that there were no more records when a page was asked for, which ends windows that were over then."""
+        self._empty_pages = 0 if page.records else self._empty_pages + 1
+        if self._window is not None and not page.records and (page.is_at_end or self._empty_pages >= _EMPTY_PAGES):
+            self._caught_up_at = asked_at
+            self._lanes[0].changed.set()
 
     def _is_last(self, page: Page) -> bool:
         if page.next is None:
@@ -175,7 +192,7 @@ class ShardReader:
             "after it may be missing; reading goes on with the oldest that it has"
         )
         self._reached = ""
-        self._position = Position()
+        self._position = Position(window=self._position.window, state=self._position.state)
 
     async def _begin(self) -> str:
         """Return an iterator for the records after those that have been read.
@@ -192,6 +209,8 @@ class ShardReader:
                     f"{self._position.sequence}; it is read from the start"
                 )
                 self._position, self._reached = Position(), ""
+                if self._window is not None:
+                    self._window.close()
                 return await client.iterator(shard, Start("TRIM_HORIZON"))
             return await client.iterator(shard, Start("AFTER_SEQUENCE_NUMBER", sequence=self._reached))
         if self._position.since is None:
@@ -262,18 +281,36 @@ class ShardReader:
     async def _run_lane(self, lane: _Lane) -> None:
         while True:
             records = await self._gather(lane)
-            if not records:
+            is_closing = not records and self._is_over(lane)
+            if not records and not is_closing:
                 return
             self._freed.set()
+            window = self._window
+            if window is not None and records:
+                window.open_for(records[0])
             try:
-                await BatchRun(self._context, records, self._advance).run()
+                await BatchRun(self._context, records, self._advance, window=window).run()
             except Stopped:
                 return
+            if window is not None and is_closing:
+                window.close()
+                await self._advance(())
+
+    def _is_over(self, lane: _Lane) -> bool:
+        """Whether the window that is open has had its last record, so that its last invocation is due."""
+        window = self._window
+        if window is None or window.end is None or self._stopping.is_set():
+            return False
+        if window.is_too_large:
+            return True
+        if lane.waiting:
+            return not window.includes(lane.waiting[0])
+        return self._ended or self._caught_up_at >= window.end
 
     async def _gather(self, lane: _Lane) -> list[StreamRecord]:
         """Take the next batch from a lane, at the latest when the window is over. Empty: there is no more."""
         end: float | None = None
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and not self._is_over(lane):
             if lane.waiting and end is None:
                 end = time.monotonic() + self._window_s
             now = time.monotonic()
@@ -295,7 +332,13 @@ class ShardReader:
     def _batch(self, lane: _Lane) -> list[StreamRecord]:
         records: list[StreamRecord] = []
         size = _ENVELOPE_BYTES
+        window = self._window
+        if window is not None:
+            window.open_for(lane.waiting[0])
+            size += window.size_bytes
         while lane.waiting and len(records) < self._most:
+            if window is not None and not window.includes(lane.waiting[0]):
+                break
             size += len(lane.waiting[0].content) + 1
             if records and size > MAX_PAYLOAD_BYTES:
                 break
@@ -312,6 +355,10 @@ class ShardReader:
             self._done.discard(last.sequence)
         if last is not None:
             self._position = Position(last.sequence, last.identity, last.arrived_at)
+        if self._window is not None:
+            window = self._window
+            self._position = msgspec.structs.replace(self._position, window=window.start, state=window.state)
+        if last is not None or self._window is not None:
             await self._store()
 
     async def _store(self) -> None:
