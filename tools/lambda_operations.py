@@ -1,12 +1,13 @@
-"""Writes src/thawd/gateway/lambda_api/lambda_operations.json, which describes the inputs of Lambda's API operations.
+"""Writes the files that describe the inputs of the API operations of Lambda, CloudWatch Logs and CloudWatch metrics.
 
     .venv/bin/python tools/lambda_operations.py           # run it when a new version of botocore is installed
 
-For each operation the file has the HTTP method, the path and the status, and for each input its location in the
-request, its type and its limits. If the installed botocore has the version that the file was made with, a test compares
-the file with what this program would write.
+For each operation of Lambda the file has the HTTP method, the path and the status. For each input of every service it
+has the location in the request, the type and the limits. If the installed botocore has the version that a file was made
+with, a test compares the file with what this program would write.
 
-Source: the service model that AWS publishes with botocore (`lambda/2015-03-31`).
+Source: the service models that AWS publishes with botocore (`lambda/2015-03-31`, `logs/2014-03-28`,
+`cloudwatch/2010-08-01`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ import botocore
 from botocore.model import OperationModel, Shape
 from botocore.session import get_session
 
-TARGET = Path(__file__).parents[1] / "src" / "thawd" / "gateway" / "lambda_api" / "lambda_operations.json"
+_GATEWAY = Path(__file__).parents[1] / "src" / "thawd" / "gateway"
+TARGET = _GATEWAY / "lambda_api" / "lambda_operations.json"
+OTHER_TARGETS = {
+    "logs": _GATEWAY / "logs" / "logs_operations.json",
+    "cloudwatch": _GATEWAY / "metrics" / "metrics_operations.json",
+}
+"""The files of the services whose operations have no path of their own, by botocore's name of the service."""
 OPERATIONS: list[str] = (  # noqa: SIM905 - a list of quoted words reads worse
     "AddLayerVersionPermission AddPermission CreateAlias CreateCodeSigningConfig CreateEventSourceMapping "
     "CreateFunction CreateFunctionUrlConfig DeleteAlias DeleteCodeSigningConfig DeleteEventSourceMapping "
@@ -38,6 +45,17 @@ OPERATIONS: list[str] = (  # noqa: SIM905 - a list of quoted words reads worse
     "UpdateCodeSigningConfig UpdateEventSourceMapping UpdateFunctionCode UpdateFunctionConfiguration "
     "UpdateFunctionEventInvokeConfig UpdateFunctionUrlConfig"
 ).split()
+OTHER_OPERATIONS: dict[str, list[str]] = {
+    "logs": (  # noqa: SIM905
+        "CreateLogGroup CreateLogStream DeleteLogGroup DeleteLogStream DeleteMetricFilter DeleteRetentionPolicy "
+        "DeleteSubscriptionFilter DescribeLogGroups DescribeLogStreams DescribeMetricFilters DescribeQueries "
+        "DescribeSubscriptionFilters FilterLogEvents GetLogEvents GetLogRecord GetQueryResults ListLogGroups "
+        "ListTagsForResource ListTagsLogGroup PutLogEvents PutLogGroupDeletionProtection PutMetricFilter "
+        "PutRetentionPolicy PutSubscriptionFilter StartLiveTail StartQuery StopQuery TagLogGroup TagResource "
+        "TestMetricFilter UntagLogGroup UntagResource"
+    ).split(),
+    "cloudwatch": ["GetMetricData", "GetMetricStatistics", "ListMetrics", "PutMetricData"],
+}
 # The Lambda service itself checks the runtime of these inputs and answers with another error than for other enums.
 _RUNTIME_CHECKED_LATER = ("CreateFunctionRequest", "UpdateFunctionConfigurationRequest")
 _LIMITS = ("min", "max", "pattern")
@@ -94,6 +112,17 @@ def document() -> str:
     return json.dumps(facts, separators=(",", ":")).replace('},"', '},\n"') + "\n"
 
 
+def other_document(service: str) -> str:
+    """Return the whole contents of the file of `service`, one of `OTHER_TARGETS`: only the inputs."""
+    model = get_session().get_service_model(service)
+    operations = {name: shape(model.operation_model(name).input_shape) for name in OTHER_OPERATIONS[service]}
+    facts = {"botocore": botocore.__version__, "operations": operations}
+    return json.dumps(facts, separators=(",", ":")).replace('},"', '},\n"') + "\n"
+
+
 if __name__ == "__main__":
     TARGET.write_text(document())
     print(f"{TARGET.relative_to(Path.cwd())}: {len(OPERATIONS)} operations", file=sys.stderr)
+    for service, target in OTHER_TARGETS.items():
+        target.write_text(other_document(service))
+        print(f"{target.relative_to(Path.cwd())}: {len(OTHER_OPERATIONS[service])} operations", file=sys.stderr)

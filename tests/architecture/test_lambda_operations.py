@@ -21,6 +21,15 @@ def test_the_file_is_what_the_tool_makes() -> None:
     assert text == lambda_operations.document()
 
 
+@pytest.mark.parametrize("service", lambda_operations.OTHER_TARGETS)
+def test_the_file_of_another_service_is_what_the_tool_makes(service: str) -> None:
+    text = lambda_operations.OTHER_TARGETS[service].read_text()
+    made_with = json.loads(text)["botocore"]
+    if made_with != botocore.__version__:
+        pytest.skip(f"made with botocore {made_with}, and {botocore.__version__} is installed")
+    assert text == lambda_operations.other_document(service)
+
+
 def test_every_operation_is_found_by_its_path() -> None:
     for operation in shapes.operations():
         path = re.sub(r"\(\?P<\w+>\[\^/\]\+\)", "x", operation.path.pattern)

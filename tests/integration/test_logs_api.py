@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import re
-import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from botocore.exceptions import ClientError
 
 from tests.clients import client_of
-from tests.integration.conftest import DEADLINE_S, Project, eventually
-from thawd.gateway.logs import endpoint
-from thawd.gateway.logs.endpoint import LogsApi
+from tests.integration.conftest import DEADLINE_S, Project
+from tests.integration.logs_alone import served
+from thawd.gateway.logs import event_operations
 from thawd.telemetry.logs.writer import rotated
 
 BEGIN_MS = 1_790_000_000_000
@@ -58,23 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def logs(folder: Path) -> Iterator[Any]:
-    with served(LogsApi(folder, flush=lambda: None)) as url:
+    with served(folder) as url:
         yield logs_of(url)
-
-
-@contextlib.contextmanager
-def served(api: LogsApi) -> Iterator[str]:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(api, log_level="warning", lifespan="off"))  # type: ignore[arg-type]
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])))
-        thread.start()
-        try:
-            eventually(lambda: server.started, what="the server's start")
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 def numbers(events: list[dict[str, Any]]) -> list[int]:
@@ -231,7 +211,7 @@ def test_an_event_has_the_same_id_and_stream_whatever_was_asked(logs: Any) -> No
 
 
 def test_one_answer_reads_only_so_much_and_says_where_to_go_on(logs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_SCAN_BYTES", 10_000)
+    monkeypatch.setattr(event_operations, "_SCAN_BYTES", 10_000)
     answer = logs.filter_log_events(logGroupName=GROUP, filterPattern='"line 298 "')
     assert answer["events"] == []
     assert answer["nextToken"]
@@ -291,7 +271,7 @@ def test_one_answer_reads_only_so_much_and_says_where_to_go_on(logs: Any, monkey
             "InvalidParameterException",
             "Exactly one",
         ),
-        ("create_log_group", {"logGroupName": "x"}, "UnknownOperationException", "FilterLogEvents"),
+        ("create_export_task", {"logGroupName": "x"}, "UnknownOperationException", "FilterLogEvents"),
     ],
 )
 def test_what_is_wrong_is_told(logs: Any, operation: str, asked: dict[str, Any], code: str, words: str) -> None:

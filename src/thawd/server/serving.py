@@ -134,6 +134,7 @@ class Server:
         say("stopping")
         platform.events.stop()
         platform.sources.stop()
+        platform.cloudwatch.stop()
         web.stop()
         beginning.cancel()
         platform.control.stop_publishing()
@@ -157,6 +158,7 @@ class Server:
         platform = self._platform
         started = asyncio.Event()
         works = (platform.execution.watch_limits(), self._guard_data(), *platform.events.works(started))
+        works = (*works, *platform.cloudwatch.works())
         lasting: Tasks = [tasks.create_task(work) for work in works]
         await started.wait()
         platform.control.deployments.on_names = platform.events.invoker.declare

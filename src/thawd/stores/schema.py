@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from thawd.stores import log_events
 from thawd.stores.database import Database
 
 QUEUED, DEAD, DELIVERING = 0, 2, 3
@@ -137,7 +138,10 @@ _TENANTS = """
 ALTER TABLE events ADD COLUMN tenant TEXT;
 """
 
-MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS, _STREAMS, _TENANTS)
+MIGRATIONS = (
+    *(_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS, _STREAMS, _TENANTS),
+    log_events.SCHEMA,
+)
 
 
 def count_waiting(connection: sqlite3.Connection) -> int:

@@ -15,7 +15,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,6 +91,7 @@ class Launcher:
         disks: makes a temporary folder for each process; None: all share the machine's folder.
         program: thawd-thaw; None if it was not built.
         rights: options that drop capabilities of processes.
+        on_lines: called with the name of a log group, and the lines that have just been written to its log.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Launcher:
         self.disks = disks
         self.program = program
         self.rights = Rights()
+        self.on_lines: Callable[[str, bytes], None] = lambda group, lines: None
         self._helpers = 0
         self._log_folder = log_folder
         self._log_max_bytes = log_max_bytes
@@ -124,7 +126,9 @@ class Launcher:
         group = function.log_group_name
         if group not in self._logs:
             path = path_of_group(self._log_folder, group)
-            self._logs[group] = FunctionLog(path, max_bytes=self._log_max_bytes)
+            self._logs[group] = FunctionLog(
+                path, max_bytes=self._log_max_bytes, on_stored=lambda lines: self.on_lines(group, lines)
+            )
         return self._logs[group]
 
     def flush_logs(self) -> None:

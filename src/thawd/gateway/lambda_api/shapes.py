@@ -138,6 +138,58 @@ def read(operation: ApiOperation, *, in_path: Mapping[str, str], query: str, bod
     return values
 
 
+def read_document(members: Mapping[str, Shape], document: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked input of an operation of another service, all of whose members are in one document.
+
+    Args:
+        members: the members of the input, by name.
+        document: the input as it was sent, decoded.
+
+    Raises:
+        SerializationException: a value has the wrong type (400).
+        ValidationException: a value is out of its range, or missing (400).
+    """
+    values: dict[str, Any] = {}
+    for name, shape in members.items():
+        if document.get(name) is not None:
+            values[name] = _convert(shape, document[name], 0)
+            _require_texts(shape, document[name])
+    _raise_if_any(_problems_of_members(members, values, ""))
+    return values
+
+
+def _require_texts(shape: Shape, value: Any) -> None:
+    """Refuse numbers where texts belong, which other services than Lambda do not convert; `value` can be converted.
+
+    Raises:
+        SerializationException: there is such a number (400).
+    """
+    kind = shape["type"]
+    if kind == "string" and value is not None and not isinstance(value, str):
+        raise _wrong(value, "a String")
+    if kind == "structure":
+        for name, member in shape["members"].items():
+            if value.get(name) is not None:
+                _require_texts(member, value[name])
+    elif kind in ("list", "map"):
+        items, inner = (value, shape["member"]) if kind == "list" else (value.values(), shape["value"])
+        for item in items:
+            if item is not None:
+                _require_texts(inner, item)
+
+
+@functools.cache
+def inputs(package: str, file: str) -> Mapping[str, Mapping[str, Shape]]:
+    """The members of the inputs of another service's operations, by operation; the first call reads them from a file.
+
+    Args:
+        package: the package that contains the file.
+        file: name of the file, which ``tools/lambda_operations.py`` makes.
+    """
+    text = resources.files(package).joinpath(file).read_text(encoding="utf-8")
+    return {name: shape["members"] for name, shape in json.loads(text)["operations"].items()}
+
+
 def check(name: str, values: Mapping[str, Any]) -> None:
     """Check some members of the input of the operation `name`.
 

@@ -1,4 +1,4 @@
-"""Requests of the Logs API: their fields, the checks that need no log, and the tokens for the next page.
+"""What the operations of the Logs API share: names of groups, periods of time, and the tokens for the next page.
 
 Source: CloudWatch Logs API reference.
 """
@@ -8,117 +8,71 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-from thawd.errors import ThawdError
+from thawd.cloudwatch.logs.errors import InvalidParameterException
+from thawd.cloudwatch.logs.events import Place
+from thawd.resources import ACCOUNT_ID, REGION
+from thawd.stores.log_events import FIRST, Key
 from thawd.telemetry.logs.events import LogPosition
 
 MAX_EVENTS = 10_000
 """Largest number of events in an answer. Source: GetLogEvents, FilterLogEvents."""
 MAX_PAGE = 50
 """Largest number of groups or streams in an answer. Source: DescribeLogGroups, DescribeLogStreams."""
-_TOKEN = re.compile(r"([fb])/(\d{20})(\d{20})")
+# A token of two numbers of 20 digits is for files only; longer ones have a place in the state file, too.
+_TOKEN = re.compile(r"([fb])/(\d{20})(\d{20})(?:/(-?\d{1,19})/(\d{1,19}))?")
 _GROUP = re.compile(r"[.\-_/#A-Za-z0-9]{1,512}")
 _GROUP_ARN = re.compile(r"arn:aws:logs:[a-z0-9-]+:\d{12}:log-group:([.\-_/#A-Za-z0-9]{1,512})(?::\*)?")
 
-
-class InvalidParameterException(ThawdError):
-    """The value of a parameter, or the combination of parameters, is not allowed (HTTP 400)."""
-
-    type = "InvalidParameterException"
-    status = 400
-    retryable = False
+Request = Mapping[str, Any]
+"""The checked input of an operation, by member."""
 
 
-class LogsRequest(msgspec.Struct, rename="camel"):
-    """The fields that all requests share; each operation checks the fields that it uses."""
+def group_of(request: Request) -> str:
+    """The name of the group that a request names, by its name or by its ARN.
 
-    limits: ClassVar[tuple[int, int]] = (1, MAX_PAGE)
-
-    limit: int | None = None
-    next_token: str | None = None
-
-    def page(self, default: int) -> int:
-        """How many entries the answer may have: the request's limit, or `default` if the request names none.
-
-        Raises:
-            InvalidParameterException: the requested limit is out of range (400).
-        """
-        if self.limit is None:
-            return default
-        least, most = self.limits
-        if not least <= self.limit <= most:
-            word, bound = ("greater", least) if self.limit < least else ("less", most)
-            raise unmet(self.limit, "limit", f"Member must have value {word} than or equal to {bound}")
-        return self.limit
+    Raises:
+        InvalidParameterException: the request names no group, or two, or the name is malformed (400).
+    """
+    name, identifier = request.get("logGroupName"), request.get("logGroupIdentifier")
+    if name is not None and identifier is not None:
+        raise InvalidParameterException("Exactly one of logGroupName and logGroupIdentifier must be specified.")
+    if identifier is not None:
+        return identified(identifier)
+    if name is None:
+        raise unmet(None, "logGroupName", "Member must not be null")
+    return str(name)
 
 
-class DescribeLogGroups(LogsRequest, rename="camel"):
-    log_group_name_prefix: str | None = None
-    log_group_name_pattern: str | None = None
+def identified(identifier: str, field: str = "logGroupIdentifier") -> str:
+    """The name of the group with this name or ARN.
+
+    Raises:
+        InvalidParameterException: it is neither (400).
+    """
+    match = _GROUP_ARN.fullmatch(identifier)
+    name = match[1] if match else identifier
+    if not _GROUP.fullmatch(name):
+        raise unmet(name, field, r"Member must satisfy regular expression pattern: [\.\-_/#A-Za-z0-9]+")
+    return name
 
 
-class _InGroup(LogsRequest, rename="camel"):
-    log_group_name: str | None = None
-    log_group_identifier: str | None = None
-
-    def group(self) -> str:
-        """The name of the log group.
-
-        Raises:
-            InvalidParameterException: the request names no group, or two, or the name is malformed (400).
-        """
-        if self.log_group_name is not None and self.log_group_identifier is not None:
-            raise InvalidParameterException("Exactly one of logGroupName and logGroupIdentifier must be specified.")
-        if self.log_group_identifier is not None:
-            match = _GROUP_ARN.fullmatch(self.log_group_identifier)
-            name = match[1] if match else self.log_group_identifier
-            field = "logGroupIdentifier"
-        elif self.log_group_name is not None:
-            name, field = self.log_group_name, "logGroupName"
-        else:
-            raise unmet(None, "logGroupName", "Member must not be null")
-        if not _GROUP.fullmatch(name):
-            raise unmet(name, field, r"Member must satisfy regular expression pattern: [\.\-_/#A-Za-z0-9]+")
-        return name
+def arn_of(group: str) -> str:
+    """The ARN of a group, without ``:*``."""
+    return f"arn:aws:logs:{REGION}:{ACCOUNT_ID}:log-group:{group}"
 
 
-class DescribeLogStreams(_InGroup, rename="camel"):
-    log_stream_name_prefix: str | None = None
-    order_by: str | None = None
-    descending: bool = False
-
-
-class GetLogEvents(_InGroup, rename="camel"):
-    limits: ClassVar[tuple[int, int]] = (1, MAX_EVENTS)
-
-    log_stream_name: str | None = None
-    start_time: int | None = None
-    end_time: int | None = None
-    start_from_head: bool = False
-
-
-class FilterLogEvents(_InGroup, rename="camel"):
-    limits: ClassVar[tuple[int, int]] = (1, MAX_EVENTS)
-
-    log_stream_names: list[str] | None = None
-    log_stream_name_prefix: str | None = None
-    start_time: int | None = None
-    end_time: int | None = None
-    filter_pattern: str | None = None
-
-
-def check_period(start_ms: int | None, end_ms: int | None) -> tuple[int, int | None]:
+def check_period(request: Request) -> tuple[int, int | None]:
     """Start and end of the requested period, in milliseconds since the epoch; an end of None means no end.
 
     Raises:
-        InvalidParameterException: a time is negative, or the end is before the start (400).
+        InvalidParameterException: the end is before the start (400).
     """
-    for name, value in (("startTime", start_ms), ("endTime", end_ms)):
-        if value is not None and value < 0:
-            raise unmet(value, name, "Member must have value greater than or equal to 0")
+    start_ms, end_ms = request.get("startTime"), request.get("endTime")
     if start_ms is not None and end_ms is not None and start_ms > end_ms:
         raise InvalidParameterException("End time should not be less than start time.")
     return start_ms or 0, end_ms
@@ -169,12 +123,13 @@ def whole_of(text: str) -> int:
     return int(text)
 
 
-def position_token(direction: str, place: LogPosition) -> str:
+def position_token(direction: str, place: Place) -> str:
     """A token for the page that begins at `place` and continues in `direction`: ``f`` forward, ``b`` backward."""
-    return f"{direction}/{place.file:020d}{place.offset:020d}"
+    token = f"{direction}/{place.file.file:020d}{place.file.offset:020d}"
+    return token if place.stored == FIRST else f"{token}/{place.stored.time_ms}/{place.stored.id}"
 
 
-def position_of(token: str | None) -> tuple[str, LogPosition] | None:
+def position_of(token: str | None) -> tuple[str, Place] | None:
     """Direction and place in a token that `position_token` made; None if `token` is None.
 
     Raises:
@@ -185,7 +140,10 @@ def position_of(token: str | None) -> tuple[str, LogPosition] | None:
     match = _TOKEN.fullmatch(token)
     if match is None:
         raise _invalid_token()
-    return match[1], LogPosition(int(match[2]), int(match[3]))
+    stored = FIRST if match[4] is None else Key(int(match[4]), int(match[5]))
+    if stored.time_ms > 1 << 62 or stored.id > 1 << 62:
+        raise _invalid_token()
+    return match[1], Place(LogPosition(int(match[2]), int(match[3])), stored)
 
 
 def _invalid_token() -> InvalidParameterException:

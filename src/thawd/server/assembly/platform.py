@@ -26,13 +26,13 @@ from thawd.gateway.hosts import Hosts
 from thawd.gateway.http import BUDGET_BYTES, Budget
 from thawd.gateway.lambda_api.invoke import InvokeApi
 from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
-from thawd.gateway.logs.endpoint import LogsApi
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
 from thawd.gateway.s3.intake import UploadBudget
 from thawd.gateway.thawd_api.queue import QueueApi
 from thawd.gateway.thawd_api.sources import SourcesApi
 from thawd.invocation import Invocation
+from thawd.server.assembly.cloudwatch import CloudWatchSubsystem
 from thawd.server.assembly.control import ControlSubsystem
 from thawd.server.assembly.events import EventSubsystem
 from thawd.server.assembly.execution import ExecutionSubsystem, SpawnTask
@@ -73,6 +73,7 @@ class Platform:
         watchers: the watchers of the buckets that are folders, by the bucket's name; a watcher notices changes in a
             bucket.
         control: the control plane.
+        cloudwatch: log groups.
         sources: event sources.
         urls: function URLs.
         application: the HTTP application.
@@ -85,6 +86,7 @@ class Platform:
     events: EventSubsystem
     watchers: dict[str, BucketWatcher]
     control: ControlSubsystem
+    cloudwatch: CloudWatchSubsystem
     sources: SourceSubsystem
     application: Application
 
@@ -157,6 +159,14 @@ class Platform:
             elsewhere=None if self.emulated is None else self.emulated.read,
         )
         await self.control.open()
+        self.cloudwatch = CloudWatchSubsystem(
+            self.stores.state,
+            self.settings.server,
+            execution=self.execution,
+            accept=self._accept,
+            aws=self._aws_endpoint,
+        )
+        await self.cloudwatch.open()
         self.sources = self._compose_sources()
         self.application = Application(self._parts())
         await self.events.recover()
@@ -279,7 +289,7 @@ class Platform:
                 elsewhere={name: str(bucket.url) for name, bucket in settings.remote_buckets.items()},
                 uploads=self._uploads,
             ),
-            logs=LogsApi(server.data / "logs", flush=self.execution.launcher.flush_logs),
+            logs=self.cloudwatch.logs,
             status=self._status,
             count_table=self.stores.count_table,
             metrics=self._exposition,

@@ -29,10 +29,16 @@ class FunctionLog:
 
     Lines that cannot be written, for example because the disk is full, are dropped with one message on standard error:
     an invocation must not fail because its log cannot be stored.
+
+    Args:
+        path: the newest file of the log.
+        max_bytes: size at which the file is rotated.
+        on_stored: called with the lines that have just been written, as they are in the file.
     """
 
-    def __init__(self, path: Path, *, max_bytes: int) -> None:
+    def __init__(self, path: Path, *, max_bytes: int, on_stored: Callable[[bytes], None] = lambda lines: None) -> None:
         self.path = path
+        self._on_stored = on_stored
         self._max_bytes = max_bytes
         self._pending: list[bytes] = []
         self._pending_bytes = 0
@@ -91,6 +97,7 @@ class FunctionLog:
         try:
             self._append(data)
             self._dropping = False
+            self._on_stored(data)
         except OSError as error:
             if not self._dropping:
                 complain(f"thawd: log lines of {self.path.stem} are lost: {error}")

@@ -1,0 +1,1 @@
+"""CloudWatch: log groups with their events, filters and queries; metrics and their history."""

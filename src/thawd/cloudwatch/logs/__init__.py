@@ -1,0 +1,1 @@
+"""Log groups: their streams and events, retention, subscription filters, queries and live tails."""

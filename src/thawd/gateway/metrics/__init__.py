@@ -1,0 +1,1 @@
+"""The CloudWatch metrics API: what thawd measured, as statistics over periods."""
