@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,7 @@ handler = "app.handler"
 [tables.seen]
 """
 FUNCTION = "arn:aws:lambda:us-east-1:000000000000:function:f"
+ROLE = "arn:aws:iam::000000000000:role/r"
 ABSENT = "arn:aws:lambda:us-east-1:000000000000:function:absent"
 
 
@@ -126,3 +128,65 @@ def test_a_rule_invokes_its_functions_with_the_event_or_the_input_that_the_targe
     assert {"id": 7, "text": 'order 7 has "a "b""', "tags": detail["tags"], "rule": "orders"} in got
     assert len(aws.messages(queue)) == 1
     running.until_said("the rule orders could not invoke")
+
+
+def test_a_rule_delivers_to_topics_machines_streams_and_buses_and_one_that_fails_keeps_none_from_its_event(
+    project: Project, running: Running
+) -> None:
+    aws = AwsAt(running.url)
+    events, states = aws.client("events"), aws.client("stepfunctions")
+    topic, subscribed = aws.topic("ruled")
+    kinesis = aws.client("kinesis")
+    kinesis.create_stream(StreamName="ruled", ShardCount=1)
+    stream = kinesis.describe_stream(StreamName="ruled")["StreamDescription"]["StreamARN"]
+    bus = events.create_event_bus(Name="next")["EventBusArn"]
+    there, lost = aws.queue("there"), aws.queue("lost")
+    events.put_rule(Name="there", EventBusName="next", EventPattern='{"detail": {"n": [{"numeric": [">", 6]}]}}')
+    events.put_targets(Rule="there", EventBusName="next", Targets=[{"Id": "1", "Arn": there, "InputPath": "$.detail"}])
+    definition = json.dumps({"StartAt": "T", "States": {"T": {"Type": "Task", "Resource": FUNCTION, "End": True}}})
+    machine = states.create_state_machine(name="ruled", definition=definition, roleArn=ROLE)["stateMachineArn"]
+    arns = {"topic": topic, "machine": machine, "stream": stream, "bus": bus}
+    targets: list[dict[str, Any]] = [{"Id": name, "Arn": arn} for name, arn in arns.items()]
+    targets[1]["InputPath"] = "$.detail"
+    dead = {"DeadLetterConfig": {"Arn": lost}}
+    unknown = "arn:aws:batch:us-east-1:000000000000:job-queue/none"
+    targets += [{"Id": "absent", "Arn": ABSENT, **dead}, {"Id": "unknown", "Arn": unknown}]
+    events.put_rule(Name="many", EventPattern='{"source": [{"prefix": "sh"}]}')
+    events.put_targets(Rule="many", Targets=targets)
+    entry = {"Source": "shop", "DetailType": "order", "Detail": '{"n": 7}'}
+    assert events.put_events(Entries=[entry])["FailedEntryCount"] == 0
+    assert seen(project, 1) == [{"n": 7}]
+    (message,) = aws.messages(subscribed)
+    assert json.loads(json.loads(message["Body"])["Message"])["detail"] == {"n": 7}
+    iterator = kinesis.get_shard_iterator(
+        StreamName="ruled", ShardId="shardId-000000000000", ShardIteratorType="TRIM_HORIZON"
+    )["ShardIterator"]
+    (record,) = kinesis.get_records(ShardIterator=iterator)["Records"]
+    assert json.loads(record["Data"])["source"] == "shop"
+    (message,) = aws.messages(there)
+    assert json.loads(message["Body"]) == {"n": 7}
+    (message,) = aws.messages(lost)
+    assert json.loads(message["Body"])["detail"] == {"n": 7}
+    told = {name: value["StringValue"] for name, value in message["MessageAttributes"].items()}
+    assert (told["TARGET_ARN"], told["ERROR_CODE"]) == (ABSENT, "ResourceNotFoundException")
+    running.until_said("has no targets of the service batch")
+
+
+def test_schedules_invoke_functions_and_call_any_operation(project: Project, running: Running) -> None:
+    aws = AwsAt(running.url)
+    scheduler, url = aws.client("scheduler"), f"{running.url}/000000000000/called"
+    queue = aws.queue("called")
+    now = f"at({time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime())})"
+    settings = {"ScheduleExpression": now, "FlexibleTimeWindow": {"Mode": "OFF"}, "ActionAfterCompletion": "DELETE"}
+    role = {"RoleArn": ROLE}
+    call = {"Arn": "arn:aws:scheduler:::aws-sdk:sqs:sendMessage"}
+    call["Input"] = json.dumps({"QueueUrl": url, "MessageBody": "<aws.scheduler.schedule-arn>"})
+    scheduler.create_schedule(Name="function", Target={"Arn": FUNCTION, "Input": '{"n": 1}', **role}, **settings)
+    scheduler.create_schedule(Name="any", Target={**call, **role}, **settings)
+    assert seen(project, 1) == [{"n": 1}]
+    eventually(lambda: not scheduler.list_schedules()["Schedules"], what="the end of both schedules")
+    (message,) = aws.messages(queue)
+    assert message["Body"] == "arn:aws:scheduler:us-east-1:000000000000:schedule/default/any"
+    for wrong in ({"ScheduleExpression": "rate(1 minutes)"}, {"ScheduleExpressionTimezone": "Mars/Olympus"}):
+        with pytest.raises(scheduler.exceptions.ValidationException):
+            scheduler.create_schedule(Name="wrong", Target={"Arn": FUNCTION, **role}, **{**settings, **wrong})

@@ -1,41 +1,32 @@
-"""Lets the emulated SNS topics and EventBridge rules invoke thawd's functions. Runs in the emulator's own process.
+"""Lets the emulated SNS topics invoke thawd's functions, and connects to thawd. Runs in the emulator's own process.
 
-moto, the emulator, has a Lambda service of its own, which has no functions. So a topic with a function as subscriber,
-or a rule with a function as target, would fail or do nothing. Here both invoke the function through thawd's Lambda API,
-asynchronously, as on AWS: thawd has stored the event before the emulator answers ``Publish`` or ``PutEvents``.
+moto, the emulator, has a Lambda service of its own, which has no functions. So a topic with a function as subscriber
+would fail. Here it invokes the function through thawd's Lambda API, asynchronously, as on AWS: thawd has stored the
+event before the emulator answers ``Publish``.
 
 If a function does not exist, or thawd does not accept the event for another reason, the console says so. The other
-targets of the topic or rule are not affected.
+subscribers of the topic are not affected.
 
-Source: AWS Lambda developer guide, "Invoking Lambda functions with Amazon SNS notifications" and "Process events from
-Amazon EventBridge"; EventBridge user guide, "Amazon EventBridge target input".
+Source: AWS Lambda developer guide, "Invoking Lambda functions with Amazon SNS notifications".
 """
 
 from __future__ import annotations
 
-import copy
 import json
-import re
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from thawd.server.emulator import traces
 
-_LAMBDA = ":lambda:"
-# The pieces of a template: an escaped character, a quotation mark, a name between angle brackets, or another character.
-_PIECES = re.compile(r'\\.|"|<[\w.-]+>|.', re.DOTALL)
-# The steps of a path: ``.name`` or ``[index]``.
-_STEPS = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _ANSWER_S = 30
 # Longer than the longest time-out of a function, and its start.
 _LONGEST_S = 1200
 
 
 class FunctionTargets:
-    """Invokes functions for topics and rules.
+    """Invokes functions for topics, and makes clients for thawd's address.
 
     Args:
         complain: prints a line for the operator.
@@ -53,11 +44,10 @@ class FunctionTargets:
             self._connection, self._clients = connection, {}
 
     def install(self) -> None:
-        """Make moto's topics and rules use this object for functions."""
-        from moto.events.models import Rule
+        """Make moto's topics use this object for functions."""
         from moto.sns.models import Subscription
 
-        publish, send_to_targets = Subscription.publish, Rule.send_to_targets
+        publish = Subscription.publish
 
         def publish_or_invoke(subscription: Any, message: str, message_id: str, **options: Any) -> None:
             if subscription.protocol == "lambda":
@@ -65,20 +55,7 @@ class FunctionTargets:
             else:
                 publish(subscription, message, message_id, **options)
 
-        def send_or_invoke(rule: Any, original_event: Any, transform_input: bool = True) -> None:
-            functions = [target for target in rule.targets if _LAMBDA in target["Arn"]]
-            if not functions:
-                send_to_targets(rule, original_event, transform_input)
-                return
-            others = copy.copy(rule)
-            others.targets = [target for target in rule.targets if target not in functions]
-            send_to_targets(others, original_event, transform_input)
-            if rule.event_pattern.matches_event(original_event):
-                for target in functions:
-                    self._send(target["Arn"], partial(input_of, target, original_event, rule), f"the rule {rule.name}")
-
         setattr(Subscription, "publish", publish_or_invoke)  # noqa: B010 - mypy forbids to assign to a method
-        setattr(Rule, "send_to_targets", send_or_invoke)  # noqa: B010
 
     def _notify(self, subscription: Any, message: str, message_id: str, options: dict[str, Any]) -> None:
         attributes = options.get("message_attributes")
@@ -107,14 +84,14 @@ class FunctionTargets:
                 },
             },
         }
-        self._send(subscription.endpoint, lambda: {"Records": [record]}, f"the topic {subscription.topic.name}")
+        self._send(subscription.endpoint, {"Records": [record]}, f"the topic {subscription.topic.name}")
 
-    def _send(self, function: str, make_event: Callable[[], Any], sender: str) -> None:
+    def _send(self, function: str, event: Any, sender: str) -> None:
         """Have the function with this ARN invoked; a failure is reported and not raised."""
         try:
-            payload = json.dumps(make_event()).encode()
+            payload = json.dumps(event).encode()
             self.client().invoke(FunctionName=function, InvocationType="Event", Payload=payload)
-        except Exception as error:  # whatever fails, `Publish` and `PutEvents` succeed, as on AWS
+        except Exception as error:  # whatever fails, `Publish` succeeds, as on AWS
             self._complain(f"thawd: --aws: {sender} could not invoke {function}: {error}")
 
     def client(self, service: str = "lambda", *, region: str = "us-east-1", is_patient: bool = False) -> Any:
@@ -152,75 +129,6 @@ class FunctionTargets:
                 )
                 self._clients[key].meta.events.register("before-call.lambda.Invoke", traces.add_to)
             return self._clients[key]
-
-
-def input_of(target: dict[str, Any], event: dict[str, Any], rule: Any) -> Any:
-    """The event that a rule's target gets.
-
-    Args:
-        target: the target: with ``Input``, ``InputPath``, ``InputTransformer``, or none of them.
-        event: the event, in the form of EventBridge; moto gives its time in seconds.
-        rule: moto's rule: its ``name`` and ``arn``.
-
-    Raises:
-        ValueError: ``Input``, or what the transformer makes, is not JSON.
-    """
-    event = dict(event)
-    if isinstance(event.get("time"), (int, float)):
-        event["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(event["time"]))
-    if target.get("Input") is not None:
-        return json.loads(target["Input"])
-    if target.get("InputPath"):
-        return _at(target["InputPath"], event)
-    transformer = target.get("InputTransformer")
-    if not transformer:
-        return event
-    values = {name: _at(path, event) for name, path in transformer.get("InputPathsMap", {}).items()}
-    values |= {
-        "aws.events.rule-arn": rule.arn,
-        "aws.events.rule-name": rule.name,
-        "aws.events.event": {name: value for name, value in event.items() if name != "detail"},
-        "aws.events.event.json": event,
-        "aws.events.event.ingestion-time": event.get("time"),
-    }
-    return json.loads(_filled(transformer["InputTemplate"], values))
-
-
-def _filled(template: str, values: dict[str, Any]) -> str:
-    """The template of a transformer with its ``<name>`` replaced by values.
-
-    In a text between quotation marks, a text is inserted as it is, another value as its JSON; elsewhere every value is
-    inserted as JSON.
-    """
-    parts: list[str] = []
-    in_text = False
-    for part in _PIECES.findall(template):
-        if part == '"':
-            in_text = not in_text
-            parts.append(part)
-        elif part[0] == "<" and part[-1] == ">" and part[1:-1] in values:
-            value = values[part[1:-1]]
-            if in_text:
-                text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
-                parts.append(json.dumps(text)[1:-1])
-            else:
-                parts.append(json.dumps(value))
-        else:
-            parts.append(part)
-    return "".join(parts)
-
-
-def _at(path: str, event: Any) -> Any:
-    """The value at a path such as ``$.detail.items[0].name``; None: there is none."""
-    found = event
-    for name, index in _STEPS.findall(path.removeprefix("$")):
-        if name:
-            found = found.get(name) if isinstance(found, dict) else None
-        elif isinstance(found, list) and int(index) < len(found):
-            found = found[int(index)]
-        else:
-            found = None
-    return found
 
 
 def _now_text() -> str:

@@ -17,11 +17,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thawd.server.emulator import answers, dynamodb_streams, stacks, state_machines, traces
+from thawd.server.emulator import answers, dynamodb_streams, rules, schedules, stacks, state_machines, traces
 from thawd.server.emulator.answers import Application
+from thawd.server.emulator.event_targets import EventTargets
 from thawd.server.emulator.function_targets import FunctionTargets
 from thawd.server.emulator.keeper import Keeper
 from thawd.server.emulator.state import EmulatedState, StateError
@@ -50,6 +52,9 @@ def main(folder: str | None = None) -> None:
     _rest_between_looks()
     targets = FunctionTargets(_complain)
     targets.install()
+    events = EventTargets(targets.client, _complain)
+    rules.install(events)
+    schedules.install()
     dynamodb_streams.install()
     traces.install()
     stacks.install(targets.client, _complain)
@@ -74,8 +79,12 @@ def main(folder: str | None = None) -> None:
     server = make_server("127.0.0.1", 0, application, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.port, flush=True)
+    is_connected = False
     for line in sys.stdin.buffer:
         targets.connect(json.loads(line))
+        if not is_connected:
+            is_connected = True
+            schedules.Clock(partial(schedules.find, events), changed=changed, complain=_complain).start()
     if keeper is not None:
         keeper.end()
     os._exit(0)
