@@ -18,6 +18,7 @@ GUARDED = "THAWD_AWS"
 """Environment variable. The value ``local`` means that thawd emulates AWS; functions' processes then refuse requests to
 the real AWS.
 """
+_ENDPOINT = "AWS_ENDPOINT_URL"
 _SITE = str(Path(package_file).parent / "runtime" / "site")
 _BOOTSTRAP = str(Path(package_file).parent / "runtime" / "bootstrap.py")
 # The only environment variables that functions inherit from the platform, so that secrets in the platform's other
@@ -86,7 +87,8 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
     """Environment variables of a function's processes, without those of `variables_of_environment`.
 
     Args:
-        function: as declared; its own variables override all others but the reserved ones.
+        function: as declared; its own variables override all others but the reserved ones and those of `aws`. Its own
+            ``AWS_ENDPOINT_URL`` overrides that of `aws`.
         task_root: folder of the code.
         python_version: version of the function's interpreter.
         buckets: folder of each bucket, for ``thawd.bucket``.
@@ -131,6 +133,8 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         reserved["AWS_LAMBDA_LOG_LEVEL"] = function.application_log_level or "INFO"
     passed_on = {name: own[name] for name in _PASSED_ON if name in own}
     variables = defaults | passed_on | function.environment | reserved | dict(aws or {})
+    if _ENDPOINT in function.environment:
+        variables[_ENDPOINT] = function.environment[_ENDPOINT]
     if python_version:
         major, minor = python_version.split(".")[:2]
         variables[sdk.VARIABLE] = sdk.boto3_for((int(major), int(minor)))

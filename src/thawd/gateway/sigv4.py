@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote, unquote_plus
 
+from thawd.gateway.role_keys import RoleKeys
+
 ALGORITHM = "AWS4-HMAC-SHA256"
 SKEW_S = 300
 """The clocks of client and server may differ by at most this many seconds."""
@@ -122,7 +124,7 @@ def verify(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, ser
 
     Raises:
         SignatureError: the request has no signature, or its signature names an unknown key or another service, has
-            expired, or is wrong (403).
+            expired, or is wrong, or a function's key comes without its session token (403).
     """
     claim, secret = _check(request, keys, now_s=now_s, service=service)
     payload_hash = _payload_hash(request)
@@ -144,14 +146,39 @@ def check_claim(request: SignedRequest, keys: Mapping[str, str], *, now_s: float
 
 
 def _check(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, service: str) -> tuple[_Claim, str]:
-    claim = _presigned(request) if "X-Amz-Algorithm=" in request.query else _in_header(request)
+    claim = _claimed(request)
     secret = keys.get(claim.access_key)
-    if secret is None:
+    is_valid = secret is not None
+    if isinstance(keys, RoleKeys):
+        is_valid = is_valid and keys.has_token(claim.access_key, _token(request))
+    if secret is None or not is_valid:
         raise SignatureError("UnrecognizedClientException", "The security token included in the request is invalid.")
     _check_scope(claim, service)
     _check_time(claim, now_s)
     _check_headers(claim, request)
     return claim, secret
+
+
+def signer(request: SignedRequest) -> str | None:
+    """The access key id with which a request claims to be signed; None: it is not signed, or not correctly."""
+    try:
+        return _claimed(request).access_key
+    except SignatureError:
+        return None
+
+
+def _claimed(request: SignedRequest) -> _Claim:
+    return _presigned(request) if "X-Amz-Algorithm=" in request.query else _in_header(request)
+
+
+def _token(request: SignedRequest) -> str | None:
+    """The session token of a request, which comes with temporary keys."""
+    for pair in request.query.split("&"):
+        name, _, value = pair.partition("=")
+        if unquote(name) == "X-Amz-Security-Token":
+            return unquote(value)
+    found = request.header(b"x-amz-security-token")
+    return None if found is None else found.decode("latin-1")
 
 
 def sign(

@@ -104,6 +104,37 @@ def _give_endpoint(owner: Any, name: str) -> None:
     setattr(owner, name, create_client)
 
 
+def _follow_variables(module: Any) -> None:
+    """Make credentials from environment variables follow these variables.
+
+    A copy of a frozen process gets keys of the server that runs now, but a client that init created has the keys of the
+    server that ran then.
+    """
+    plain, load = module.Credentials, module.EnvProvider.load
+    properties = {name: _variable(name, variable) for name, variable in _CREDENTIALS.items()}
+    current = type("CurrentCredentials", (plain,), properties)
+
+    def load_and_follow(self: Any) -> Any:
+        found = load(self)
+        if type(found) is plain and found.access_key == os.environ.get("AWS_ACCESS_KEY_ID"):
+            found.__class__ = current
+        return found
+
+    module.EnvProvider.load = load_and_follow
+
+
+def _variable(name: str, variable: str) -> Any:
+    """A property with the value of an environment variable; without the variable, the value from the beginning."""
+
+    def get(self: Any) -> Any:
+        return os.environ.get(variable) or self.__dict__.get(name)
+
+    def put(self: Any, value: Any) -> None:
+        self.__dict__[name] = value
+
+    return property(get, put)
+
+
 def _refuse_requests_to_aws(owner: Any) -> None:
     """Make the method `send` of the class `owner` refuse a request that would go to AWS."""
     send = owner.send
@@ -130,7 +161,13 @@ def _refusal(host: str) -> Exception:
     return LeavesForAwsError(host=host)
 
 
+_CREDENTIALS = {
+    "access_key": "AWS_ACCESS_KEY_ID",
+    "secret_key": "AWS_SECRET_ACCESS_KEY",
+    "token": "AWS_SESSION_TOKEN",
+}
 _CHANGES: Dict[str, Callable[[Any], None]] = {
+    "botocore.credentials": _follow_variables,
     "botocore.session": lambda module: _give_endpoint(module.Session, "create_client"),
     "botocore.httpsession": lambda module: _refuse_requests_to_aws(module.URLLib3Session),
     "aiobotocore.session": lambda module: _give_endpoint(module.AioSession, "_create_client"),

@@ -46,7 +46,15 @@ platform tries to freeze the version again when the function is republished."""
 PARKED = "parked"
 """The stage that a spare reports: it waits for GO_ON, and then becomes an environment (see the module docstring)."""
 
-PER_ENVIRONMENT = ("AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_INITIALIZATION_TYPE", "THAWD_ENVIRONMENT", "TMPDIR")
+PER_ENVIRONMENT = (
+    "AWS_LAMBDA_LOG_STREAM_NAME",
+    "AWS_LAMBDA_INITIALIZATION_TYPE",
+    "THAWD_ENVIRONMENT",
+    "TMPDIR",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+)
 """The environment variables that have a different value in each process of a version."""
 
 HEADER = struct.Struct("<IIB")

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from thawd.environments.channels import Channels
@@ -58,6 +58,8 @@ class Start:
         stream: the log stream for its output.
         channels: the channels between the platform and the process.
         initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
+        keys: the environment variables with the function's AWS credentials of this run of the server; empty: the
+            function has none, or `Version.variables` has them.
         folder: its temporary folder; None if the function sets TMPDIR, or all processes share the machine's folder.
         rights: options of thawd-thaw that say whether the process is an environment and which capabilities it drops.
     """
@@ -66,6 +68,7 @@ class Start:
     stream: LogStream
     channels: Channels
     initialization: str
+    keys: Mapping[str, str] = field(default_factory=dict)
     folder: PreparedFolder | None = None
     rights: tuple[str, ...] = ()
 
@@ -80,6 +83,7 @@ class Start:
         variables = variables_of_environment(
             log_stream=self.stream.name, initialization=self.initialization, identifier=self.identifier
         )
+        variables |= self.keys
         return variables if self.folder is None else {**variables, "TMPDIR": str(self.folder.path)}
 
 
@@ -92,6 +96,7 @@ class Launcher:
         program: thawd-thaw; None if it was not built.
         rights: options that drop capabilities of processes.
         on_lines: called with the name of a log group, and the lines that have just been written to its log.
+        keys: returns the environment variables with a function's AWS credentials.
     """
 
     def __init__(
@@ -102,6 +107,7 @@ class Launcher:
         self.program = program
         self.rights = Rights()
         self.on_lines: Callable[[str, bytes], None] = lambda group, lines: None
+        self.keys: Callable[[str], Mapping[str, str]] = lambda function: {}
         self._helpers = 0
         self._log_folder = log_folder
         self._log_max_bytes = log_max_bytes
@@ -165,7 +171,7 @@ class Launcher:
         # Lines need the function's name only if the function sets its log group: other functions can set the same one.
         owner = "" if function.log_group is None else function.name
         stream = LogStream(self.log(function), version=version.number, identifier=identifier, owner=owner)
-        start = Start(identifier, stream, Channels.open(), initialization)
+        start = Start(identifier, stream, Channels.open(), initialization, self.keys(function.name))
         start.rights = self.rights.template if is_template else ("--environment", *self.rights.environment)
         if self.disks is not None and "TMPDIR" not in version.function.environment:
             self._with_folder.add(identifier)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
-from thawd.gateway.aws import error_documents
+from thawd.gateway.aws import caller_identity, error_documents
 from thawd.gateway.aws.bucket_notifications import BucketNotifications
 from thawd.gateway.aws.error_documents import ServiceError
 from thawd.gateway.http import (
@@ -26,6 +26,7 @@ from thawd.gateway.http import (
     raw_path_of,
     respond,
 )
+from thawd.gateway.role_keys import RoleKeys
 from thawd.gateway.s3.read import INERT
 from thawd.gateway.sigv4 import claimed_service
 from thawd.invocation import new_request_id
@@ -61,11 +62,15 @@ class AwsProxy:
         url: the emulator's URL.
         owns: returns whether a path belongs to one of thawd's own buckets.
         notifications: invokes functions when objects in the emulator's buckets change.
+        keys: the keys with which functions sign; STS says who they are.
     """
 
-    def __init__(self, url: str, *, owns: Callable[[str], bool], notifications: BucketNotifications) -> None:
+    def __init__(
+        self, url: str, *, owns: Callable[[str], bool], notifications: BucketNotifications, keys: RoleKeys
+    ) -> None:
         import httpx
 
+        self._keys = keys
         self._url = httpx.URL(url)
         self._owns = owns
         self._notifications = notifications
@@ -92,8 +97,12 @@ class AwsProxy:
         if service_of(scope) == "s3" and await self._notifications.serve(scope, receive, send, self._pass_bytes):
             return
         answered: list[bytes] = []
+        is_sts = service_of(scope) == "sts"
         is_bulk = scope["method"] == "POST" and scope["query_string"].split(b"=")[0] == b"delete"
         try:
+            if is_sts:
+                await caller_identity.serve(scope, receive, send, keys=self._keys, pass_on=self._pass_bytes)
+                return
             status = await self._pass_on(scope, _body(receive), _copying_body(send, answered) if is_bulk else send)
         except ClientGoneError:
             return

@@ -11,7 +11,7 @@ Source: AWS Lambda developer guide, "Creating and managing Lambda function URLs"
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -37,6 +37,7 @@ from thawd.gateway.http import (
     respond_json,
     trace_of,
 )
+from thawd.gateway.role_keys import Identity
 from thawd.gateway.routes.endpoint import MAX_BODY_BYTES, request_of
 from thawd.gateway.routes.payload_formats import WITHOUT_BODY, MalformedResponseError
 from thawd.gateway.routes.streamed_head import Prelude, whole
@@ -68,11 +69,13 @@ class Access:
             refused, unless the URL's own CORS settings allow these origins.
         key: the server's key; None: there is none. Function URLs do not require the key. If a request contains the key,
             the event is made without it.
+        identify: returns the function whose access key this is; None: it is the key of somebody else.
     """
 
     keys: Mapping[str, str]
     is_local: bool
     key: str | None = None
+    identify: Callable[[str], Identity | None] = lambda access_key: None
 
 
 class FunctionUrlApi:
@@ -150,7 +153,8 @@ class FunctionUrlApi:
         """
         if url.settings.auth_type == "NONE":
             return None
-        return Caller(verify(_signed(scope, body), self._access.keys, now_s=time.time()))
+        access_key = verify(_signed(scope, body), self._access.keys, now_s=time.time())
+        return Caller(access_key, self._access.identify(access_key))
 
     def _check_claim(self, scope: Scope, url: Url) -> None:
         """Check the parts of a signature that do not depend on the body: key id, service, date and signed headers.

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from thawd.gateway.function_urls.table import PATH_PREFIX, Url
+from thawd.gateway.role_keys import Identity
 from thawd.gateway.routes import http_api
 from thawd.gateway.routes.payload_formats import IntegrationRequest, Response, decode_answer
 from thawd.resources import ACCOUNT_ID
@@ -26,20 +27,25 @@ class Caller:
 
     Attributes:
         access_key: access key id.
+        identity: the function that signed; None: somebody else did.
     """
 
     access_key: str
+    identity: Identity | None = None
 
     def described(self) -> dict[str, Any]:
         """The signer as an object for the field ``requestContext.authorizer.iam`` of the event."""
+        user_id, arn = self.access_key, f"arn:aws:iam::{ACCOUNT_ID}:user/{self.access_key}"
+        if self.identity is not None:
+            user_id, arn = self.identity.user_id, self.identity.arn
         return {
             "accessKey": self.access_key,
             "accountId": ACCOUNT_ID,
-            "callerId": self.access_key,
+            "callerId": user_id,
             "cognitoIdentity": None,
             "principalOrgId": None,
-            "userArn": f"arn:aws:iam::{ACCOUNT_ID}:user/{self.access_key}",
-            "userId": self.access_key,
+            "userArn": arn,
+            "userId": user_id,
         }
 
 

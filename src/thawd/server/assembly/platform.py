@@ -26,6 +26,7 @@ from thawd.gateway.hosts import Hosts
 from thawd.gateway.http import BUDGET_BYTES, Budget
 from thawd.gateway.lambda_api.invoke import InvokeApi
 from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
+from thawd.gateway.role_keys import RoleKeys
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
 from thawd.gateway.s3.intake import UploadBudget
@@ -106,6 +107,10 @@ class Platform:
         self._emulator: Emulator | None = None
         self._aws_endpoint: str | None = None
         self._environ = environ
+        self._keys = RoleKeys(
+            settings.server.access_keys or (LOCAL_KEYS if config.is_loopback(settings.server.host) else {}),
+            role_of=self._role_of,
+        )
         self._closing = closing
         self._metrics = Metrics()
         self._budget = Budget(BUDGET_BYTES)
@@ -120,6 +125,9 @@ class Platform:
             spawn_task=spawn_task,
             closing=closing,
         )
+
+    def _role_of(self, function: str) -> str:
+        return self.control.registry.role(function)
 
     async def open(self, *, aws: str, stopping: asyncio.Event) -> None:
         """Build the subsystems that `__init__` did not build.
@@ -194,7 +202,8 @@ class Platform:
         self._closing.callback(emulator.stop)
         self._aws_endpoint = emulator.url
         emulator.connect(self.url, server.access_keys)
-        self.execution.builder.aws = local_variables(self.url, server.access_keys)
+        self.execution.builder.aws = local_variables(self.url)
+        self.execution.launcher.keys = lambda function: self._keys.credentials(function).variables()
         self.stores.use_aws(emulator.access)
         self.emulated = proxy(
             emulator,
@@ -204,6 +213,7 @@ class Platform:
                 owns=lambda path: path.lstrip("/").partition("/")[0] in self.settings.buckets,
             ),
             folder=folder,
+            keys=self._keys,
         )
 
     async def stop_aws(self) -> None:
@@ -299,14 +309,15 @@ class Platform:
             aws=self.emulated,
             sources=SourcesApi(self.sources),
             key=server.key,
-            gate=Gate(keys, budget=self._budget) if (keys := server.access_keys) else None,
+            gate=Gate(self._keys, budget=self._budget) if server.access_keys else None,
             urls=FunctionUrlApi(
                 self.urls,
                 dispatcher,
                 Access(
-                    keys=server.access_keys or (LOCAL_KEYS if config.is_loopback(server.host) else {}),
+                    keys=self._keys,
                     is_local=server.key is None,
                     key=server.key,
+                    identify=self._keys.identity,
                 ),
                 queue_timeout_s=wait_s,
                 budget=self._budget,

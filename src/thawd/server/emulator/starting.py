@@ -23,6 +23,7 @@ from thawd.environments.children import Child, Children
 from thawd.environments.version import GUARDED
 from thawd.gateway.aws.bucket_notifications import BucketNotifications, EmulatedObjectEvent
 from thawd.gateway.aws.proxy import AwsProxy
+from thawd.gateway.role_keys import RoleKeys
 from thawd.gateway.s3.xml import S3Error
 from thawd.invocation import Invocation
 from thawd.resources import ACCOUNT_ID
@@ -122,18 +123,15 @@ class Emulator:
         self._child.kill()
 
 
-def local_variables(url: str, keys: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that make every AWS SDK in a function call thawd.
+def local_variables(url: str) -> dict[str, str]:
+    """Environment variables that make every AWS SDK in a function call thawd. `RoleKeys` has the credentials.
 
     Args:
         url: URL of the server.
-        keys: access keys with which requests must be signed; empty: any key is accepted.
     """
-    access_key, secret = next(iter(keys.items()), ("test", "test"))
-    credentials = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
     # Otherwise botocore puts prefixes such as "sync-" before the host name, for example for StartSyncExecution.
     plain_host = {"AWS_DISABLE_HOST_PREFIX_INJECTION": "true"}
-    return {"AWS_ENDPOINT_URL": url, GUARDED: "local", **plain_host, **credentials}
+    return {"AWS_ENDPOINT_URL": url, GUARDED: "local", **plain_host}
 
 
 def real_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -188,13 +186,15 @@ class EmulatorCallbacks:
         return name, qualifier
 
 
-def proxy(emulator: Emulator, platform: EmulatorCallbacks, *, folder: Path) -> AwsProxy:
+def proxy(emulator: Emulator, platform: EmulatorCallbacks, *, folder: Path, keys: RoleKeys) -> AwsProxy:
     """A proxy that passes requests on to the emulator and invokes functions for events in its buckets.
 
     Args:
         emulator: a running emulator.
         platform: functions of the platform that the proxy calls.
         folder: folder of the emulator's state; the notifications of its buckets are stored there, too.
+
+        keys: the keys of functions.
 
     Raises:
         StartError: the stored notifications cannot be read.
@@ -204,7 +204,7 @@ def proxy(emulator: Emulator, platform: EmulatorCallbacks, *, folder: Path) -> A
         notifications.keep_in(folder / "notifications.json")
     except (OSError, ValueError, S3Error) as error:
         raise StartError(f"{folder / 'notifications.json'} cannot be read: {error}; repair or remove it") from error
-    return AwsProxy(emulator.url, owns=platform.owns, notifications=notifications)
+    return AwsProxy(emulator.url, owns=platform.owns, notifications=notifications, keys=keys)
 
 
 def _encode(happened: EmulatedObjectEvent) -> bytes:
