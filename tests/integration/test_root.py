@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 CODE = """
-    import os, subprocess
+    import os, subprocess, tempfile
 
     def rights():
         lines = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
@@ -42,7 +42,7 @@ CODE = """
 
     def handler(event, context):
         child = subprocess.run(["grep", "CapEff", "/proc/self/status"], stdout=subprocess.PIPE, text=True).stdout
-        with open(os.path.join(os.environ["TMPDIR"], "mine"), "w") as file:
+        with open(os.path.join(tempfile.gettempdir(), "mine"), "w") as file:
             file.write("mine")
         return {
             "now": rights(),
@@ -50,7 +50,7 @@ CODE = """
             "init": at_init,
             "users": [os.getresuid(), os.getresgid()],
             "chroot": attempt(os.chroot, "/"),
-            "home": os.environ.get("HOME"),
+            "home": os.path.expanduser("~"),
         }
 """
 APP = '[functions.f]\nhandler = "app.handler"\nidle_timeout_s = 0\n'

@@ -122,16 +122,16 @@ def test_extensions_are_the_executables_of_code_and_layers_each_name_once(tmp_pa
 
 
 def test_variables_are_those_of_the_runtime(tmp_path: Path) -> None:
-    shared = {"AWS_EXECUTION_ENV": "AWS_Lambda_python3.11", "PYTHONFAULTHANDLER": "1", "LAMBDA_TASK_ROOT": "/task"}
+    shared = {"AWS_EXECUTION_ENV": "AWS_Lambda_python3.11", "ORT_DISABLE_TELEMETRY": "1", "LAMBDA_TASK_ROOT": "/task"}
     node = Program("nodejs20.x", ("/node",), "nodejs:20.0.0", snap_start=False)
     provided = Program("provided", ("/task/bootstrap",), "provided", snap_start=True)
 
     made = variables_of_program(function("nodejs20.x"), node, shared)
     assert made["AWS_EXECUTION_ENV"] == "AWS_Lambda_nodejs20.x"
-    assert "PYTHONFAULTHANDLER" not in made
-    made = variables_of_program(function("provided", environment={"PYTHONFAULTHANDLER": "1"}), provided, shared)
+    assert "ORT_DISABLE_TELEMETRY" not in made
+    made = variables_of_program(function("provided", environment={"ORT_DISABLE_TELEMETRY": "1"}), provided, shared)
     assert "AWS_EXECUTION_ENV" not in made
-    assert made["PYTHONFAULTHANDLER"] == "1"
+    assert made["ORT_DISABLE_TELEMETRY"] == "1"
     assert made["LAMBDA_RUNTIME_DIR"] == "/task"
 
 

@@ -123,8 +123,8 @@ def variables_of_program(function: Function, program: Program, variables: Mappin
     if program.runtime in PYTHON_RUNTIMES:
         return dict(variables)
     made = {name: value for name, value in variables.items() if name != "AWS_EXECUTION_ENV"}
-    if "PYTHONFAULTHANDLER" not in function.environment:
-        made.pop("PYTHONFAULTHANDLER", None)
+    if "ORT_DISABLE_TELEMETRY" not in function.environment:
+        made.pop("ORT_DISABLE_TELEMETRY", None)
     if program.runtime in NODE_RUNTIMES:
         made["AWS_EXECUTION_ENV"] = f"AWS_Lambda_{program.runtime}"
         made["LAMBDA_RUNTIME_DIR"] = str(_NODE_CLIENT.parent)

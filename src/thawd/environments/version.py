@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ _SITE = str(Path(package_file).parent / "runtime" / "site")
 _BOOTSTRAP = str(Path(package_file).parent / "runtime" / "bootstrap.py")
 # The only environment variables that functions inherit from the platform, so that secrets in the platform's other
 # variables do not reach functions.
-_PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
+_PASSED_ON = ("PATH", "HOME", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,6 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         # ONNX Runtime's telemetry is off, because it holds locks on files, with which a process cannot be frozen, and
         # because thawd promises that no data leaves the machine.
         "ORT_DISABLE_TELEMETRY": "1",
-        "PYTHONFAULTHANDLER": "1",
     }
     reserved = {
         "_HANDLER": function.handler,
@@ -121,6 +121,7 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         "AWS_LAMBDA_LOG_GROUP_NAME": function.log_group_name,
         "AWS_LAMBDA_LOG_FORMAT": function.log_format,
         "LAMBDA_TASK_ROOT": str(task_root),
+        "PWD": str(task_root),
         "LAMBDA_RUNTIME_DIR": str(Path(_BOOTSTRAP).parent),
         "THAWD_BUCKETS": msgspec.json.encode({name: str(path) for name, path in buckets.items()}).decode(),
     }
@@ -131,7 +132,7 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         reserved["THAWD_CONCURRENCY"] = reserved["AWS_LAMBDA_MAX_CONCURRENCY"] = str(function.concurrency)
     if function.log_format == "JSON":
         reserved["AWS_LAMBDA_LOG_LEVEL"] = function.application_log_level or "INFO"
-    passed_on = {name: own[name] for name in _PASSED_ON if name in own}
+    passed_on = {name: own[name] for name in _PASSED_ON if name in own and not _is_known_home(name, own[name])}
     variables = defaults | passed_on | function.environment | reserved | dict(aws or {})
     if _ENDPOINT in function.environment:
         variables[_ENDPOINT] = function.environment[_ENDPOINT]
@@ -140,20 +141,32 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         variables[sdk.VARIABLE] = sdk.boto3_for((int(major), int(minor)))
     if aws and aws.get(GUARDED) == "local":
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), _SITE]))
-    for name, paths in _layer_paths(layers, python_version).items():
+    if layers:
+        # The runtime adds the layers to sys.path, as on Lambda; PYTHONPATH would also add them for other interpreters.
+        variables["THAWD_LAYERS"] = os.pathsep.join(map(str, reversed(layers)))
+    for name, paths in _layer_paths(layers).items():
         variables[name] = os.pathsep.join([*paths, variables[name]] if variables.get(name) else paths)
     return variables
 
 
-def _layer_paths(layers: Sequence[Path], python_version: str) -> dict[str, list[str]]:
-    """The folders that the layers add to each search path, by variable.
+def _is_known_home(name: str, value: str) -> bool:
+    """Whether it is the variable ``HOME`` with the user's home folder, which programs find without it.
+
+    Lambda does not set ``HOME``.
+    """
+    try:
+        return name == "HOME" and value == pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return False  # the user has no entry, so programs need the variable
+
+
+def _layer_paths(layers: Sequence[Path]) -> dict[str, list[str]]:
+    """The folders that the layers add to each search path, by variable. `thawd.runtime.search_path` adds Python's.
 
     Source: AWS Lambda developer guide, "Layer paths for each Lambda runtime". Lambda puts all layers into /opt; here
     each layer has its own folder.
     """
-    minor = ".".join(python_version.split(".")[:2])
     places = {
-        "PYTHONPATH": ("python", f"python/lib/python{minor}/site-packages"),
         "PATH": ("bin",),
         "LD_LIBRARY_PATH": ("lib",),
         "NODE_PATH": ("nodejs/node_modules",),

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Callable
 
-from thawd.runtime import sdk
+from thawd.runtime import sdk, search_path
 from thawd.runtime.faults import Fault
 
 Handler = Callable[[Any, Any], Any]
@@ -23,7 +23,8 @@ def load(name: str, task_root: str) -> Handler:
 
     Args:
         name: the ``_HANDLER`` variable.
-        task_root: folder of the function's code; becomes the working directory and the first entry of ``sys.path``.
+        task_root: folder of the function's code; becomes the working directory and the first entry of ``sys.path``. The
+            layers in ``THAWD_LAYERS`` come next.
 
     Raises:
         Fault: the name is malformed, the module cannot be imported or does not parse, or the function is missing or
@@ -31,7 +32,7 @@ def load(name: str, task_root: str) -> Handler:
         BaseException: any exception that the module itself raised during its import.
     """
     os.chdir(task_root)
-    sys.path.insert(0, task_root)
+    search_path.set_up(task_root)
     sys.argv = [name]
     module_name, dot, function_name = name.rpartition(".")
     if not dot or not module_name or not function_name:

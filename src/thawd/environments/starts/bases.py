@@ -49,7 +49,6 @@ _STARTUP = (
     "OMP_NUM_THREADS",
     "ORT_DISABLE_TELEMETRY",
     "PATH",
-    "PYTHONFAULTHANDLER",
     "PYTHONPATH",
     sdk.VARIABLE,
     "TZ",

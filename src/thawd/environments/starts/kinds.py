@@ -255,8 +255,8 @@ class Starter:
         """
         start = self._launcher.begin(version, initialization=SNAP_START, is_template=True)
         per_process: dict[str, str] = {"THAWD_ENVIRONMENT": start.identifier}
-        if start.folder is not None:
-            per_process["TMPDIR"] = str(start.folder.path)
+        if start.tmpdir is not None:
+            per_process["TMPDIR"] = start.tmpdir
         child = self._launcher.execute(version, mode, start, variables={**variables, **per_process})
         return await self._template_ready(version, start, child, limit_s=_RUNTIME_S)
 

@@ -61,6 +61,8 @@ class Start:
         keys: the environment variables with the function's AWS credentials of this run of the server; empty: the
             function has none, or `Version.variables` has them.
         folder: its temporary folder; None if the function sets TMPDIR, or all processes share the machine's folder.
+        tmpdir: the variable ``TMPDIR``; None: it is not set, because the process sees its own folder at ``/tmp``, or
+            because the function sets the variable itself.
         rights: options of thawd-thaw that say whether the process is an environment and which capabilities it drops.
     """
 
@@ -70,6 +72,7 @@ class Start:
     initialization: str
     keys: Mapping[str, str] = field(default_factory=dict)
     folder: PreparedFolder | None = None
+    tmpdir: str | None = None
     rights: tuple[str, ...] = ()
 
     @property
@@ -84,7 +87,7 @@ class Start:
             log_stream=self.stream.name, initialization=self.initialization, identifier=self.identifier
         )
         variables |= self.keys
-        return variables if self.folder is None else {**variables, "TMPDIR": str(self.folder.path)}
+        return variables if self.tmpdir is None else {**variables, "TMPDIR": self.tmpdir}
 
 
 class Launcher:
@@ -173,11 +176,16 @@ class Launcher:
         stream = LogStream(self.log(function), version=version.number, identifier=identifier, owner=owner)
         start = Start(identifier, stream, Channels.open(), initialization, self.keys(function.name))
         start.rights = self.rights.template if is_template else ("--environment", *self.rights.environment)
-        if self.disks is not None and "TMPDIR" not in version.function.environment:
+        if "TMPDIR" in version.function.environment:
+            return start
+        if self.disks is None:
+            start.tmpdir = os.environ.get("TMPDIR")
+        else:
             self._with_folder.add(identifier)
             try:
                 confined = version.task_root if self.confines(version) else None
                 start.folder = self.disks.prepare(disk, identifier, confined=confined)
+                start.tmpdir = str(start.folder.path) if start.folder.tmp is None else None
             except StoreError as error:
                 self.abandon(start)
                 if isinstance(error, DiskRefusedError):
