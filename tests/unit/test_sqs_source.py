@@ -15,7 +15,7 @@ from thawd.invocation import Invocation, Result
 from thawd.resources import Function
 from thawd.sources.progress import SourceProgress
 from thawd.sources.sqs.batch import ReceivedMessage
-from thawd.sources.sqs.receiver import Throttled
+from thawd.sources.sqs.receiver import StaysInQueue, Throttled
 from thawd.sources.sqs.source import SqsPoller
 
 ARN = "arn:aws:sqs:eu-west-1:123456789012:orders"
@@ -47,6 +47,9 @@ class Dispatcher:
 
     def most_at_once(self, name: str) -> int:
         return 7
+
+    def refuses_loop(self, function: str, trace_id: str | None) -> bool:
+        return trace_id == "of a loop"
 
     async def invoke(self, invocation: Invocation) -> Result:
         self.invoked.append(invocation)
@@ -151,6 +154,12 @@ def test_a_function_that_cannot_run_is_not_polled_for() -> None:
     failed = poller(broken)
     assert failed._room() == 0
     assert failed.progress.last_result == "PROBLEM: it does not build"
+
+
+def test_a_message_of_a_loop_stays_in_the_queue() -> None:
+    made = poller(Dispatcher(function()))
+    with pytest.raises(StaysInQueue, match="break the loop"):
+        made._open({**message(0), "Attributes": {"AWSTraceHeader": "of a loop"}})
 
 
 def test_messages_that_match_no_pattern_are_not_wanted() -> None:
