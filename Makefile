@@ -88,11 +88,12 @@ test-libraries: libraries  ## snapshots with torch, transformers, pandas, redis 
 test-libraries-all: $(LIBRARIES)/.installed $(LIBRARIES_MORE)/.installed  ## the same with tensorflow, jax, torch.compile and others (7 GB on disk)
 	$(LIBRARIES)/bin/python -m pytest tests/libraries -n 2 --dist load
 
-endurance: setup  ## 2,000 thaws with every output compared; 1,000 random layouts of memory; 50 crashes under 10,000 events, each accounted for; 20 kills while streams are read
+endurance: setup  ## 2,000 thaws with every output compared; 1,000 random layouts of memory; 50 crashes under 10,000 events, each accounted for; 20 kills while streams are read; 100,000 random requests
 	THAWD_ENDURANCE=2000 $(BIN)/python -m pytest tests/endurance -n 0 --timeout 3600
 	THAWD_LAYOUTS=1000 $(BIN)/python -m pytest tests/native/test_layouts.py -n 0 --timeout 3600
 	THAWD_CRASHES=50 THAWD_CRASH_EVENTS=5000 THAWD_QUEUE_EXAMPLES=2000 $(BIN)/python -m pytest tests/durability -n 0 -s --timeout 3600
 	THAWD_KILLS=20 $(BIN)/python -m pytest tests/integration/test_stream_sources.py -n 0 -s -k killed
+	THAWD_FUZZ=100000 $(BIN)/python -m pytest tests/conformance/test_fuzz.py -n 0 --timeout 3600
 
 $(BIN)/mutmut: pyproject.toml | setup
 	@echo "installing mutmut into $(VENV)"

@@ -58,7 +58,7 @@ OTHER_OPERATIONS: dict[str, list[str]] = {
 }
 # The Lambda service itself checks the runtime of these inputs and answers with another error than for other enums.
 _RUNTIME_CHECKED_LATER = ("CreateFunctionRequest", "UpdateFunctionConfigurationRequest")
-_LIMITS = ("min", "max", "pattern")
+_LIMITS = ("min", "max", "pattern", "sensitive")
 
 
 def shape(described: Shape) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import botocore
 import pytest
 from tools import lambda_operations
 
-from thawd.gateway.lambda_api import shapes
+from thawd.gateway.lambda_api import constraints, shapes
 
 
 def test_the_file_is_what_the_tool_makes() -> None:
@@ -41,7 +41,7 @@ def test_every_pattern_compiles() -> None:
     def check(shape: Any) -> int:
         found = 0
         if "pattern" in shape:
-            shapes._compiled(shape["pattern"])
+            constraints._compiled(shape["pattern"])
             found = 1
         below = [
             *shape.get("members", {}).values(),

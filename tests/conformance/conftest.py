@@ -17,7 +17,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.clients import client_of
-from tests.integration.conftest import Project, Running
+from tests.integration.conftest import Project, Running, eventually
 
 ROLE = "arn:aws:iam::000000000000:role/anybody"
 RUNTIME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -100,6 +100,15 @@ class Lambda:
         waiter.wait(FunctionName=name, Qualifier=number, WaiterConfig={"Delay": 0.05})
         return number
 
+    def mapped(self, uuid: str) -> str:
+        """Wait until the last change of an event source mapping is in effect; return the mapping's state."""
+
+        def settled() -> Any:
+            state = self.client.get_event_source_mapping(UUID=uuid)["State"]
+            return state if state in ("Enabled", "Disabled") else None
+
+        return str(eventually(settled, what="the mapping"))
+
     def invoke(self, name: str, event: Any = None, **parameters: Any) -> Any:
         """Invoke the function, which must succeed, and return its answer."""
         answer = self.client.invoke(FunctionName=name, Payload=json.dumps(event or {}), **parameters)
@@ -108,21 +117,27 @@ class Lambda:
         return document
 
 
+NOWHERE = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+"""Variables of a server that looks up queues at an address where nothing listens, and not at AWS."""
+
+
+def configured(folder: Path) -> Project:
+    """Return a project with a function in thawd.toml, a bucket and a table."""
+    project = Project(folder)
+    project.code("def handler(event, context):\n    return 'configured'\n", name="own.py")
+    project.config(
+        "max_environments = 12\n"
+        '[functions.configured]\nhandler = "own.handler"\n'
+        '[buckets.code]\npath = "bucket"\n[tables.results]\n'
+    )
+    return project
+
+
 @pytest.fixture(scope="session")
 def aws() -> Iterator[Lambda]:
     """A server with a function in thawd.toml, a bucket and a table."""
-    with tempfile.TemporaryDirectory() as folder:
-        project = Project(Path(folder))
-        project.code("def handler(event, context):\n    return 'configured'\n", name="own.py")
-        project.config(
-            "max_environments = 12\n"
-            '[functions.configured]\nhandler = "own.handler"\n'
-            '[buckets.code]\npath = "bucket"\n[tables.results]\n'
-        )
-        # Queues are looked up at an address where nothing listens, and not at AWS.
-        nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-        with project.up(environ=nowhere) as running:
-            yield Lambda(running)
+    with tempfile.TemporaryDirectory() as folder, configured(Path(folder)).up(environ=NOWHERE) as running:
+        yield Lambda(running)
 
 
 @pytest.fixture(scope="session")

@@ -107,7 +107,8 @@ OPERATIONS_ON_A_FUNCTION: dict[str, dict[str, Any]] = {
 # Observed on AWS: most operations say "Function not found", these say something else.
 SAID_OF_AN_ABSENT_FUNCTION = {
     "PutFunctionEventInvokeConfig": "The function doesn't exist.",
-    "UpdateFunctionEventInvokeConfig": f"The function {ARN}{ABSENT}:$LATEST doesn't have an EventInvokeConfig",
+    "UpdateFunctionEventInvokeConfig": "The function doesn't exist.",
+    "ListFunctionEventInvokeConfigs": "The function doesn't exist.",
     "GetFunctionEventInvokeConfig": f"The function {ARN}{ABSENT}:$LATEST doesn't have an EventInvokeConfig",
     "DeleteFunctionEventInvokeConfig": f"The function {ARN}{ABSENT}:$LATEST doesn't have an EventInvokeConfig",
     "RemovePermission": f"No policy found for: {ARN}{ABSENT}",
@@ -246,7 +247,7 @@ UPDATE = [
     Case("DeleteFunction", {"FunctionName": "configured"}, *CONFLICT, "thawd.toml"),
     Case("DeleteFunction", named(Qualifier="1"), *CONFLICT, "aliases reference it: [live]"),
     Case("DeleteFunction", named(Qualifier="$LATEST"), *VALUE),
-    Case("DeleteFunction", named(Qualifier="live"), *VALUE, "DeleteAlias"),
+    Case("DeleteFunction", named(Qualifier="live"), *VALUE, "Deletion of aliases is not currently supported."),
     Case("PublishVersion", named(CodeSha256="x"), *VALUE, "different from current CodeSHA256"),
     Case("PublishVersion", named(RevisionId="other"), *STALE),
     Case("PublishVersion", named(Description="x" * 257), *VALID, "description"),

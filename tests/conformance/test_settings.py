@@ -138,7 +138,7 @@ def test_provisioned_environments_of_a_function_whose_init_fails_have_failed(aws
     aws.client.publish_version(FunctionName=name)
     aws.client.put_provisioned_concurrency_config(FunctionName=name, Qualifier="1", ProvisionedConcurrentExecutions=1)
     eventually(lambda: provisioned(aws, name, "1")["Status"] == "FAILED", what="the failure")
-    assert "no model" in provisioned(aws, name, "1")["StatusReason"]
+    assert provisioned(aws, name, "1")["StatusReason"] == "FUNCTION_ERROR_INIT_FAILURE"
     aws.client.delete_provisioned_concurrency_config(FunctionName=name, Qualifier="1")
 
 

@@ -52,6 +52,7 @@ def kill(running: Running) -> None:
 
 
 def test_everything_is_as_it_was_after_a_kill(bare: Project) -> None:
+    bare.config('limits = "machine"\n')  # AWS refuses provisioned concurrency for a version with SnapStart
     with bare.up() as running:
         client = running.client()
         create(running, "f", Tags={"a": "b"}, SnapStart={"ApplyOn": "PublishedVersions"})

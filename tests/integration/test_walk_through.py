@@ -12,7 +12,7 @@ PAGE = consoles.DOCS / "how-to" / "lambda-api.md"
 
 
 def test_every_command_prints_what_the_page_shows(project: Project) -> None:
-    project.config("")
+    project.config('limits = "machine"\n')
     runtime = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     with project.up() as running:
         consoles.run(

@@ -73,7 +73,15 @@ def test_a_version_or_alias_that_is_deleted_leaves_no_settings(qualifier: str) -
         settings.update({"1": {}, "live": {}, LATEST: {}})
     unused: Any = None
     if qualifier == "1":
-        functions = Functions(registry, unused, deployments, read_object=unused, in_background=unused)  # type: ignore[arg-type]
+        functions = Functions(
+            registry,
+            unused,
+            deployments,  # type: ignore[arg-type]
+            read_object=unused,
+            in_background=unused,
+            quotas=unused,
+            find_network=unused,
+        )
         asyncio.run(functions.delete({"FunctionName": "f", "Qualifier": "1"}))
     else:
         asyncio.run(Aliases(registry, deployments).delete({"FunctionName": "f", "Name": "live"}))  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from thawd.errors import ThawdError
 from thawd.gateway import cors
 from thawd.gateway.aws import proxy
 from thawd.gateway.function_urls import table
-from thawd.gateway.lambda_api import invoke_request, shapes
+from thawd.gateway.lambda_api import constraints, invoke_request, shapes
 from thawd.gateway.logs import requests
 from thawd.gateway.routes.endpoint import RouteTable
 from thawd.gateway.s3 import read as object_read
@@ -100,7 +100,7 @@ def _verify_many_headers(text: str) -> None:
 def _read_members(text: str) -> None:
     for operation in shapes.operations():
         for shape in operation.members.values():
-            list(shapes._problems(shape, text, "x") if shape["type"] == "string" else ())
+            list(constraints._problems(shape, text, "x") if shape["type"] == "string" else ())
 
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -114,7 +114,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "host of a function URL": table.id_in,
     "path of a function URL": lambda text: table.id_in("/_urls/" + text),
     "origin": cors.is_this_machine,
-    "function's name, invoked": lambda text: invoke_request.resolve(_scope("", "query"), text),
+    "function's name, invoked": lambda text: invoke_request.resolve(b"query", text),
     "function's name, managed": names.parse_function,
     "layer's name": names.parse_layer,
     "members of an API's input": _read_members,

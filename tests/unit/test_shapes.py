@@ -286,12 +286,19 @@ def test_bounds_include_their_ends(
             {
                 "Environment": {
                     "type": "structure",
-                    "members": {"V": {"type": "map", "key": {**TEXT, "max": 1}, "value": {**TEXT, "max": 2}}},
+                    "members": {
+                        "V": {
+                            "type": "map",
+                            "sensitive": True,
+                            "key": {**TEXT, "max": 1},
+                            "value": {**TEXT, "max": 2},
+                        }
+                    },
                 }
             },
             {"Environment": {"V": {"ab": "secret"}}},
-            "2 validation errors detected: Value *** at 'environment.v' failed to satisfy constraint: Map keys must "
-            "satisfy constraint: [Member must have length less than or equal to 1]; Value *** at 'environment.v' "
+            "2 validation errors detected: Value at 'environment.v' failed to satisfy constraint: Map keys must "
+            "satisfy constraint: [Member must have length less than or equal to 1]; Value at 'environment.v' "
             "failed to satisfy constraint: Map value must satisfy constraint: [Member must have length less than or "
             "equal to 2, Member must not be null]",
         ),
@@ -316,12 +323,13 @@ def test_javas_names_for_kinds_of_characters_are_understood() -> None:
     refusal(ValidationException, {"M": {**TEXT, "pattern": "a.*"}}, {"M": "a\nb"})
 
 
-def test_a_text_is_looked_through_to_its_longest_length_or_4096_characters() -> None:
+def test_a_text_is_matched_up_to_its_longest_length_or_4096_characters() -> None:
     unbounded = {**TEXT, "pattern": "x*"}
     read({"M": unbounded}, {"M": "x" * 4096})
     assert "regular expression" in refusal(ValidationException, {"M": unbounded}, {"M": "x" * 4097})
     bounded = {**unbounded, "max": 5000}
     read({"M": bounded}, {"M": "x" * 5000})
+    assert "regular expression" in refusal(ValidationException, {"M": bounded}, {"M": "x" * 4999 + "y"})
     message = refusal(ValidationException, {"M": bounded}, {"M": "x" * 5001})
     assert message.startswith("1 validation error detected: ")
     message = refusal(ValidationException, {"M": {**unbounded, "max": 5}}, {"M": "xxxxxy"})

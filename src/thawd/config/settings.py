@@ -40,6 +40,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         spares: most spares at the same time, 0-10,000.
         admission: ``cores``: while the functions that run use all processor cores, further requests wait; ``all``: a
             request waits only if it finds neither an environment nor room for one.
+        limits: ``aws``: the Lambda API has AWS's quotas; ``machine``: it accepts what this machine can hold.
         memory_mb: limit for the sum of all environments' memory limits, MiB; None: 80 % of the memory of the machine,
             or of the server's cgroup if that has less.
         max_waiting: most requests that wait for environments of one function, 1-100,000.
@@ -76,6 +77,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_environments: int | None = None
     admission: str = "cores"
     spares: int = 0
+    limits: str = "aws"
     memory_mb: int | None = None
     max_waiting: int = 1000
     queue_timeout_s: float = 30.0

@@ -9,8 +9,9 @@ from typing import Any
 
 from thawd.control import paging
 from thawd.control.deployments import Deployments
-from thawd.control.function_records import Family, Parameters, now_text
+from thawd.control.function_records import SNAP_START_ON, Family, Parameters, now_text
 from thawd.control.names import function_arn, is_version, parse_function
+from thawd.control.quotas import Quotas
 from thawd.control.registry import Registry, check_undeclared
 from thawd.errors import (
     InvalidParameterValueException,
@@ -29,9 +30,10 @@ LEAST_UNRESERVED = 1
 class Concurrency:
     """Reserved and provisioned concurrency, and the account's limits."""
 
-    def __init__(self, registry: Registry, deployments: Deployments) -> None:
+    def __init__(self, registry: Registry, deployments: Deployments, quotas: Quotas) -> None:
         self._registry = registry
         self._deployments = deployments
+        self._quotas = quotas
 
     async def put(self, parameters: Parameters) -> dict[str, Any]:
         """PutFunctionConcurrency."""
@@ -52,8 +54,11 @@ class Concurrency:
                 f"below its minimum value of [{LEAST_UNRESERVED}]."
             )
         if sum(family.provisioned.values()) > count:
+            total = sum(family.provisioned.values())
             raise InvalidParameterValueException(
-                "ReservedConcurrentExecutions cannot be lower than the provisioned concurrency of the function"
+                f" ReservedConcurrentExecutions  {count} should not be lower than function's total provisioned "
+                f"concurrency [{total}].",
+                is_typed=False,
             )
         await self._set(family, count)
         return {"ReservedConcurrentExecutions": count}
@@ -83,7 +88,13 @@ class Concurrency:
         unpublished = "Provisioned Concurrency Configs cannot be applied to unpublished function versions."
         family, qualifier = self._qualified(parameters, unpublished)
         count = parameters["ProvisionedConcurrentExecutions"]
-        number = self._registry.record(family.name, qualifier).version
+        record = self._registry.record(family.name, qualifier)
+        number = record.version
+        if self._quotas.is_aws and record.snap_start == SNAP_START_ON:
+            raise InvalidParameterValueException(
+                "Provisioned Concurrency is not supported for SnapStart enabled functions. With server.limits = "
+                '"machine", thawd allows it'
+            )
         for other in family.provisioned:
             if other != qualifier and self._registry.record(family.name, other).version == number:
                 raise ResourceConflictException(
@@ -92,18 +103,30 @@ class Concurrency:
                     else "Alias can't be used for Provisioned Concurrency configuration on an already Provisioned "
                     "version"
                 )
-        room = self._deployments.most_at_once() if family.reserved is None else family.reserved
-        others = sum(value for name, value in family.provisioned.items() if name != qualifier)
-        if count + others > room:
-            raise InvalidParameterValueException(
-                f"Requested Provisioned Concurrency should not be greater than the reservedConcurrentExecution for "
-                f"function: {count + others} are requested, and {room} are available"
-            )
+        self._check_room(family, qualifier, count)
         family.provisioned[qualifier] = count
         family.provisioned_modified[qualifier] = now_text()
         await self._registry.save(family)
         self._deployments.provision(family, qualifier, count)
         return self._document(family, qualifier)
+
+    def _check_room(self, family: Family, qualifier: str, count: int) -> None:
+        """Refuse more provisioned environments than the function or the machine can have."""
+        others = sum(value for name, value in family.provisioned.items() if name != qualifier)
+        if family.reserved is not None:
+            if count + others > family.reserved:
+                raise InvalidParameterValueException(
+                    "Requested Provisioned Concurrency should not be greater than the reservedConcurrentExecution for "
+                    "function"
+                )
+            return
+        unreserved = self._unreserved()
+        if count + others > unreserved:
+            raise InvalidParameterValueException(
+                "Specified ConcurrentExecutions for function is greater than account's unreserved concurrency "
+                f"[{unreserved}].",
+                is_typed=False,
+            )
 
     def get_provisioned(self, parameters: Parameters) -> dict[str, Any]:
         """GetProvisionedConcurrencyConfig."""
@@ -160,17 +183,21 @@ class Concurrency:
         }
         return made if status != "FAILED" else {**made, "StatusReason": current.failure}
 
+    def _unreserved(self) -> int:
+        """The environments that no function has reserved."""
+        reserved = sum(_reserved(family) or 0 for family in self._registry.families.values())
+        return self._deployments.most_at_once() - reserved
+
     def account(self, parameters: Parameters) -> dict[str, Any]:
         """GetAccountSettings."""
         most = self._deployments.most_at_once()
-        reserved = sum(_reserved(family) or 0 for family in self._registry.families.values())
         return {
             "AccountLimit": {
                 "TotalCodeSize": TOTAL_CODE_BYTES,
                 "CodeSizeUnzipped": MAX_UNZIPPED_BYTES,
                 "CodeSizeZipped": MAX_ZIP_BYTES,
                 "ConcurrentExecutions": most,
-                "UnreservedConcurrentExecutions": most - reserved,
+                "UnreservedConcurrentExecutions": self._unreserved(),
             },
             "AccountUsage": {
                 "TotalCodeSize": sum(record.code_size for record in self._registry.all_records()),

@@ -16,15 +16,14 @@ import msgspec
 from thawd.control.destinations import check_dead_letter
 from thawd.control.function_records import SNAP_START_ON, LayerUse, VersionRecord
 from thawd.control.names import check_layer_region, parse_layer
+from thawd.control.quotas import MOST_VARIABLE_BYTES, Quotas
 from thawd.control.registry import LayerVersion
 from thawd.errors import InvalidParameterValueException
-from thawd.resources import MAX_ENVIRONMENT_BYTES, RUNTIMES, Function, reserved_variables
-from thawd.stores.uploaded_code import MAX_UNZIPPED_BYTES
+from thawd.resources import PYTHON_RUNTIMES, RUNTIMES, Function, reserved_variables
 
 MAX_MEMORY_MB = 10_240
 MAX_TIMEOUT_S = 900
 MAX_EPHEMERAL_MB = 10_240
-MAX_LAYERS = 5
 MAX_LOG_GROUP = 200
 """Longest name of a log group, characters. AWS allows 512; thawd names a file after the log group and allows fewer."""
 # Parameters that are stored so that the API can show them. Of these, only EphemeralStorage, LoggingConfig and
@@ -83,7 +82,7 @@ def refuse_unsupported(parameters: Mapping[str, Any]) -> None:
         )
 
 
-def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: FindLayer) -> VersionRecord:
+def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: FindLayer, quotas: Quotas) -> VersionRecord:
     """Check `parameters` and return a changed `record`; settings that `parameters` does not name stay as they are.
 
     Raises:
@@ -101,13 +100,16 @@ def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: Find
     if "EphemeralStorage" in parameters:
         changes["ephemeral_storage_mb"] = parameters["EphemeralStorage"]["Size"]
     if "Environment" in parameters:
-        changes["environment"] = _environment(parameters["Environment"].get("Variables", {}))
+        changes["environment"] = _environment(parameters["Environment"].get("Variables", {}), quotas)
     runtime = parameters.get("Runtime", record.runtime)
     if "Runtime" in parameters:
         changes |= _interpreter(runtime)
     snap_start = parameters.get("SnapStart", {}).get("ApplyOn", record.snap_start)
     changes["snapshot"] = snap_start == SNAP_START_ON
-    layers = _layers(parameters["Layers"], find_layer) if "Layers" in parameters else record.layers
+    if "Layers" in parameters:
+        layers = _layers(parameters["Layers"], find_layer, quotas, code_bytes=record.unzipped_bytes)
+    else:
+        layers = record.layers
     shown = {**record.shown, **{name: parameters[name] for name in _SHOWN if name in parameters}}
     if "LoggingConfig" in parameters:
         shown["LoggingConfig"] = logging = _logging(parameters["LoggingConfig"], function.name)
@@ -120,9 +122,12 @@ def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: Find
             "Ipv6AllowedForDualStack": False,
             **parameters["VpcConfig"],
         }
+    changed = msgspec.structs.replace(function, **changes)
+    if snap_start == SNAP_START_ON:
+        _check_snap_start(runtime, changed, quotas)
     return msgspec.structs.replace(
         record,
-        function=msgspec.structs.replace(function, **changes),
+        function=changed,
         runtime=runtime,
         has_environment=record.has_environment or "Environment" in parameters,
         snap_start=snap_start,
@@ -172,7 +177,18 @@ def _interpreter(runtime: str) -> dict[str, Any]:
     return {"runtime": runtime, "python": None}
 
 
-def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+def _check_snap_start(runtime: str, function: Function, quotas: Quotas) -> None:
+    """Refuse SnapStart for a function that AWS makes no snapshots of."""
+    if quotas.is_aws and runtime not in PYTHON_RUNTIMES:
+        raise InvalidParameterValueException(f"{runtime} is not supported for SnapStart enabled functions.")
+    if quotas.snap_start_tmp_mb is not None and function.ephemeral_storage_mb > quotas.snap_start_tmp_mb:
+        raise InvalidParameterValueException(
+            f"SnapStart does not support ephemeral storage of more than {quotas.snap_start_tmp_mb} MB. With "
+            'server.limits = "machine", thawd allows it'
+        )
+
+
+def _environment(variables: Mapping[str, str], quotas: Quotas) -> dict[str, str]:
     refusal = (
         "Lambda was unable to configure your environment variables because the environment variables you have provided"
     )
@@ -183,7 +199,11 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
             f"in this request: {', '.join(reserved)}"
         )
     measured = msgspec.json.encode(variables).decode()
-    if len(measured.encode()) > MAX_ENVIRONMENT_BYTES:
+    if len(measured.encode()) > quotas.environment_bytes and not quotas.is_aws:
+        raise InvalidParameterValueException(f"{refusal} exceeded the limit of {quotas.environment_bytes} bytes.")
+    if any(len(f"{name}={value}".encode()) > MOST_VARIABLE_BYTES for name, value in variables.items()):
+        raise InvalidParameterValueException(f"{refusal} contain a value of more than {MOST_VARIABLE_BYTES} bytes")
+    if len(measured.encode()) > quotas.environment_bytes:
         raise InvalidParameterValueException(f"{refusal} exceeded the 4KB limit. String measured: {measured}")
     if any("\0" in value for value in variables.values()):
         raise InvalidParameterValueException(f"{refusal} contain a NUL character")
@@ -217,15 +237,21 @@ def _log_options(logging: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _layers(arns: list[str], find: FindLayer) -> list[LayerUse]:
+def _layers(arns: list[str], find: FindLayer, quotas: Quotas, *, code_bytes: int) -> list[LayerUse]:
     """Look up and check the layer versions with these ARNs.
+
+    Args:
+        arns: ARNs of layer versions.
+        find: looks up a layer version.
+        quotas: how many layers are allowed, and how large they may be.
+        code_bytes: size of the function's unpacked code.
 
     Raises:
         InvalidParameterValueException: a layer version does not exist, or there are too many, or they are too large
             together (400).
     """
-    if len(arns) > MAX_LAYERS:
-        raise InvalidParameterValueException(f"Cannot reference more than {MAX_LAYERS} layers.")
+    if quotas.layers is not None and len(arns) > quotas.layers:
+        raise InvalidParameterValueException(f"Cannot reference more than {quotas.layers} layers.")
     names: dict[str, str] = {}
     found: list[LayerUse] = []
     total_bytes = 0
@@ -241,11 +267,23 @@ def _layers(arns: list[str], find: FindLayer) -> list[LayerUse]:
                 f"{names[name]} and {arn} are versions of the same layer."
             )
         names[name] = arn
-        found.append(LayerUse(arn, version.package, version.code_size))
+        found.append(LayerUse(arn, version.package, version.code_size, version.unzipped_bytes))
         total_bytes += version.unzipped_bytes
-    if total_bytes > MAX_UNZIPPED_BYTES:
-        raise InvalidParameterValueException(
-            f"Function code combined with layers exceeds the maximum allowed size of {MAX_UNZIPPED_BYTES} bytes. The "
-            f"layers alone have {total_bytes} bytes"
-        )
+    check_size(code_bytes, total_bytes, quotas)
     return found
+
+
+def check_size(code_bytes: int, layers_bytes: int, quotas: Quotas) -> None:
+    """Check the size of a function's unpacked code and layers together.
+
+    Raises:
+        InvalidParameterValueException: they are too large (400).
+    """
+    most_bytes = quotas.unzipped_bytes()
+    if layers_bytes > most_bytes:
+        raise InvalidParameterValueException(f"Layers consume more than the available size of {most_bytes} bytes")
+    if code_bytes + layers_bytes > most_bytes:
+        raise InvalidParameterValueException(
+            f"Function code combined with layers exceeds the maximum allowed size of {most_bytes} bytes. The actual "
+            f"size is {code_bytes + layers_bytes} bytes."
+        )

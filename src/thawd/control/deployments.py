@@ -24,6 +24,9 @@ from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.function_entries import VersionEntry
 from thawd.scheduling.room import Room
 
+INIT_FAILURE = "FUNCTION_ERROR_INIT_FAILURE"
+"""AWS's ``StatusReason`` of provisioned concurrency for a function whose init phase fails."""
+
 
 class DeployError(Exception):
     """A version cannot serve; the message says why.
@@ -256,7 +259,8 @@ class Deployments:
             entry = self._dispatcher.entry(family.name, number)
             if entry.pool is not None:
                 allocated += entry.pool.provisioned_ready()
-                failure = failure or entry.pool.failures.reason
+                failures = entry.pool.failures
+                failure = failure or (INIT_FAILURE if failures.backs_off() and failures.is_init else failures.reason)
             elif entry.state == "Failed":
                 failure = entry.reason
         return Provisioned(allocated, failure)

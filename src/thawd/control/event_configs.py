@@ -20,6 +20,8 @@ from thawd.errors import (
 )
 from thawd.resources import LATEST
 
+_NO_FUNCTION = "The function doesn't exist."
+
 
 class EventConfigs:
     """The operations on the settings for asynchronous invocation."""
@@ -34,6 +36,7 @@ class EventConfigs:
 
     async def update(self, parameters: Parameters) -> dict[str, Any]:
         """UpdateFunctionEventInvokeConfig: changes the settings that the request names."""
+        self._family(parameters)
         family, qualifier = self._find(parameters)
         return await self._store(parameters, family.event_configs[qualifier])
 
@@ -47,7 +50,7 @@ class EventConfigs:
         try:
             qualifier = self._registry.qualified(name, qualifier)
         except ResourceNotFoundException as error:
-            raise ResourceNotFoundException("The function doesn't exist.") from error
+            raise ResourceNotFoundException(_NO_FUNCTION) from error
         family = self._registry.family(name)
         if qualifier == LATEST:
             check_undeclared(family, "The configuration of asynchronous invocation of")
@@ -75,10 +78,17 @@ class EventConfigs:
 
     def list(self, parameters: Parameters) -> dict[str, Any]:
         """ListFunctionEventInvokeConfigs."""
-        family = self._registry.family(parse_function(parameters["FunctionName"]).name)
+        family = self._family(parameters)
         chosen, marker = paging.page([(name, name) for name in sorted(family.event_configs)], parameters)
         configs = [self._document(family, name) for name in chosen]
         return paging.with_marker({"FunctionEventInvokeConfigs": configs}, marker)
+
+    def _family(self, parameters: Parameters) -> Family:
+        name, _ = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
+        family = self._registry.families.get(name)
+        if family is None or LATEST not in family.versions:
+            raise ResourceNotFoundException(_NO_FUNCTION)
+        return family
 
     def _find(self, parameters: Parameters) -> tuple[Family, str]:
         name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))

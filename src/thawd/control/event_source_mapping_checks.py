@@ -84,8 +84,9 @@ def check(mapping: SourceMapping, parameters: Parameters) -> None:
     foreign = _OF_OTHERS + (("ScalingConfig",) if mapping.is_stream else STREAM_SETTINGS)
     named = [name for name in foreign if parameters.get(name)]
     if named:
-        kind = {"sqs": "SQS", "kinesis": "Kinesis", "dynamodb": "DynamoDB"}[mapping.service]
-        raise InvalidParameterValueException(f"Unsupported parameter for {kind} event sources: {', '.join(named)}")
+        raise InvalidParameterValueException(
+            f"Unsupported {', '.join(named)} parameter for given event source mapping type."
+        )
     if mapping.is_stream:
         _check_stream(mapping, parameters)
     elif mapping.source.endswith(".fifo"):

@@ -23,7 +23,7 @@ from thawd.control import paging
 from thawd.control.event_source_mapping_checks import STREAM_SETTINGS, check, source_of
 from thawd.control.event_source_mapping_records import UNPROCESSED, SourceMapping, declared_mapping
 from thawd.control.function_records import Parameters
-from thawd.control.names import function_arn, parse_function
+from thawd.control.names import parse_function
 from thawd.control.registry import Registry
 from thawd.errors import (
     InvalidParameterValueException,
@@ -292,10 +292,14 @@ class Mappings:
     def _check_single(self, mapping: SourceMapping) -> None:
         twin = self._twin(mapping)
         if twin is not None:
-            function = mapping.function if mapping.is_stream else function_arn(mapping.function, mapping.qualifier)
+            pair = f'arn (" {mapping.source} ") and function (" {mapping.function} ")'
+            said = (
+                f"The event source {pair} provided mapping already exists."
+                if mapping.is_stream
+                else f"An event source mapping with SQS {pair} already exists."
+            )
             raise ResourceConflictException(
-                f'The event source arn (" {mapping.source} ") and function (" {function} ") provided mapping already '
-                f"exists. Please update or delete the existing mapping with UUID {twin.uuid}"
+                f"{said} Please update or delete the existing mapping with UUID {twin.uuid}"
             )
 
 

@@ -62,11 +62,13 @@ class LayerUse(msgspec.Struct):
         arn: ARN of the layer version.
         package: name under which the layer's unpacked files are stored.
         code_size: size of its zip file, bytes.
+        unzipped_bytes: size of its unpacked files, bytes; 0 in records of earlier versions of thawd.
     """
 
     arn: str
     package: str
     code_size: int
+    unzipped_bytes: int = 0
 
 
 class VersionRecord(msgspec.Struct, omit_defaults=True):
@@ -78,6 +80,7 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
         code_sha256: SHA-256 of the zip file, or the digest that names the copy of a folder, Base64.
         code_size: size of the zip file, or of all files in the copy of a folder, bytes.
         package: name of the deployment package: a digest of its content.
+        unzipped_bytes: size of the unpacked package, bytes; 0: not known.
         from_zip: whether the package was uploaded; else it is a copy of a folder that thawd.toml names.
         version: number, or ``$LATEST``.
         shown: parameters that are stored so that the API can show them, by name. DeadLetterConfig also takes effect
@@ -104,6 +107,7 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
     snap_start: str = SNAP_START_OFF
     described: str = ""
     has_environment: bool = False
+    unzipped_bytes: int = 0
     last_modified: str = ""
     revision: str = ""
     state: StateReason = StateReason("Pending", "The function is being created.", "Creating")

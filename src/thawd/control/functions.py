@@ -5,7 +5,7 @@ Source: AWS Lambda API reference, the operations that the docstrings name.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from thawd.control.function_records import (
     now_text,
 )
 from thawd.control.names import check_length, is_version, parse_function
+from thawd.control.quotas import Quotas
 from thawd.control.registry import Registry, check_revision, check_settled, check_undeclared
 from thawd.control.tags import check_number
 from thawd.errors import (
@@ -34,10 +35,12 @@ from thawd.errors import (
     unexpected,
 )
 from thawd.resources import LATEST
-from thawd.stores.uploaded_code import MAX_ZIP_BYTES, Code, CodeStore
+from thawd.stores.uploaded_code import Code, CodeStore
 
 ReadObject = Callable[[str, str], Awaitable[bytes]]
 """Reads the contents of an object, by bucket and key."""
+FindNetwork = Callable[[Sequence[str], Sequence[str]], Awaitable[str]]
+"""Returns the id of the VPC of subnets and security groups; refuses those that do not exist, with AWS's error."""
 
 _ACTIVE = StateReason("Active")
 _SUCCESSFUL = StateReason("Successful")
@@ -54,13 +57,15 @@ class Functions:
         deployments: publishes versions and retires them.
         read_object: reads code that is in a bucket.
         in_background: runs a coroutine as a background task.
+        quotas: the sizes that are accepted.
+        find_network: finds the network of subnets and security groups.
 
     Attributes:
         locate: makes a link to a package's zip file.
         on_delete: called with a function after it was deleted.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts that this one connects
         self,
         registry: Registry,
         code: CodeStore,
@@ -68,12 +73,16 @@ class Functions:
         *,
         read_object: ReadObject,
         in_background: Callable[[Any], object],
+        quotas: Quotas,
+        find_network: FindNetwork,
     ) -> None:
         self._registry = registry
         self._code = code
         self._deployments = deployments
         self._read_object = read_object
         self._in_background = in_background
+        self._quotas = quotas
+        self._find_network = find_network
         self.locate: Callable[[str], str] = lambda package: f"/_thawd/code/{package}.zip"
         self.on_delete: Callable[[Family], None] = lambda family: None
         deployments.on_outcome = lambda record, error: in_background(self._follow(record, error))
@@ -92,9 +101,15 @@ class Functions:
         code = await self._take_code(parameters["Code"])
         function = configuration.new_function(name, parameters, Path(code.name))
         record = VersionRecord(
-            function, parameters["Runtime"], code.sha256, code.size_bytes, code.name, shown={"Role": parameters["Role"]}
+            function,
+            parameters["Runtime"],
+            code.sha256,
+            code.size_bytes,
+            code.name,
+            unzipped_bytes=code.unzipped_bytes,
+            shown={"Role": parameters["Role"]},
         )
-        record = configuration.apply(record, parameters, self._registry.layer_version)
+        record = await self._configured(record, parameters)
         await self._deployments.check_runtime(record)
         record.last_modified, record.revision, record.state = now_text(), new_revision(), _CREATING
         # A function that thawd.toml once declared may have left versions, and their numbers must not be used again.
@@ -111,6 +126,10 @@ class Functions:
         """UpdateFunctionCode."""
         name = self._named(parameters)
         family = self._registry.family(name)
+        if "ImageUri" in parameters:
+            raise InvalidParameterValueException(
+                "Please don't provide ImageUri when updating a function with packageType Zip."
+            )
         configuration.refuse_unsupported(parameters)
         old = self._registry.record(name)
         check_undeclared(family, "The code of")
@@ -124,7 +143,10 @@ class Functions:
             code_sha256=code.sha256,
             code_size=code.size_bytes,
             package=code.name,
+            unzipped_bytes=code.unzipped_bytes,
+            shown={**old.shown, **{name: parameters[name] for name in ("Architectures",) if name in parameters}},
         )
+        configuration.check_size(code.unzipped_bytes, sum(one.unzipped_bytes for one in old.layers), self._quotas)
         return await self._update(family, old, record, parameters)
 
     async def update_configuration(self, parameters: Parameters) -> dict[str, Any]:
@@ -135,9 +157,17 @@ class Functions:
         check_undeclared(family, "The configuration of")
         check_settled(old)
         check_revision(parameters.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
-        record = configuration.apply(old, parameters, self._registry.layer_version)
+        record = await self._configured(old, parameters)
         await self._deployments.check_runtime(record)
         return await self._update(family, old, record, parameters)
+
+    async def _configured(self, record: VersionRecord, parameters: Parameters) -> VersionRecord:
+        """The record with the settings of a request."""
+        changed = configuration.apply(record, parameters, self._registry.layer_version, self._quotas)
+        if "VpcConfig" in parameters and self._quotas.has_networks:
+            network = changed.shown["VpcConfig"]
+            network["VpcId"] = await self._find_network(network["SubnetIds"], network["SecurityGroupIds"])
+        return changed
 
     async def _update(
         self, family: Family, old: VersionRecord, record: VersionRecord, parameters: Parameters
@@ -274,6 +304,8 @@ class Functions:
         name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
         if qualifier == LATEST:
             raise InvalidParameterValueException("$LATEST version cannot be deleted without deleting the function.")
+        if qualifier is not None and not is_version(qualifier) and "$" not in qualifier:
+            raise InvalidParameterValueException("Deletion of aliases is not currently supported.")
         family = self._registry.family(name)
         if qualifier is None:
             check_undeclared(family, "The function", verb="deleted")
@@ -281,8 +313,6 @@ class Functions:
             self._deployments.remove(family)
             self.on_delete(family)
             return
-        if not is_version(qualifier):
-            raise InvalidParameterValueException(f"{qualifier} is not a version number; aliases end by DeleteAlias")
         if qualifier not in family.versions:
             return
         users = sorted(alias.name for alias in family.aliases.values() if qualifier in alias.shares())
@@ -358,8 +388,9 @@ class Functions:
         """Store the code of a request; it is in the request itself or in an object of a bucket."""
         if "ZipFile" in parameters:
             content = parameters["ZipFile"]
-            if len(content) > MAX_ZIP_BYTES:
-                raise RequestEntityTooLargeException(f"Zipped size must be smaller than {MAX_ZIP_BYTES} bytes")
+            most_bytes = self._quotas.zip_bytes
+            if most_bytes is not None and len(content) > most_bytes:
+                raise RequestEntityTooLargeException(f"Zipped size must be smaller than {most_bytes} bytes")
         elif "S3Bucket" in parameters and "S3Key" in parameters:
             try:
                 content = await self._read_object(parameters["S3Bucket"], parameters["S3Key"])
@@ -378,7 +409,7 @@ def no_such_object(error: ResourceNotFoundException) -> InvalidParameterValueExc
 
 
 def _sort_key(number: str) -> str:
-    return "" if number == LATEST else number.zfill(10)
+    return "$" if number == LATEST else number.zfill(10)  # the key becomes a marker, which must not be empty
 
 
 def _in_order(family: Family) -> list[str]:

@@ -75,6 +75,7 @@ class Layers:
             runtimes=parameters.get("CompatibleRuntimes", []),
             has_runtimes="CompatibleRuntimes" in parameters,
             architectures=parameters.get("CompatibleArchitectures", []),
+            has_architectures="CompatibleArchitectures" in parameters,
             license=parameters.get("LicenseInfo", ""),
         )
         versions = {**layer.versions, version.version: version}
@@ -118,6 +119,7 @@ class Layers:
     async def delete(self, parameters: Parameters) -> None:
         """DeleteLayerVersion: functions that use the version keep it; deleting a missing version succeeds."""
         name, _ = parse_layer(parameters["LayerName"])
+        _check_number(parameters["VersionNumber"])
         layer = self._registry.layers.get(name)
         if layer is None or parameters["VersionNumber"] not in layer.versions:
             return
@@ -168,8 +170,7 @@ class Layers:
         name, _ = parse_layer(parameters["LayerName"])
         number = parameters["VersionNumber"]
         version = self._registry.layer_version(name, number)
-        if number is not None and number < 1:
-            raise InvalidParameterValueException("Layer Version Cannot be less than 1")
+        _check_number(number)
         if version is None:
             raise ResourceNotFoundException(missing.format(layer_arn(name, number)))
         return version
@@ -183,7 +184,7 @@ class Layers:
         }
         if version.runtimes or version.has_runtimes:
             made["CompatibleRuntimes"] = version.runtimes
-        if version.architectures:
+        if version.architectures or version.has_architectures:
             made["CompatibleArchitectures"] = version.architectures
         if version.license:
             made["LicenseInfo"] = version.license
@@ -195,6 +196,11 @@ class Layers:
                 "CodeSize": version.code_size,
             }
         return made
+
+
+def _check_number(number: int | None) -> None:
+    if number is not None and number < 1:
+        raise InvalidParameterValueException("Layer Version Cannot be less than 1")
 
 
 def _fits(version: LayerVersion, parameters: Parameters) -> bool:

@@ -39,7 +39,7 @@ class Permissions:
         holder = self._holder(name, qualifier)
         family = self._registry.family(name)
         policy = family.policies.get(qualifier or LATEST, ResourcePolicy())
-        self._check_revision(parameters, holder)
+        self._check_revision(parameters, holder, policy)
         if any(statement["Sid"] == parameters["StatementId"] for statement in policy.statements):
             raise ResourceConflictException(
                 f"The statement id ({parameters['StatementId']}) provided already exists. Please provide a new "
@@ -65,7 +65,7 @@ class Permissions:
         remaining = [statement for statement in policy.statements if statement["Sid"] != parameters["StatementId"]]
         if len(remaining) == len(policy.statements):
             raise ResourceNotFoundException(f"Statement {parameters['StatementId']} is not found in resource policy.")
-        self._check_revision(parameters, holder)
+        self._check_revision(parameters, holder, policy)
         await self._store(family, qualifier or LATEST, holder, remaining)
 
     async def _store(
@@ -89,10 +89,10 @@ class Permissions:
         policy = None if family is None else family.policies.get(qualifier or LATEST)
         if policy is None:
             raise ResourceNotFoundException("The resource you requested does not exist.")
-        return {"Policy": policy_document(policy.statements), "RevisionId": self._holder(name, qualifier).revision}
+        return {"Policy": policy_document(policy.statements), "RevisionId": policy.revision}
 
     def _holder(self, name: str, qualifier: str | None) -> VersionRecord | Alias:
-        """The version or alias that a policy belongs to; the policy has its revision id."""
+        """The version or alias that a policy belongs to. It gets a new revision id with each change of the policy."""
         if qualifier is None:
             return self._registry.record(name)
         if "$" in qualifier:
@@ -100,9 +100,9 @@ class Permissions:
         record = self._registry.alias_or_version(name, qualifier)
         return self._registry.family(name).aliases.get(qualifier, record)
 
-    def _check_revision(self, parameters: Parameters, holder: VersionRecord | Alias) -> None:
-        what = "GetPolicy" if isinstance(holder, Alias) else "GetFunction/GetAlias"
-        check_revision(parameters.get("RevisionId"), holder.revision, what=what)
+    def _check_revision(self, parameters: Parameters, holder: VersionRecord | Alias, policy: ResourcePolicy) -> None:
+        """A policy has a revision id of its own. Before there is one, that of the version or alias takes its place."""
+        check_revision(parameters.get("RevisionId"), policy.revision or holder.revision, what="GetPolicy")
 
 
 def statement_of(parameters: Parameters, resource: str) -> dict[str, Any]:
@@ -135,7 +135,8 @@ def statement_of(parameters: Parameters, resource: str) -> dict[str, Any]:
         ("OrganizationId", "StringEquals", "aws:PrincipalOrgID"),
     ):
         if name in parameters:
-            conditions.setdefault(operator, {})[key] = parameters[name]
+            value = parameters[name]
+            conditions.setdefault(operator, {})[key] = str(value).lower() if isinstance(value, bool) else value
     return {**made, "Condition": conditions} if conditions else made
 
 

@@ -43,6 +43,7 @@ class LayerVersion(msgspec.Struct, omit_defaults=True):
         description: free text.
         runtimes: compatible runtimes.
         has_runtimes: whether the API was given compatible runtimes, even none; they are then shown.
+        has_architectures: whether it was given compatible architectures, likewise.
         architectures: compatible architectures.
         license: free text.
         statements: statements of its policy.
@@ -63,6 +64,7 @@ class LayerVersion(msgspec.Struct, omit_defaults=True):
     statements: list[dict[str, object]] = []
     revision: str = ""
     has_runtimes: bool = False
+    has_architectures: bool = False
 
 
 class Layer(msgspec.Struct):

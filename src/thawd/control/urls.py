@@ -69,7 +69,9 @@ class Urls:
             )
         config = {field: parameters[field] for field in _FIELDS if field in parameters}
         made = {**config, "CreationTime": now_text()}
-        return await self._store(family, qualifier, made, is_mode_named="InvokeMode" in parameters)
+        document = await self._store(family, qualifier, made, is_mode_named="InvokeMode" in parameters)
+        del document["LastModifiedTime"]
+        return document
 
     async def update(self, parameters: Parameters) -> dict[str, Any]:
         """UpdateFunctionUrlConfig."""
@@ -106,7 +108,7 @@ class Urls:
         family, _ = self._target(
             {"FunctionName": parse_function(parameters["FunctionName"]).name}, missing=_NO_FUNCTION
         )
-        known = {*family.urls, *([LATEST] if self._declared(family.name) is not None else [])}
+        known = {name for name in (*family.urls, LATEST) if self._config(family, name) is not None}
         chosen, marker = paging.page([(name, name) for name in sorted(known)], parameters)
         return paging.with_marker({"FunctionUrlConfigs": [self._document(family, name) for name in chosen]}, marker)
 
@@ -142,6 +144,8 @@ class Urls:
     def _config(self, family: Family, qualifier: str) -> Parameters | None:
         """The configuration of a qualifier's URL, made through the API or declared; None: the qualifier has no URL."""
         made = family.urls.get(qualifier)
+        if made is not None and "Url" not in made:
+            made = None  # the URL is being stored, and is not served yet
         if made is not None or qualifier != LATEST:
             return made
         declared = self._declared(family.name)

@@ -36,7 +36,7 @@ from thawd.gateway.http import (
 )
 from thawd.gateway.key_check import check_key, has_key
 from thawd.gateway.lambda_api.control import CODE_PREFIX, ControlApi
-from thawd.gateway.lambda_api.invoke import InvokeApi
+from thawd.gateway.lambda_api.invoke import InvokeApi, InvokeAsyncApi
 from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs.endpoint import LogsApi, is_logs_request
 from thawd.gateway.routes.endpoint import RoutesApi
@@ -49,7 +49,7 @@ from thawd.resources import Cors
 
 _PAGES = ("/metrics", "/_thawd/status")
 _TABLES = "/_thawd/tables/"
-_INVOKING = (InvokeApi.prefix, InvokeStreamApi.prefix)
+_INVOKING = (InvokeApi.prefix, InvokeStreamApi.prefix, InvokeAsyncApi.prefix)
 
 
 @dataclass(slots=True)
@@ -88,6 +88,7 @@ class GatewayParts:
     key: str | None
     urls: FunctionUrlApi | None = None
     invoke_stream: InvokeStreamApi | None = None
+    invoke_async: InvokeAsyncApi | None = None
     aws: AwsProxy | None = None
     sources: SourcesApi | None = None
     gate: Gate | None = None
@@ -110,6 +111,17 @@ class Application:
         except asyncio.CancelledError:
             return  # the server is stopping and does not wait for incomplete requests
 
+    def _invoking(self, path: str) -> InvokeStreamApi | InvokeAsyncApi | None:
+        """What serves a request that invokes a function by another operation than Invoke; None: it does not."""
+        return next(
+            (
+                api
+                for api in (self.parts.invoke_stream, self.parts.invoke_async)
+                if api is not None and api.claims(path)
+            ),
+            None,
+        )
+
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
         path: str = scope["path"]
@@ -129,8 +141,8 @@ class Application:
         receive = admitted
         if InvokeApi.claims(path):
             await parts.invoke(scope, receive, send)
-        elif parts.invoke_stream is not None and InvokeStreamApi.claims(path):
-            await parts.invoke_stream(scope, receive, send)
+        elif (invoking := self._invoking(path)) is not None:
+            await invoking(scope, receive, send)
         elif parts.control.claims(path):
             await parts.control(scope, receive, send)
         elif path.startswith("/_thawd/") or path == "/metrics":

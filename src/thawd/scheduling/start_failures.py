@@ -49,6 +49,11 @@ class StartFailures:
         """Why the last start failed, if the next start has to wait for the end of a back-off; else None."""
         return str(self.error) if self.backs_off() else None
 
+    @property
+    def is_init(self) -> bool:
+        """Whether it was the init phase that failed."""
+        return isinstance(self.error, InitError)
+
     def check(self) -> None:
         """Check that a request that needs a new environment may wait for it.
 

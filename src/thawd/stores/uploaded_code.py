@@ -73,9 +73,11 @@ class CodeStore:
 
     Args:
         data: the data folder.
+        most_bytes: returns the most bytes that a package may have.
     """
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *, most_bytes: Callable[[], int] = lambda: MAX_UNZIPPED_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._zips = data / "code"
         self._packages = data / "packages"
         self._recent: dict[str, float] = {}
@@ -160,25 +162,27 @@ class CodeStore:
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 members = list(_members(archive))
-                total = sum(info.file_size for info, _ in members)
-                if total > MAX_UNZIPPED_BYTES:
-                    raise _too_large()
+                total, most_bytes = sum(info.file_size for info, _ in members), self._most_bytes()
+                if total > most_bytes:
+                    raise _too_large(most_bytes)
                 if not members:
                     raise InvalidParameterValueException("Uploaded file must be a non-empty zip")
                 if not self.package_path(name).is_dir():
-                    self._install(archive, members, name)
+                    self._install(archive, members, name, most_bytes)
                 return total
         except _UNREADABLE:
             raise InvalidParameterValueException(_CANNOT_UNZIP) from None
 
-    def _install(self, archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, str]], name: str) -> None:
+    def _install(
+        self, archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, str]], name: str, most_bytes: int
+    ) -> None:
         with storing(self._packages):
             self._packages.mkdir(mode=0o700, parents=True, exist_ok=True)
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._packages))
             try:
                 target = unfinished / "package"
                 target.mkdir(mode=0o755)
-                _extract_all(archive, members, target)
+                _extract_all(archive, members, target, most_bytes)
                 _sync(target)
                 try:
                     target.rename(self.package_path(name))
@@ -189,8 +193,8 @@ class CodeStore:
                 shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _too_large() -> InvalidParameterValueException:
-    return InvalidParameterValueException(f"Unzipped size must be smaller than {MAX_UNZIPPED_BYTES} bytes")
+def _too_large(most_bytes: int) -> InvalidParameterValueException:
+    return InvalidParameterValueException(f"Unzipped size must be smaller than {most_bytes} bytes")
 
 
 def _unsafe(name: str, why: str) -> InvalidParameterValueException:
@@ -221,8 +225,10 @@ def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
         yield info, str(path)
 
 
-def _extract_all(archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, str]], target: Path) -> None:
-    left = MAX_UNZIPPED_BYTES
+def _extract_all(
+    archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, str]], target: Path, most_bytes: int
+) -> None:
+    left = most_bytes
     links: dict[str, str] = {}
     for info, path in members:
         if stat.S_ISLNK(info.external_attr >> 16):
@@ -232,7 +238,7 @@ def _extract_all(archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, 
         if new_path.is_dir():
             raise _unsafe(info.filename, "is a file and a folder")
         new_path.parent.mkdir(parents=True, exist_ok=True)
-        left = _extract(archive, info, new_path, left)
+        left = _extract(archive, info, new_path, left, most_bytes)
     # Links are created last, so that no file is ever new_path through a link.
     for path, points_to in links.items():
         if not _stays_inside(path, points_to, links):
@@ -245,7 +251,7 @@ def _extract_all(archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, 
         new_path.symlink_to(points_to)
 
 
-def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, new_path: Path, left: int) -> int:
+def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, new_path: Path, left: int, most_bytes: int) -> int:
     """Write one file; returns how many bytes may still be unpacked.
 
     The bytes are counted, because the size that the zip file states may be wrong.
@@ -255,7 +261,7 @@ def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, new_path: Path, le
         while chunk := _read(source):
             left -= len(chunk)
             if left < 0:
-                raise _too_large()
+                raise _too_large(most_bytes)
             file.write(chunk)
     new_path.chmod((mode or 0o644) | 0o444)
     return left

@@ -63,6 +63,14 @@ SERVER = (
         '"all": a request waits only if it finds neither an environment nor room for one.',
     ),
     Option(
+        "limits",
+        kinds.choice("aws", "machine"),
+        '"aws": the Lambda API refuses what AWS Lambda refuses: code of more than 50 MB in a request or of more than '
+        "250 MB unpacked, environment variables of more than 4 KB, more than 5 layers, subnets that do not exist, "
+        "SnapStart for other runtimes than Python, with more than 512 MB of `/tmp` or with provisioned concurrency. "
+        '"machine": it accepts all of these that this machine can run.',
+    ),
+    Option(
         "memory_mb",
         kinds.whole(128, 16_777_216),
         "Limit for the sum of the memory limits of all execution environments, in MiB.",

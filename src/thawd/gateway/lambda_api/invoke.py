@@ -58,3 +58,24 @@ class InvokeApi(InvokeOperation):
         if invocation.want_log_tail:
             headers.append((b"x-amz-log-result", base64.b64encode(result.log_tail)))
         await respond(send, 200, headers, result.payload)
+
+
+class InvokeAsyncApi(InvokeOperation):
+    """Serves InvokeAsync, the operation that AWS has kept from before Invoke: the same as an invocation of type Event.
+
+    Source: AWS Lambda API reference, "InvokeAsync".
+    """
+
+    title = "InvokeAsync"
+    prefix = "/2014-11-13/functions/"
+    suffix = "/invoke-async"
+    kinds = ("Event",)
+    has_qualifier = False
+
+    def __init__(self, dispatcher: Dispatcher, *, accept: Accept, queue_timeout_s: float, budget: Budget) -> None:
+        super().__init__(dispatcher, queue_timeout_s=queue_timeout_s, budget=budget)
+        self._accept = accept
+
+    async def _run(self, scope: Scope, send: Send, invocation: Invocation, kind: str) -> None:
+        await self._accept(invocation)
+        await respond(send, 202, [JSON, (b"x-amzn-requestid", invocation.request_id.encode())], b'{"Status":202}')

@@ -23,7 +23,7 @@ from thawd.errors import (
     ThawdError,
 )
 from thawd.gateway.http import Budget, ClientGoneError, Receive, Scope, Send, header, read_body, respond_error, trace_of
-from thawd.gateway.lambda_api import shapes
+from thawd.gateway.lambda_api import payload_errors, shapes
 from thawd.gateway.tenants import checked_tenant
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import LATEST
@@ -54,12 +54,14 @@ class InvokeOperation(abc.ABC):
         prefix: the path before the function's name.
         suffix: the path after the function's name.
         kinds: the invocation types that the operation accepts, the default first.
+        has_qualifier: whether the operation has the parameter ``Qualifier``.
     """
 
     title: ClassVar[str]
     prefix: ClassVar[str]
     suffix: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
+    has_qualifier: ClassVar[bool] = True
 
     def __init__(self, dispatcher: Dispatcher, *, queue_timeout_s: float, budget: Budget) -> None:
         self._dispatcher = dispatcher
@@ -84,7 +86,8 @@ class InvokeOperation(abc.ABC):
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         if scope["method"] != "POST":
             raise ResourceNotFoundException(f"{self.title} accepts POST, not {scope['method']}")
-        function, qualifier = resolve(scope, scope["path"][len(self.prefix) : -len(self.suffix)])
+        query = scope["query_string"] if self.has_qualifier else b""
+        function, qualifier = resolve(query, scope["path"][len(self.prefix) : -len(self.suffix)])
         kind = one_of(scope, b"x-amz-invocation-type", "invocationType", self.kinds)
         log_type = one_of(scope, b"x-amz-log-type", "logType", ("None", "Tail"))
         tenant_id = checked_tenant(scope, self._dispatcher, function, qualifier)
@@ -128,7 +131,7 @@ def one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> s
     )
 
 
-def resolve(scope: Scope, encoded: str) -> tuple[str, str | None]:
+def resolve(query: bytes, encoded: str) -> tuple[str, str | None]:
     """The function's name and the qualifier, if any, from the path segment `encoded` and the parameter ``Qualifier``.
 
     Raises:
@@ -140,8 +143,8 @@ def resolve(scope: Scope, encoded: str) -> tuple[str, str | None]:
     reference = unquote(encoded)
     match = _NAME.fullmatch(reference)
     asked = None
-    if scope["query_string"]:
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("Qualifier", [None])[-1]
+    if query:
+        asked = parse_qs(query.decode("latin-1")).get("Qualifier", [None])[-1]
     if match is None or (asked is not None and not _QUALIFIER.fullmatch(asked)):
         # GetFunction has the same two parameters, and is in the file of operations.
         values = {"FunctionName": reference} if asked is None else {"FunctionName": reference, "Qualifier": asked}
@@ -168,7 +171,10 @@ def check_json(body: bytes) -> bytes:
         body.decode()
         _decode_raw(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestContentException(f"Could not parse request body into json: {error}") from None
+        found = payload_errors.describe(body, otherwise=str(error))
+        raise InvalidRequestContentException(
+            f"Could not parse request body into json: Could not parse payload into json: {found}"
+        ) from None
     return body
 
 

@@ -13,10 +13,11 @@ from thawd.control.concurrency import Concurrency
 from thawd.control.deployments import Deployments
 from thawd.control.event_configs import EventConfigs
 from thawd.control.event_source_mappings import Mappings
-from thawd.control.functions import Functions
+from thawd.control.functions import FindNetwork, Functions
 from thawd.control.layers import Layers
 from thawd.control.names import name_in, parse_layer
 from thawd.control.permissions import Permissions
+from thawd.control.quotas import Quotas
 from thawd.control.registry import Registry
 from thawd.control.tags import Tags
 from thawd.control.urls import Switches, Urls
@@ -41,6 +42,8 @@ class ControlParts:
         declared_url: returns the configuration of the URL that thawd.toml declares for a function, or None.
         in_background: runs a coroutine as a background task.
         locate: makes a link to the zip file of a function's or layer's code.
+        quotas: the sizes and combinations that are accepted.
+        find_network: finds the network of subnets and security groups.
     """
 
     registry: Registry
@@ -51,13 +54,21 @@ class ControlParts:
     declared_url: Callable[[str], Mapping[str, Any] | None]
     in_background: Callable[[Any], object]
     locate: Callable[[str], str]
+    quotas: Quotas
+    find_network: FindNetwork
 
 
 def assemble(parts: ControlParts) -> ControlPlane:
     """Build the control plane from its parts."""
     registry, deployments = parts.registry, parts.deployments
     functions = Functions(
-        registry, parts.code, deployments, read_object=parts.read_object, in_background=parts.in_background
+        registry,
+        parts.code,
+        deployments,
+        read_object=parts.read_object,
+        in_background=parts.in_background,
+        quotas=parts.quotas,
+        find_network=parts.find_network,
     )
     layers = Layers(registry, parts.code, read_object=parts.read_object)
     functions.locate = layers.locate = parts.locate
@@ -69,7 +80,7 @@ def assemble(parts: ControlParts) -> ControlPlane:
         functions=functions,
         aliases=aliases,
         layers=layers,
-        concurrency=Concurrency(registry, deployments),
+        concurrency=Concurrency(registry, deployments, parts.quotas),
         event_configs=EventConfigs(registry, deployments),
         permissions=Permissions(registry),
         tags=Tags(registry),

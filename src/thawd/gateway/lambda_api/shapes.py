@@ -26,23 +26,12 @@ from thawd.errors import (
     SerializationException,
     ValidationException,
 )
+from thawd.gateway.lambda_api.constraints import Shape, problems_of_members
 
-Shape = Mapping[str, Any]
 # An error message names at most this many constraints that the input does not meet.
 _MOST_SHOWN = 10
 # An input may have at most this many levels of nesting.
 _DEEPEST = 32
-# Longest text that is matched against a shape's pattern if the shape has no maximum length. In AWS's model, only the
-# names of environment variables have a pattern and no maximum length.
-_LONGEST_MATCHED = 4096
-_NOT_NULL = "Member must not be null"
-# AWS's errors list the values of some sets in another order than the service model. Observed on AWS in 2026-03.
-_ORDERS = (
-    ("LATEST", "AT_TIMESTAMP", "TRIM_HORIZON"),
-    ("RESPONSE_STREAM", "BUFFERED"),
-    ("Terminate", "Allow"),
-)
-_NUMBERS = ("integer", "long", "double", "float")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +123,7 @@ def read(operation: ApiOperation, *, in_path: Mapping[str, str], query: str, bod
                 values[name] = texts if shape["type"] == "list" else _from_text(shape, texts[-1])
         elif where is None and document.get(name) is not None:
             values[name] = _convert(shape, document[name], 0)
-    _raise_if_any(_problems_of_members(operation.members, values, ""))
+    _raise_if_any(problems_of_members(operation.members, values, ""))
     return values
 
 
@@ -154,7 +143,7 @@ def read_document(members: Mapping[str, Shape], document: Mapping[str, Any]) -> 
         if document.get(name) is not None:
             values[name] = _convert(shape, document[name], 0)
             _require_texts(shape, document[name])
-    _raise_if_any(_problems_of_members(members, values, ""))
+    _raise_if_any(problems_of_members(members, values, ""))
     return values
 
 
@@ -198,7 +187,7 @@ def check(name: str, values: Mapping[str, Any]) -> None:
     """
     (operation,) = (each for each in operations() if each.name == name)
     members = {member: operation.members[member] for member in values}
-    _raise_if_any(_problems_of_members(members, values, ""))
+    _raise_if_any(problems_of_members(members, values, ""))
 
 
 def _raise_if_any(found: Iterator[str]) -> None:
@@ -336,118 +325,3 @@ _CONVERTERS: Mapping[str, Callable[[Shape, Any, int], Any]] = {
     "boolean": _boolean,
     "blob": _blob,
 }
-
-
-def _problems_of_members(members: Mapping[str, Shape], values: Mapping[str, Any], path: str) -> Iterator[str]:
-    for name, shape in members.items():
-        at = f"{path}{'.' if path else ''}{name[0].lower()}{name[1:]}"
-        if name in values:
-            yield from _problems(shape, values[name], at)
-        elif shape.get("required"):
-            yield f"Value null at '{at}' failed to satisfy constraint: Member must not be null"
-
-
-def _problems(shape: Shape, value: Any, path: str) -> Iterator[str]:
-    """The constraints that `value` and the values in it do not meet, in AWS's wording; `value` is converted already."""
-    for constraint in _broken(shape, value):
-        # The values of environment variables can be secrets, so the error does not show them.
-        shown = "***" if path.startswith("environment") else _shown(value)
-        yield f"Value {shown} at '{path}' failed to satisfy constraint: {constraint}"
-    kind = shape["type"]
-    if kind == "structure":
-        yield from _problems_of_members(shape["members"], value, path)
-    elif kind == "list":
-        if shape["member"]["type"] == "structure":
-            for index, item in enumerate(value, 1):
-                yield from _problems(shape["member"], item, f"{path}.{index}.member")
-        elif any(True for item in value for _ in _broken(shape["member"], item)):
-            limits = ", ".join(_limits(shape["member"]))
-            yield (
-                f"Value {_shown(value)} at '{path}' failed to satisfy constraint: Member must satisfy constraint: "
-                f"[{limits}]"
-            )
-    elif kind == "map":
-        for what, part, items in (("keys", shape["key"], value.keys()), ("value", shape["value"], value.values())):
-            if part["type"] == "structure":
-                for key, item in value.items():
-                    yield from _problems(part, item, f"{path}.{key}.member")
-            elif any(True for item in items for _ in _broken(part, item)):
-                shown = "***" if path.startswith("environment") else _shown(value)
-                limits = ", ".join(limit for limit in _limits(part) if what == "value" or limit != _NOT_NULL)
-                yield (
-                    f"Value {shown} at '{path}' failed to satisfy constraint: Map {what} must satisfy constraint: "
-                    f"[{limits}]"
-                )
-
-
-def _shown(value: Any) -> str:
-    """A value as AWS's errors show it: the items of lists and maps without quotation marks, as Java prints them."""
-    return f"'{_plain(value)}'"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}={_plain(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_plain, value)) + "]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _of_set(values: list[str]) -> str:
-    known = next((order for order in _ORDERS if set(order) == set(values)), values)
-    return f"Member must satisfy enum value set: [{', '.join(known)}]"
-
-
-def _limits(shape: Shape) -> Iterator[str]:
-    """All constraints of the items of a list or map, in the order in which AWS's errors list them."""
-    least, most = shape.get("min"), shape.get("max")
-    if shape["type"] in ("double", "float"):
-        least, most = (None if limit is None else float(limit) for limit in (least, most))
-    if shape["type"] in _NUMBERS:
-        if most is not None:
-            yield f"Member must have value less than or equal to {most}"
-        if least is not None:
-            yield f"Member must have value greater than or equal to {least}"
-    else:
-        if most is not None:
-            yield f"Member must have length less than or equal to {most}"
-        if least is not None:
-            yield f"Member must have length greater than or equal to {least}"
-        if "pattern" in shape:
-            yield f"Member must satisfy regular expression pattern: {shape['pattern']}"
-        if "enum" in shape:
-            yield _of_set(shape["enum"])
-    yield _NOT_NULL
-
-
-@functools.cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern of AWS's model. Character classes of Java that Python lacks (``\\p{L}``) are replaced."""
-    for java, python in ((r"\p{L}", r"\w"), (r"\p{N}", r"\w"), (r"\p{Z}", r"\s")):
-        pattern = pattern.replace(java, python)
-    return re.compile(pattern, re.DOTALL if pattern == ".*" else 0)
-
-
-def _broken(shape: Shape, value: Any) -> Iterator[str]:
-    kind = shape["type"]
-    least, most = shape.get("min"), shape.get("max")
-    if kind in _NUMBERS:
-        if least is not None and value < least:
-            yield f"Member must have value greater than or equal to {least}"
-        if most is not None and value > most:
-            yield f"Member must have value less than or equal to {most}"
-    elif kind in ("string", "list", "map", "blob"):
-        if least is not None and len(value) < least:
-            yield f"Member must have length greater than or equal to {least}"
-        if most is not None and len(value) > most:
-            yield f"Member must have length less than or equal to {most}"
-    if kind == "string":
-        pattern, enum = shape.get("pattern"), shape.get("enum")
-        # A text that is much longer than allowed is not matched, since matching some of AWS's patterns takes far more
-        # than linear time. The text is refused because of its length, anyway.
-        longest = _LONGEST_MATCHED if most is None else min(_LONGEST_MATCHED, most + 256)
-        is_broken = most is None if len(value) > longest else pattern and not _compiled(pattern).fullmatch(value)
-        if pattern is not None and is_broken:
-            yield f"Member must satisfy regular expression pattern: {pattern}"
-        if enum is not None and value not in enum:
-            yield _of_set(enum)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from thawd.config import Settings
 from thawd.control.declared import DeclaredFunctions
 from thawd.control.deployments import Deployments
 from thawd.control.event_source_mappings import Mappings
+from thawd.control.functions import FindNetwork
+from thawd.control.quotas import aws_quotas, machine_quotas
 from thawd.control.registry import Registry
 from thawd.errors import ResourceNotFoundException, StoreError, unexpected
 from thawd.gateway.function_urls.table import PATH_PREFIX, UrlTable, described, settings_of, url_id
@@ -45,6 +48,7 @@ class ControlSubsystem:
         budget: limits the memory that request bodies take.
         elsewhere: reads a function's code from an object in a bucket of the emulator that ``--aws`` starts; None: there
             is no emulator.
+        find_network: finds the network of subnets and security groups.
 
     Attributes:
         api: the Lambda API over HTTP; `open` sets it and the other attributes, except `registry`.
@@ -69,6 +73,7 @@ class ControlSubsystem:
         urls: UrlTable,
         budget: Budget,
         elsewhere: Callable[[str, str], Awaitable[bytes]] | None = None,
+        find_network: FindNetwork,
     ) -> None:
         self._execution = execution
         self._settings = settings
@@ -76,7 +81,12 @@ class ControlSubsystem:
         self._urls = urls
         self._budget = budget
         self._elsewhere = elsewhere
-        self._code = CodeStore(settings().server.data)
+        self._find_network = find_network
+        data = settings().server.data
+        self._quotas = (
+            aws_quotas() if settings().server.limits == "aws" else machine_quotas(lambda: shutil.disk_usage(data).free)
+        )
+        self._code = CodeStore(data, most_bytes=self._quotas.unzipped_bytes)
         self.registry = Registry(Catalog(state))
         self._publisher = Publisher(
             execution.builder, execution.dispatcher, self._code, context=self._build_context, say=say
@@ -113,6 +123,8 @@ class ControlSubsystem:
                 declared_url=self._declared_url,
                 in_background=execution.spawn_task,
                 locate=links.make,
+                quotas=self._quotas,
+                find_network=self._find_network,
             )
         )
         self.mappings = plane.mappings

@@ -24,7 +24,7 @@ from thawd.gateway.function_urls.endpoint import LOCAL_KEYS, Access, FunctionUrl
 from thawd.gateway.function_urls.table import UrlTable
 from thawd.gateway.hosts import Hosts
 from thawd.gateway.http import BUDGET_BYTES, Budget
-from thawd.gateway.lambda_api.invoke import InvokeApi
+from thawd.gateway.lambda_api.invoke import InvokeApi, InvokeAsyncApi
 from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
 from thawd.gateway.role_keys import RoleKeys
 from thawd.gateway.routes.endpoint import RoutesApi
@@ -37,11 +37,13 @@ from thawd.server.assembly.cloudwatch import CloudWatchSubsystem
 from thawd.server.assembly.control import ControlSubsystem
 from thawd.server.assembly.events import EventSubsystem
 from thawd.server.assembly.execution import ExecutionSubsystem, SpawnTask
+from thawd.server.assembly.networks import Networks
 from thawd.server.assembly.sources import SourceSubsystem
 from thawd.server.assembly.stores import StoreSubsystem
 from thawd.server.backup import require_whole
 from thawd.server.emulator.starting import Emulator, EmulatorCallbacks, local_variables, proxy, real_variables
 from thawd.server.port_and_folder_locks import StartError
+from thawd.sources.aws_calls import Endpoint
 from thawd.sources.buckets.remote_sources import RemoteSources
 from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.buckets.watcher import BucketWatcher
@@ -165,6 +167,7 @@ class Platform:
             urls=self.urls,
             budget=self._budget,
             elsewhere=None if self.emulated is None else self.emulated.read,
+            find_network=Networks(None if self._aws_endpoint is None else Endpoint(self._aws_endpoint)).find,
         )
         await self.control.open()
         self.cloudwatch = CloudWatchSubsystem(
@@ -283,6 +286,7 @@ class Platform:
         self.urls.declare(settings.urls)
         return GatewayParts(
             invoke=InvokeApi(dispatcher, accept=accept, queue_timeout_s=wait_s, budget=self._budget),
+            invoke_async=InvokeAsyncApi(dispatcher, accept=accept, queue_timeout_s=wait_s, budget=self._budget),
             invoke_stream=InvokeStreamApi(dispatcher, queue_timeout_s=wait_s, budget=self._budget),
             routes=RoutesApi(
                 settings.routes,
