@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +175,26 @@ def test_a_long_poll_that_may_deliver_nothing_rests_between_its_looks() -> None:
         before_s = processor_time_s(aws.pid)
         assert "Messages" not in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=2)
         assert processor_time_s(aws.pid) - before_s < 0.5 * 2
+        sqs.close()
+
+
+def test_a_long_poll_of_a_fifo_queue_gets_a_message_whose_group_becomes_free_meanwhile() -> None:
+    with EmulatedAws() as aws, ThreadPoolExecutor() as threads:
+        sqs = aws.client("sqs")
+        fifo = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+        url = sqs.create_queue(QueueName="q.fifo", Attributes=fifo)["QueueUrl"]
+        for body in ("first", "second"):
+            sqs.send_message(QueueUrl=url, MessageBody=body, MessageGroupId="group")
+        [first] = sqs.receive_message(QueueUrl=url)["Messages"]
+        other, sending = aws.client("sqs"), threading.Event()
+        other.meta.events.register("before-send.sqs.ReceiveMessage", lambda **_: sending.set())
+        poll = threads.submit(other.receive_message, QueueUrl=url, WaitTimeSeconds=20)
+        assert sending.wait(20)
+        begun_s = time.monotonic()
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])
+        assert poll.result()["Messages"][0]["Body"] == "second"
+        assert time.monotonic() - begun_s < 15
+        other.close()
         sqs.close()
 
 

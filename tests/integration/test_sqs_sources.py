@@ -195,7 +195,7 @@ def test_a_message_that_always_fails_ends_where_the_queues_redrive_policy_says(p
 
 
 def test_a_handler_that_outlives_the_visibility_timeout_keeps_its_message(project: Project, sqs: Sqs) -> None:
-    policy = json.dumps({"deadLetterTargetArn": sqs.arn(sqs.queue("long-dead")), "maxReceiveCount": 8})
+    policy = json.dumps({"deadLetterTargetArn": sqs.arn(sqs.queue("long-dead")), "maxReceiveCount": 4})
     url = sqs.queue("long", VisibilityTimeout="4", RedrivePolicy=policy)
     seen = configure(project, f'sqs = "{url}"\nbatch_size = 1')
     [long] = sqs.send(url, [{"gate": "gate"}])
@@ -329,7 +329,6 @@ def test_messages_of_a_fifo_queue_keep_the_order_of_their_group(project: Project
             QueueUrl=url, MessageBody=json.dumps({"number": number}), MessageGroupId=f"group{number % 2}"
         )
     with project.up(environ=ENVIRON):
-        # When a message group becomes free during a long poll, the emulator treats it as busy until that poll ends.
         eventually(lambda: len(seen.done()) == 14, what="all messages")
         eventually(lambda: sqs.depth(url) == (0, 0), what="the deletion")
     sizes = [len(batch["Records"]) for batch in seen.batches()]

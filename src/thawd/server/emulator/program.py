@@ -15,20 +15,27 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from thawd.server.emulator import answers, dynamodb_streams, rules, schedules, stacks, state_machines, traces
+from thawd.server.emulator import (
+    answers,
+    dynamodb_streams,
+    long_polls,
+    rules,
+    schedules,
+    stacks,
+    state_machines,
+    traces,
+)
 from thawd.server.emulator.answers import Application
 from thawd.server.emulator.event_targets import EventTargets
 from thawd.server.emulator.function_targets import FunctionTargets
 from thawd.server.emulator.keeper import Keeper
 from thawd.server.emulator.state import EmulatedState, StateError
 
-_LOOK_S = 0.02
 # HTTP methods that do not change the state of a service.
 _SAFE = ("GET", "HEAD", "OPTIONS")
 # The names of operations that do not change the state of a service begin with one of these words.
@@ -49,7 +56,7 @@ def main(folder: str | None = None) -> None:
     # standard input.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    _rest_between_looks()
+    long_polls.install()
     targets = FunctionTargets(_complain)
     targets.install()
     events = EventTargets(targets.client, _complain)
@@ -88,24 +95,6 @@ def main(folder: str | None = None) -> None:
     if keeper is not None:
         keeper.end()
     os._exit(0)
-
-
-def _rest_between_looks() -> None:
-    """Make moto's long polls of SQS queues wait between two looks at the queue.
-
-    If a queue has only messages that must not be delivered yet, moto looks at it again and again without a pause. For
-    example, a FIFO queue delivers no message of a group while another one of the group is being processed.
-    """
-    from moto.sqs.models import Queue
-
-    wait_for_message = Queue.wait_for_messages
-
-    def wait(queue: Any, timeout: int) -> None:
-        if queue.messages:
-            time.sleep(_LOOK_S)
-        wait_for_message(queue, timeout)
-
-    setattr(Queue, "wait_for_messages", wait)  # noqa: B010 - mypy forbids to assign to a method
 
 
 def _complain(text: str) -> None:
