@@ -1,6 +1,7 @@
 """The ASGI application of the HTTP port: checks a request's key or signature and decides which part serves the request.
 
-The first of these parts that matches a request serves it: function URLs, downloads of uploaded code, Invoke and
+The first of these parts that matches a request serves it: emulated APIs (with ``thawd up --aws``), function URLs,
+downloads of uploaded code, Invoke and
 InvokeWithResponseStream, the control plane (the Lambda API's other operations), thawd's own pages (``/_thawd`` and
 ``/metrics``), the AWS emulator (moto, with ``thawd up --aws``), the Logs API, buckets if the request is recognisably
 meant for S3 whatever its path, declared routes, buckets by the request's path, the ``$default`` route.
@@ -18,6 +19,7 @@ import msgspec
 
 from thawd.errors import AccessDeniedException, MethodNotAllowedException, ResourceNotFoundException, ThawdError
 from thawd.gateway.api_signatures import Gate
+from thawd.gateway.aws.apis import EmulatedApis
 from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.cors import allows, is_preflight
 from thawd.gateway.function_urls.endpoint import FunctionUrlApi
@@ -70,6 +72,7 @@ class GatewayParts:
         invoke_stream: InvokeWithResponseStream.
         sources: thawd's own operations on event sources.
         aws: passes requests for other AWS services on to the emulator; None without ``--aws``.
+        apis: serves requests to the emulator's APIs; None without ``--aws``.
         gate: checks the signatures of requests to the Lambda API, the Logs API and `queue`; None: these requests need
             no signature.
         hosts: the host names that a request's ``Host`` may have; None: every name is accepted, because a key protects
@@ -90,6 +93,7 @@ class GatewayParts:
     invoke_stream: InvokeStreamApi | None = None
     invoke_async: InvokeAsyncApi | None = None
     aws: AwsProxy | None = None
+    apis: EmulatedApis | None = None
     sources: SourcesApi | None = None
     gate: Gate | None = None
     queue: QueueApi | None = None
@@ -125,9 +129,14 @@ class Application:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
         path: str = scope["path"]
-        if parts.hosts is not None and not parts.hosts.serves(scope):
+        address = None if parts.apis is None else await parts.apis.addressed(scope)
+        is_custom = address is not None and address.is_custom_host
+        if parts.hosts is not None and not is_custom and not parts.hosts.serves(scope):
             refused = AccessDeniedException(refusal((header(scope, b"host") or b"").decode("latin-1")))
             await respond_error(send, refused, request_id=new_request_id())
+            return
+        if parts.apis is not None and address is not None:
+            await parts.apis(scope, receive, send, address=address)
             return
         if parts.urls is not None and (addressed := parts.urls.addressed(scope)) is not None:
             await parts.urls(scope, receive, send, identifier=addressed)

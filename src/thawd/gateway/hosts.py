@@ -19,6 +19,7 @@ import ipaddress
 from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
+from thawd.gateway.aws.api_messages import is_aws_host
 from thawd.gateway.cors import is_this_machine
 from thawd.gateway.function_urls.table import id_in
 from thawd.gateway.http import Scope, header
@@ -32,7 +33,7 @@ class Hosts:
 
     Args:
         names: the address that thawd listens on, and the configured names (``server.names``). Loopback names and the
-            host names of function URLs are accepted even if they are not among `names`.
+            host names of function URLs and of API Gateway's APIs are accepted even if they are not among `names`.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -48,8 +49,8 @@ class Hosts:
         if host is None or host in self._known:
             return True
         text = host.decode("latin-1")
-        name = _name_in(text)
-        if not (is_loopback_name(name) or name in self._names or id_in(text) is not None):
+        name = name_in(text)
+        if not (is_loopback_name(name) or name in self._names or id_in(text) is not None or is_aws_host(text)):
             return False
         if len(self._known) < _MOST_REMEMBERED:
             self._known.add(host)
@@ -69,7 +70,7 @@ def is_loopback_name(name: str) -> bool:
 def refusal(host: str) -> str:
     """The error text for a request with a host name that is not accepted."""
     return (
-        f"Requests to the host name {_name_in(host)[:100]!r} are refused, because the server has no key and a web page "
+        f"Requests to the host name {name_in(host)[:100]!r} are refused, because the server has no key and a web page "
         "open on this machine could send them. Use 127.0.0.1 or localhost, add the name to server.names, or set "
         "server.key"
     )
@@ -96,7 +97,7 @@ def may_ask(scope: Scope, *, allows: Callable[[str], bool]) -> bool:
     return is_this_machine(text) or text.lower() in (f"http://{host}", f"https://{host}") or allows(text)
 
 
-def _name_in(host: str) -> str:
+def name_in(host: str) -> str:
     """The name or address in ``Host``, without brackets and port."""
     name = host.strip().lower()
     if name.startswith("["):

@@ -13,9 +13,12 @@ from urllib.parse import quote
 
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
 from thawd.gateway.aws import caller_identity, error_documents
+from thawd.gateway.aws.apis import CustomDomains, EmulatedApis
 from thawd.gateway.aws.bucket_notifications import BucketNotifications
 from thawd.gateway.aws.error_documents import ServiceError
 from thawd.gateway.http import (
+    READING,
+    Budget,
     ClientGoneError,
     Headers,
     Message,
@@ -77,6 +80,7 @@ class AwsProxy:
         timeout = httpx.Timeout(_ANSWER_S, connect=_CONNECT_S)
         self._client = httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=None), trust_env=False)
         self._client.headers.clear()
+        self._domains = CustomDomains(self._client, self._url)
         notifications.head = self._head
 
     def claims(self, scope: Scope) -> bool:
@@ -85,6 +89,10 @@ class AwsProxy:
         if service is None or service in _OWN:
             return False
         return service != "s3" or not self._owns(scope["path"])
+
+    def apis(self, budget: Budget) -> EmulatedApis:
+        """Serves requests to the emulator's APIs; `budget` limits the memory for their bodies."""
+        return EmulatedApis(self._client, self._url, self._domains, budget=budget)
 
     async def close(self) -> None:
         """Close all connections to the emulator."""
@@ -109,6 +117,9 @@ class AwsProxy:
         except httpx.HTTPError as error:
             await _refuse(scope, send, f"The AWS emulator (--aws) does not answer: {error!r}")
             return
+        finally:
+            if service_of(scope) == "apigateway" and scope["method"] not in READING:
+                self._domains.changed()
         if service_of(scope) == "s3" and 200 <= status < 300:
             await self._notifications.request_succeeded(scope)
             if is_bulk:

@@ -34,14 +34,25 @@ class FunctionTargets:
 
     def __init__(self, complain: Callable[[str], None]) -> None:
         self._complain = complain
-        self._connection: dict[str, str] | None = None
+        self._connection: dict[str, Any] | None = None
         self._lock = threading.Lock()
         self._clients: dict[str, Any] = {}
 
-    def connect(self, connection: dict[str, str]) -> None:
-        """Invoke functions with this connection from now on: ``url``, ``access_key`` and ``secret``."""
+    def connect(self, connection: dict[str, Any]) -> None:
+        """Invoke functions with this connection from now on: ``url``, ``access_key``, ``secret`` and ``keys``."""
         with self._lock:
             self._connection, self._clients = connection, {}
+
+    def connection(self) -> dict[str, Any]:
+        """The connection: ``url``, ``access_key``, ``secret``, and ``keys``: the secrets of all access keys.
+
+        Raises:
+            RuntimeError: `connect` has not been called yet.
+        """
+        with self._lock:
+            if self._connection is None:
+                raise RuntimeError("thawd is still starting")
+            return self._connection
 
     def install(self) -> None:
         """Make moto's topics use this object for functions."""

@@ -31,6 +31,10 @@ from thawd.server.emulator import (
     traces,
 )
 from thawd.server.emulator.answers import Application
+from thawd.server.emulator.apis.functions import ApiFunctions
+from thawd.server.emulator.apis.operations.install import install as install_operations
+from thawd.server.emulator.apis.services import ApiServices
+from thawd.server.emulator.apis.serving import serving
 from thawd.server.emulator.event_targets import EventTargets
 from thawd.server.emulator.function_targets import FunctionTargets
 from thawd.server.emulator.keeper import Keeper
@@ -65,6 +69,14 @@ def main(folder: str | None = None) -> None:
     dynamodb_streams.install()
     traces.install()
     stacks.install(targets.client, _complain)
+    api_services = ApiServices(
+        functions=ApiFunctions(lambda: targets.client(is_patient=True)),
+        client=targets.client,
+        connection=targets.connection,
+        access_keys=lambda: targets.connection()["keys"],
+        complain=_complain,
+    )
+    install_operations(api_services.cache, targets.connection)
     application = answers.in_protocol(DomainDispatcherApplication(answers.create_app), _complain)
     keeper: Keeper | None = None
 
@@ -83,7 +95,7 @@ def main(folder: str | None = None) -> None:
         keeper = Keeper(state, complain=_complain)
         application = _kept(application, keeper)
         keeper.start()
-    server = make_server("127.0.0.1", 0, application, threaded=True)
+    server = make_server("127.0.0.1", 0, serving(application, api_services), threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.port, flush=True)
     is_connected = False

@@ -1,0 +1,1 @@
+"""HTTP APIs (API Gateway version 2)."""

@@ -1,0 +1,76 @@
+"""Evaluates the IAM policies that authorizers return. No side effects.
+
+Source: API Gateway developer guide, "Output from an API Gateway Lambda authorizer"; IAM user guide, "Policy evaluation
+logic": an explicit deny wins, and what no statement allows is denied.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Any
+
+_ACTION = "execute-api:Invoke"
+
+
+class Verdict(enum.Enum):
+    """What a policy says about a request."""
+
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    NOT_ALLOWED = "not allowed"
+
+
+class PolicyError(ValueError):
+    """A policy is malformed; the message says why."""
+
+
+def verdict(document: Any, arn: str) -> Verdict:
+    """What a policy says about invoking a method.
+
+    A statement with a condition never allows, and denies whatever its condition says, because conditions are not
+    evaluated.
+
+    Args:
+        document: the policy document.
+        arn: ARN of the method and path.
+
+    Raises:
+        PolicyError: the document is malformed.
+    """
+    if not isinstance(document, dict):
+        raise PolicyError("policyDocument is not an object")
+    statements = document.get("Statement")
+    found = Verdict.NOT_ALLOWED
+    for statement in statements if isinstance(statements, list) else [statements]:
+        if not isinstance(statement, dict) or statement.get("Effect") not in ("Allow", "Deny"):
+            raise PolicyError("policyDocument has a statement without the Effect Allow or Deny")
+        if not _concerns(statement, arn):
+            continue
+        if statement["Effect"] == "Deny":
+            return Verdict.DENIED
+        if not statement.get("Condition"):
+            found = Verdict.ALLOWED
+    return found
+
+
+def _concerns(statement: dict[str, Any], arn: str) -> bool:
+    actions, resources = _texts(statement, "Action"), _texts(statement, "Resource")
+    if "NotAction" in statement or "NotResource" in statement:
+        raise PolicyError("NotAction and NotResource are not supported in the policy of an authorizer")
+    return any(_matches(one.lower(), _ACTION.lower()) for one in actions) and any(
+        _matches(one, arn) for one in resources
+    )
+
+
+def _texts(statement: dict[str, Any], name: str) -> list[str]:
+    value = statement.get(name)
+    texts = value if isinstance(value, list) else [value]
+    if not texts or not all(isinstance(one, str) for one in texts):
+        raise PolicyError(f"a statement of policyDocument has no {name}")
+    return texts
+
+
+def _matches(pattern: str, text: str) -> bool:
+    expression = "".join({"*": ".*", "?": "."}.get(sign, re.escape(sign)) for sign in pattern)
+    return re.fullmatch(expression, text, re.DOTALL) is not None

@@ -1,0 +1,1 @@
+"""REST APIs (API Gateway version 1)."""

@@ -1,0 +1,37 @@
+"""What serving an API needs from the rest of thawd and from moto."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thawd.server.emulator.apis.authorizer_cache import AuthorizerCache
+from thawd.server.emulator.apis.functions import ApiFunctions
+from thawd.server.emulator.apis.tokens import TokenKeys, emulated_pool_keys
+from thawd.server.emulator.apis.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServices:
+    """What serving an API needs.
+
+    Attributes:
+        functions: invokes functions.
+        client: returns a boto3 client for thawd's port, by the name of the service.
+        connection: returns how thawd's port is reached: ``url``, ``access_key``, ``secret``.
+        access_keys: returns the secrets of the access keys with which requests may be signed, by key id.
+        complain: prints a line for the operator.
+        cache: answers of authorizers.
+        token_keys: public keys of issuers.
+        usage: counts requests with API keys.
+    """
+
+    functions: ApiFunctions
+    client: Callable[[str], Any]
+    connection: Callable[[], Mapping[str, str]]
+    access_keys: Callable[[], Mapping[str, str]]
+    complain: Callable[[str], None]
+    cache: AuthorizerCache = field(default_factory=AuthorizerCache)
+    token_keys: TokenKeys = field(default_factory=lambda: TokenKeys(emulated_pool_keys))
+    usage: Usage = field(default_factory=Usage)
