@@ -28,6 +28,7 @@ class Receiver:
         statuses: status codes of the next answers; the last one is repeated.
         headers: headers of the answers.
         answer: body of the answers.
+        answers: bodies of the answers for single paths, without query.
         got: requests received so far.
         gate: while it is cleared, requests are accepted but not answered.
     """
@@ -36,6 +37,7 @@ class Receiver:
     statuses: list[int] = field(default_factory=lambda: [200])
     headers: dict[str, str] = field(default_factory=dict)
     answer: bytes = b"{}"
+    answers: dict[str, bytes] = field(default_factory=dict)
     got: list[Received] = field(default_factory=list)
     gate: threading.Event = field(default_factory=threading.Event)
 
@@ -63,9 +65,10 @@ def receiving(port: int = 0) -> Iterator[Receiver]:
                 self.send_response(status)
                 for name, value in receiver.headers.items():
                     self.send_header(name, value)
-                self.send_header("content-length", str(len(receiver.answer)))
+                answer = receiver.answers.get(self.path.partition("?")[0], receiver.answer)
+                self.send_header("content-length", str(len(answer)))
                 self.end_headers()
-                self.wfile.write(receiver.answer)
+                self.wfile.write(answer)
 
         def do_GET(self) -> None:
             self.do_POST()  # for clients that follow a redirect

@@ -6,7 +6,11 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
+from tests.clients import client_of
 from tests.integration.apis import CODE, FUNCTIONS, RestApi, arn_of, request, uri_of
 from tests.integration.conftest import Project, Running
 
@@ -133,7 +137,9 @@ def test_a_mock_integration_answers_preflight_requests_and_lets_foreign_pages_in
         "/open",
         {"type": "MOCK", "requestTemplates": {"application/json": "{statusCode: 204}"}},
         method="OPTIONS",
-        responses={"204": {"responseParameters": {"method.response.header.Access-Control-Allow-Origin": f"'{origin}'"}}},
+        responses={
+            "204": {"responseParameters": {"method.response.header.Access-Control-Allow-Origin": f"'{origin}'"}}
+        },
     )
     api.deploy()
     preflight = api.get("/dev/open", method="OPTIONS", Origin=origin, Access_Control_Request_Method="GET")
@@ -214,8 +220,6 @@ def test_a_custom_domain_serves_apis_by_path_and_no_other_host_name_gets_in(runn
 
 def test_an_integration_of_an_aws_service_reaches_the_emulator(running: Running) -> None:
     api = RestApi(running.url)
-    from tests.clients import client_of
-
     dynamodb = client_of(running.url, "dynamodb")
     dynamodb.create_table(
         TableName=api.id,
@@ -229,7 +233,7 @@ def test_an_integration_of_an_aws_service_reaches_the_emulator(running: Running)
             "type": "AWS",
             "uri": "arn:aws:apigateway:us-east-1:dynamodb:action/PutItem",
             "requestTemplates": {
-                "application/json": '{"TableName": "%s", "Item": {"id": {"S": "$input.params("id")"}}}' % api.id
+                "application/json": f'{{"TableName": "{api.id}", "Item": {{"id": {{"S": "$input.params("id")"}}}}}}'
             },
         },
         method="PUT",
@@ -270,10 +274,6 @@ def test_an_openapi_document_makes_an_api_with_authorizer_and_gateway_response(r
 
 
 def test_a_signed_request_is_let_in_where_the_method_requires_iam(running: Running) -> None:
-    from botocore.auth import SigV4Auth
-    from botocore.awsrequest import AWSRequest
-    from botocore.credentials import Credentials
-
     api = RestApi(running.url)
     api.function("/x", "echo", authorizationType="AWS_IAM")
     api.deploy()

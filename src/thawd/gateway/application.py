@@ -19,6 +19,7 @@ import msgspec
 
 from thawd.errors import AccessDeniedException, MethodNotAllowedException, ResourceNotFoundException, ThawdError
 from thawd.gateway.api_signatures import Gate
+from thawd.gateway.aws.api_messages import ApiAddress
 from thawd.gateway.aws.apis import EmulatedApis
 from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.cors import allows, is_preflight
@@ -130,8 +131,7 @@ class Application:
         parts = self.parts
         path: str = scope["path"]
         address = None if parts.apis is None else await parts.apis.addressed(scope)
-        is_custom = address is not None and address.is_custom_host
-        if parts.hosts is not None and not is_custom and not parts.hosts.serves(scope):
+        if not self._serves_host(scope, address):
             refused = AccessDeniedException(refusal((header(scope, b"host") or b"").decode("latin-1")))
             await respond_error(send, refused, request_id=new_request_id())
             return
@@ -145,9 +145,13 @@ class Application:
             await parts.control.code(scope, send)  # the link itself is signed, so no key is needed
             return
         admitted = await self._admit(scope, receive, send)
-        if admitted is None:
-            return
-        receive = admitted
+        if admitted is not None:
+            await self._serve_admitted(scope, admitted, send)
+
+    async def _serve_admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request whose key or signature has been checked."""
+        parts = self.parts
+        path: str = scope["path"]
         if InvokeApi.claims(path):
             await parts.invoke(scope, receive, send)
         elif (invoking := self._invoking(path)) is not None:
@@ -164,6 +168,11 @@ class Application:
             await parts.objects(scope, receive, send)
         else:
             await self._route_or_object(scope, receive, send)
+
+    def _serves_host(self, scope: Scope, address: ApiAddress | None) -> bool:
+        """Whether the request's ``Host`` is accepted: it may be a custom domain name of the API that is addressed."""
+        hosts = self.parts.hosts
+        return hosts is None or (address is not None and address.is_custom_host) or hosts.serves(scope)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """Check the request's key or signature.

@@ -1,8 +1,9 @@
 """Requests to emulated APIs of API Gateway, and responses of them, as thawd and the emulator exchange them.
 
 thawd finds the API in a request's host name or path. The emulator, a separate process, serves the API. A request and a
-response are each passed on as one body: a line of JSON, then the body as the client sent it or as the client gets it. So
-what HTTP libraries on the way would change arrives unchanged: the encoding of the path, and headers with several values.
+response are each passed on as one body: a line of JSON, then the body as the client sent it or as the client gets it.
+So what HTTP libraries on the way would change arrives unchanged: the encoding of the path, and headers with several
+values.
 
 ====================================================  ==========================================
 address                                               what it is

@@ -311,7 +311,7 @@ class Platform:
             queue=QueueApi(self.events.operator_view),
             hosts=Hosts((server.host, *server.names)) if server.key is None else None,
             aws=self.emulated,
-            apis=self.emulated and self.emulated.apis(self._budget),
+            apis=None if self.emulated is None else self.emulated.apis(self._budget),
             sources=SourcesApi(self.sources),
             key=server.key,
             gate=Gate(self._keys, budget=self._budget) if server.access_keys else None,

@@ -1,11 +1,11 @@
 """Keeps what Lambda authorizers have answered, for as long as their time to live says.
 
-An entry belongs to one authorizer in one stage and to all values of its identity sources. So a caller gets only what the
-authorizer answered for the same identity. On AWS an entry serves all methods of the stage that have the authorizer; so
-does it here, and therefore the policy in it is evaluated again for each request.
+An entry belongs to one authorizer in one stage and to all values of its identity sources. So a caller gets only what
+the authorizer answered for the same identity. On AWS an entry serves all methods of the stage that have the authorizer;
+so does it here, and therefore the policy in it is evaluated again for each request.
 
-Source: API Gateway developer guide, "Use API Gateway Lambda authorizers", caching; "Control access to HTTP APIs with AWS
-Lambda authorizers", caching authorizer responses.
+Source: API Gateway developer guide, "Use API Gateway Lambda authorizers", caching; "Control access to HTTP APIs with
+AWS Lambda authorizers", caching authorizer responses.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ class PathError(ValueError):
 
 @functools.lru_cache(maxsize=512)
 def _parsed(expression: str) -> Any:
-    import jsonpath_ng.ext
+    from jsonpath_ng.ext.parser import parse
 
     try:
-        return jsonpath_ng.ext.parse(expression)
+        return parse(expression)
     except Exception as error:  # the parser raises plain exceptions
         raise PathError(f"the path {expression!r} cannot be read: {error}") from error
 

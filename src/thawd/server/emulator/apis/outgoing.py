@@ -72,14 +72,13 @@ def send(request: OutgoingRequest, *, timeout_s: float) -> EndpointAnswer:
     """
     import httpx
 
-    query = [(name, value) for name, values in request.query.items() for value in values]
     content = None if request.method in _BODILESS else request.body
     with httpx.Client(timeout=timeout_s, trust_env=False, follow_redirects=False) as client:
         client.headers.clear()
         try:
             url = httpx.URL(request.url)
-            if query:
-                url = url.copy_merge_params(query)
+            if request.query:
+                url = url.copy_merge_params({name: list(values) for name, values in request.query.items()})
             made = client.build_request(request.method, url, headers=request.headers, content=content)
             answer = client.send(made, stream=True)
             body = bytearray()

@@ -40,7 +40,7 @@ def matched(template: str, path: str, *, is_strict: bool = False) -> dict[str, s
 
 
 def specificity(template: str) -> tuple[int, ...]:
-    """Orders templates that match the same path, the most specific first: fixed parts, parameters, greedy parameters."""
+    """Orders templates that match the same path, the most specific first: fixed parts, parameters, greedy ones."""
     parts = template.strip("/").split("/")
     return tuple(2 if part.endswith("+}") else 1 if part.startswith("{") else 0 for part in parts)
 

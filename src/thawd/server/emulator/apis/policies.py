@@ -65,8 +65,9 @@ def _concerns(statement: dict[str, Any], arn: str) -> bool:
 
 def _texts(statement: dict[str, Any], name: str) -> list[str]:
     value = statement.get(name)
-    texts = value if isinstance(value, list) else [value]
-    if not texts or not all(isinstance(one, str) for one in texts):
+    listed = value if isinstance(value, list) else [value]
+    texts = [one for one in listed if isinstance(one, str)]
+    if not texts or len(texts) < len(listed):
         raise PolicyError(f"a statement of policyDocument has no {name}")
     return texts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from thawd.server.emulator.apis.authorizer_cache import AuthorizerCache
 from thawd.server.emulator.apis.functions import ApiFunctions
@@ -35,3 +35,18 @@ class ApiServices:
     cache: AuthorizerCache = field(default_factory=AuthorizerCache)
     token_keys: TokenKeys = field(default_factory=lambda: TokenKeys(emulated_pool_keys))
     usage: Usage = field(default_factory=Usage)
+
+
+class Target(NamedTuple):
+    """What of an API a request is for.
+
+    Attributes:
+        stage: name of the stage.
+        path: percent-encoded path after the stage.
+        base_path: path of the mapping of a custom domain, without slashes at its ends; None: the request uses no custom
+            domain.
+    """
+
+    stage: str
+    path: str
+    base_path: str | None

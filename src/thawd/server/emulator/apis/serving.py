@@ -19,7 +19,7 @@ from thawd.resources import ACCOUNT_ID
 from thawd.server.emulator.apis.http import server as http_server
 from thawd.server.emulator.apis.http.definitions import DEFAULT
 from thawd.server.emulator.apis.rest import server as rest_server
-from thawd.server.emulator.apis.services import ApiServices
+from thawd.server.emulator.apis.services import ApiServices, Target
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _HEADER = "HTTP_" + INTERNAL_HEADER.upper().replace("-", "_")
@@ -84,7 +84,7 @@ def _of_api(
         api = backend.apis.get(identifier)
         if api is not None:
             name, rest = _split(path) if stage is None else (stage, path)
-            return rest_server.serve(api, backend, request, services, stage=name, path=rest, base_path=base_path)
+            return rest_server.serve(api, backend, request, services, Target(name, rest, base_path))
     for backend in _backends(apigatewayv2_backends):
         api = backend.apis.get(identifier)
         if api is None:
@@ -92,7 +92,7 @@ def _of_api(
         if api.protocol_type != "HTTP":
             return _message(501, "thawd serves REST and HTTP APIs, and no WebSocket APIs")
         name, rest = (stage, path) if stage is not None else _http_stage(api, path)
-        return http_server.serve(api, request, services, stage=name, path=rest or "/", base_path=base_path)
+        return http_server.serve(api, request, services, Target(name, rest or "/", base_path))
     forbidden = _message(403, "Forbidden")
     forbidden.headers.append(("x-amzn-ErrorType", "ForbiddenException"))
     return forbidden

@@ -88,12 +88,9 @@ class TokenKeys:
     def _fetched(self, issuer: str) -> Any:
         try:
             place = self._fetch(issuer.rstrip("/") + "/.well-known/openid-configuration")["jwks_uri"]
-            keys = self._fetch(place)
-            if not isinstance(keys["keys"], list):
-                raise ValueError("keys is not a list")
+            return {"keys": [dict(key) for key in self._fetch(place)["keys"]]}
         except Exception as error:  # whatever fails, the token is not accepted
             raise TokenError(f"the keys of {issuer} cannot be fetched: {error}") from error
-        return keys
 
 
 def fetched(url: str) -> Any:
@@ -181,6 +178,16 @@ def scopes_of(claims: Claims) -> list[str]:
     if isinstance(given, str):
         return given.split()
     return [str(one) for one in given] if isinstance(given, list) else []
+
+
+def require_scope(scopes: Iterable[str], wanted: Iterable[str]) -> None:
+    """Check that a token has one of the scopes that a route wants, if it wants any.
+
+    Raises:
+        TokenError: it has none of them.
+    """
+    if wanted and not set(wanted) & set(scopes):
+        raise TokenError("the token has none of the route's scopes", code="insufficient_scope")
 
 
 def as_texts(claims: Claims) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Asks the authorizer of an HTTP API's route whether a request may call it.
 
 Source: API Gateway developer guide, "Control access to HTTP APIs with AWS Lambda authorizers", "Control access to HTTP
-APIs with JWT authorizers" and "Control access to HTTP APIs with IAM authorization"; RFC 6750, 3, for ``WWW-Authenticate``.
+APIs with JWT authorizers" and "Control access to HTTP APIs with IAM authorization"; RFC 6750, 3, for the header
+``WWW-Authenticate``.
 """
 
 from __future__ import annotations
@@ -79,8 +80,7 @@ def _require_token(call: HttpCall, authorizer: Fields, services: ApiServices) ->
         claims = tokens.checked(token, services.token_keys, issuers=issuers, now_s=time.time())
         tokens.require_audience(claims, settings.get("audience") or [])
         scopes = tokens.scopes_of(claims)
-        if wanted and not set(wanted) & set(scopes):
-            raise tokens.TokenError("the token has none of the route's scopes", code="insufficient_scope")
+        tokens.require_scope(scopes, wanted)
     except tokens.TokenError as error:
         said = f'Bearer scope="{" ".join(wanted)}" error="{error.code}" error_description="{error}"'
         status = 403 if error.code == "insufficient_scope" else 401

@@ -1,8 +1,8 @@
 """A request to a route of an HTTP API, its events for functions, and the values of its variables. No side effects.
 
-Source: API Gateway developer guide, "Create AWS Lambda proxy integrations for HTTP APIs in API Gateway" (payload formats),
-"Control access to HTTP APIs with AWS Lambda authorizers" (the authorizer's event) and "Transform API requests and
-responses for HTTP APIs" (variables).
+Source: API Gateway developer guide, "Create AWS Lambda proxy integrations for HTTP APIs in API Gateway" (payload
+formats), "Control access to HTTP APIs with AWS Lambda authorizers" (the authorizer's event) and "Transform API requests
+and responses for HTTP APIs" (variables).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _integration_request(call: HttpCall) -> IntegrationRequest:
 def event(call: HttpCall, version: str) -> Fields:
     """The event for a function, in payload format ``1.0`` or ``2.0``."""
     made = rest_api if version == "1.0" else http_api
-    document = made.event(_integration_request(call), now_s=call.now_s, request_id=call.request_id)
+    document: Fields = made.event(_integration_request(call), now_s=call.now_s, request_id=call.request_id)
     context = document["requestContext"]
     domain = domain_of(call.request, call.api_id)
     context |= {
@@ -147,20 +147,20 @@ def value_of(name: str, call: HttpCall) -> str | None:
     if place == "context":
         found = _context(call, rest)
         return None if found is None else str(found)
-    kind, _, key = rest.partition(".")
-    if place != "request":
-        return None
+    return _of_request(call, *rest.partition(".")[::2]) if place == "request" else None
+
+
+def _of_request(call: HttpCall, kind: str, key: str) -> str | None:
+    values: list[str] = []
     if kind == "header":
         values = [value for header, value in call.request.headers if header == key.lower()]
-        return ",".join(values) if values else None
-    if kind == "querystring":
-        listed = parse_qs(call.request.query, keep_blank_values=True).get(key)
-        return ",".join(listed) if listed else None
-    if kind == "path":
+    elif kind == "querystring":
+        values = parse_qs(call.request.query, keep_blank_values=True).get(key) or []
+    elif kind == "path":
         return call.parameters.get(key) if key else call.path
-    if kind == "body":
+    elif kind == "body":
         return _of_body(call.request.body, key)
-    return None
+    return ",".join(values) if values else None
 
 
 def _of_body(body: bytes, path: str) -> str | None:

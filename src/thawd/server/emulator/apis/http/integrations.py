@@ -1,7 +1,7 @@
 """Calls the integration of an HTTP API's route and makes the response.
 
-Source: API Gateway developer guide, "Create integrations for HTTP APIs in API Gateway": Lambda functions in payload formats
-1.0 and 2.0, HTTP endpoints, AWS services.
+Source: API Gateway developer guide, "Create integrations for HTTP APIs in API Gateway": Lambda functions in payload
+formats 1.0 and 2.0, HTTP endpoints, AWS services.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from thawd.server.emulator.apis.http.definitions import (
 from thawd.server.emulator.apis.http.errors import HttpError
 from thawd.server.emulator.apis.http.integrations import integrate
 from thawd.server.emulator.apis.rest.calls import extended_id
-from thawd.server.emulator.apis.services import ApiServices
+from thawd.server.emulator.apis.services import ApiServices, Target
 
 DEPLOYMENTS = "thawd_deployments"
 """Attribute of moto's HTTP APIs with their deployments by id: ``fields`` and ``definition``."""
@@ -29,26 +29,25 @@ DEPLOYMENT = "thawd_deployment_id"
 """Attribute of moto's stages with the id of the deployment that the stage serves."""
 
 
-def serve(
-    api: Any, request: ApiRequest, services: ApiServices, *, stage: str, path: str, base_path: str | None
-) -> ApiResponse:
+def serve(api: Any, request: ApiRequest, services: ApiServices, target: Target) -> ApiResponse:
     """Answer a request to a stage.
 
     Args:
         api: moto's HTTP API.
         request: the request.
         services: what serving needs.
-        stage: name of the stage.
-        path: percent-encoded path after the stage.
-        base_path: key of the API mapping of a custom domain; None: the request uses no custom domain.
+        target: the stage and the path.
     """
+    stage, path, base_path = target
     request_id = extended_id(new_request_id())
     definition = _deployed(api, stage)
-    shared = _cors(definition.cors if definition else None)
+    shared = None if definition is None else _cors(definition.cors)
     shown = base_path if base_path is not None else "" if stage == DEFAULT else stage
+    if definition is None or (api.disable_execute_api_endpoint and base_path is None):
+        response = HttpError(404).response()
+        response.headers.append(("Apigw-Requestid", request_id))
+        return response
     try:
-        if definition is None or (api.disable_execute_api_endpoint and base_path is None):
-            raise HttpError(404)
         variables = dict(api.stages[stage].stage_variables or {})
         raw_path = f"/{shown}{path}" if shown else path
         call = HttpCall(request, api.api_id, stage, variables, definition, path, raw_path, request_id, time.time())

@@ -92,7 +92,7 @@ def _deploy() -> None:
     from moto.apigatewayv2.exceptions import APIGatewayV2Error, BadRequestException
     from moto.apigatewayv2.responses import ApiGatewayV2Response
 
-    class DeploymentNotFound(APIGatewayV2Error):  # type: ignore[misc]
+    class DeploymentNotFound(APIGatewayV2Error):
         code = 404
 
         def __init__(self, identifier: str) -> None:

@@ -49,7 +49,7 @@ def fill(api: Any, document: Fields) -> None:
     shared: dict[str, str] = {}
     for path, item in (document.get("paths") or {}).items():
         for method, operation in methods_of(item or {}):
-            key = DEFAULT if path == f"/{DEFAULT}" or path == DEFAULT else f"{method} {path}"
+            key = DEFAULT if path in (DEFAULT, f"/{DEFAULT}") else f"{method} {path}"
             target = _integration(api, operation.get(f"{EXTENSION}integration"), document, shared)
             needed = operation.get("security")
             needed = document.get("security") if needed is None else needed

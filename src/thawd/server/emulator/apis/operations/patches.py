@@ -5,7 +5,7 @@ Source: API Gateway API reference, "PatchOperation"; API Gateway developer guide
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Patch = Mapping[str, Any]
@@ -15,7 +15,7 @@ class PatchError(ValueError):
     """An operation cannot be applied; the message says why."""
 
 
-def apply(target: Any, patches: list[Patch], names: Mapping[str, tuple[str, Callable[[str], Any]]]) -> None:
+def apply(target: Any, patches: Iterable[Patch], names: Mapping[str, tuple[str, Callable[[str], Any]]]) -> None:
     """Change attributes of `target`.
 
     Args:

@@ -1,7 +1,7 @@
 """Operations of REST APIs (``apigateway``) that moto lacks or that differ from AWS's.
 
-The most important difference: on AWS a deployment is a copy of the API. Its stages serve that copy until they are moved to
-another deployment, whatever is changed meanwhile.
+The most important difference: on AWS a deployment is a copy of the API. Its stages serve that copy until they are moved
+to another deployment, whatever is changed meanwhile.
 
 Source: API Gateway API reference, version 1; API Gateway developer guide, "Deploy REST APIs in API Gateway".
 """
@@ -180,7 +180,7 @@ def _change_parts() -> None:
     # The parts of a path: restapis, API, resources, resource, methods, method, integration or responses, ...
     added = {
         "update_method": update(lambda backend, at: backend.get_method(at[1], at[3], at[5]), _METHOD),
-        "update_integration": update(lambda backend, at: _integration(backend, at), _INTEGRATION),
+        "update_integration": update(_integration, _INTEGRATION),
         "update_integration_response": update(
             lambda backend, at: _integration(backend, at).get_integration_response(at[8]), _INTEGRATION_RESPONSE
         ),

@@ -1,8 +1,8 @@
 """Asks the authorizer of a REST API's method whether a request may call it.
 
-Source: API Gateway developer guide, "Use API Gateway Lambda authorizers" with "Input to" and "Output from an API Gateway
-Lambda authorizer"; "Control access to REST APIs using Amazon Cognito user pools as an authorizer"; "Control access to a
-REST API with IAM permissions". The bodies of refusals were recorded on AWS.
+Source: API Gateway developer guide, "Use API Gateway Lambda authorizers" with "Input to" and "Output from an API
+Gateway Lambda authorizer"; "Control access to REST APIs using Amazon Cognito user pools as an authorizer"; "Control
+access to a REST API with IAM permissions". The bodies of refusals were recorded on AWS.
 """
 
 from __future__ import annotations

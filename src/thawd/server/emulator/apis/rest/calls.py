@@ -125,8 +125,8 @@ class RestCall:
 
     def method_arn(self) -> str:
         """The ARN of the method and path, for authorizers."""
-        path = self.path.strip("/")
-        return f"arn:aws:execute-api:{REGION}:{ACCOUNT_ID}:{self.stage.api_id}/{self.stage.name}/{self.request.method}/{path}"
+        place = f"{self.stage.api_id}/{self.stage.name}/{self.request.method}/{self.path.strip('/')}"
+        return f"arn:aws:execute-api:{REGION}:{ACCOUNT_ID}:{place}"
 
 
 def call_of(request: ApiRequest, stage: RestStage, *, path: str, base_path: str | None, now_s: float) -> RestCall:

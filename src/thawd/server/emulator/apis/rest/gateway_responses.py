@@ -1,7 +1,7 @@
 """Gateway responses: what a REST API answers when API Gateway itself refuses a request or fails. No side effects.
 
-Source: API Gateway developer guide, "Gateway response types for API Gateway" and "Gateway responses in API Gateway"; the
-error types and the forms of the bodies were recorded on AWS.
+Source: API Gateway developer guide, "Gateway response types for API Gateway" and "Gateway responses in API Gateway";
+the error types and the forms of the bodies were recorded on AWS.
 """
 
 from __future__ import annotations

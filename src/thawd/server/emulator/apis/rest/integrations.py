@@ -204,9 +204,9 @@ def _request_template(call: RestCall) -> str | None:
     templates = call.integration.get("requestTemplates") or {}
     template = templates.get(call.content_type) or templates.get("$default")
     behavior = call.integration.get("passthroughBehavior") or "WHEN_NO_MATCH"
-    if template is None and call.content_type not in templates:
-        if behavior == "NEVER" or (behavior == "WHEN_NO_TEMPLATES" and templates):
-            raise GatewayError("UNSUPPORTED_MEDIA_TYPE")
+    may_pass = behavior == "WHEN_NO_MATCH" or (behavior == "WHEN_NO_TEMPLATES" and not templates)
+    if template is None and call.content_type not in templates and not may_pass:
+        raise GatewayError("UNSUPPORTED_MEDIA_TYPE")
     return template or None
 
 
@@ -324,14 +324,15 @@ def _method_response(call: RestCall, answer: EndpointAnswer, selector: str, made
         again = _render(template, _text_of(body), call, made)
         body, override = again.text.encode(), again.responseOverride
     status = override.get("status")
-    is_status = isinstance(status, int) and not isinstance(status, bool) and 100 <= status < 600
+    code = int(setting["statusCode"])
+    if isinstance(status, int) and not isinstance(status, bool) and 100 <= status < 600:
+        code = status
     headers = {**mapped, **{name: as_text(value) for name, value in (override.get("header") or {}).items()}}
     sent = _passed_on(list(headers.items()), _RENAMED | _RENAMED_TOO)
     if not any(name.lower() == "content-type" for name, _ in sent):
         sent.append(("Content-Type", "application/json"))
     if call.integration["type"] != "MOCK":
         sent.append(("X-Amzn-Trace-Id", call.header("x-amzn-trace-id") or ""))
-    code = int(status) if is_status else int(setting["statusCode"])
     return ApiResponse(code, sent, b"" if code in WITHOUT_BODY else body)
 
 
@@ -346,7 +347,7 @@ def _response_template(call: RestCall, templates: dict[str, str | None]) -> str 
 def _response_body(call: RestCall, answer: EndpointAnswer, handling: str | None) -> bytes:
     """The integration's body as ``contentHandling`` and the request's ``Accept`` say."""
     types = call.stage.definition.binary_types
-    payload_type = (answer.by_name().get("content-type") or [None])[-1]
+    payload_type = (answer.by_name().get("content-type") or [""])[-1]
     accepts_binary = is_binary((call.header("accept") or "").partition(",")[0], types)
     if is_binary(payload_type, types):
         is_text = handling == "CONVERT_TO_TEXT" or (handling is None and not accepts_binary)

@@ -162,7 +162,7 @@ class _Util:
     """``$util``."""
 
     def escapeJavaScript(self, text: Any) -> str:  # noqa: N802 - API Gateway's names
-        # Apart from the apostrophe, the slash and the case of hexadecimal digits, the escape sequences are those of JSON.
+        # Apart from the apostrophe, the slash and upper-case hexadecimal digits, the sequences are those of JSON.
         escaped = json.dumps(_printed(text))[1:-1].replace("/", "\\/").replace("'", "\\'")
         return _HEXADECIMAL.sub(lambda match: "\\u" + match[1].upper(), escaped)
 
@@ -229,16 +229,16 @@ def rendered(
         raise TemplateError(
             "mapping templates need airspeed-ext, which is not installed; install it with: pip install 'thawd[aws]'"
         ) from error
-    context = as_seen(context)
+    seen: _Map = as_seen(context)
     overrides = {}
     for name in ("requestOverride", "responseOverride"):
-        override = overrides[name] = context.setdefault(name, _Map())
+        override = overrides[name] = seen.setdefault(name, _Map())
         for part in ("header", "path", "querystring"):
             override.setdefault(part, _Map())
     names = {
         "input": _Input(body, parameters),
         "util": _Util(),
-        "context": context,
+        "context": seen,
         "stageVariables": as_seen(stage_variables),
     }
     try:

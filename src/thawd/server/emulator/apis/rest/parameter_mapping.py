@@ -1,7 +1,7 @@
-"""Maps parameters of REST APIs: ``integration.request.header.X`` from ``method.request.querystring.y``. No side effects.
+"""Maps parameters of REST APIs, such as ``integration.request.header.X`` from ``method.request.querystring.y``.
 
-Source: API Gateway developer guide, "Parameter mapping examples for REST APIs for API Gateway". That the names of headers
-count with their case on AWS is not followed, because the case in which a client wrote them is not known here.
+Source: API Gateway developer guide, "Parameter mapping examples for REST APIs for API Gateway". On AWS the case of
+header names counts; here it does not, because the case in which a client wrote them is not known. No side effects.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ def value_of(expression: str, call: RestCall) -> Any:
         return member_at(expression.removeprefix("context."), call.context)
     if not expression.startswith(_REQUEST):
         return None
-    place, _, name = expression.removeprefix(_REQUEST).partition(".")
+    return _of_request(call, *expression.removeprefix(_REQUEST).partition(".")[::2])
+
+
+def _of_request(call: RestCall, place: str, name: str) -> Any:
     if place == "body":
         return _of_body(call.body_text, name, lambda: GatewayError("BAD_REQUEST_BODY", "Invalid JSON in request body"))
     if place == "path":

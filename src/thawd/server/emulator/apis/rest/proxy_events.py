@@ -2,8 +2,8 @@
 
 Payload format 1.0 of HTTP APIs uses the same events, with a field ``version``. No side effects.
 
-Source: API Gateway developer guide, "Lambda proxy integrations in API Gateway" (input and output format) and "Input to an
-API Gateway Lambda authorizer". Details were recorded on AWS: path parameters are not decoded, an unknown field of an
+Source: API Gateway developer guide, "Lambda proxy integrations in API Gateway" (input and output format) and "Input to
+an API Gateway Lambda authorizer". Details were recorded on AWS: path parameters are not decoded, an unknown field of an
 answer makes it malformed, a missing status means 200.
 """
 

@@ -15,7 +15,7 @@ from thawd.server.emulator.apis.rest.integrations import integrate
 from thawd.server.emulator.apis.rest.mapping_templates import TemplateError, rendered
 from thawd.server.emulator.apis.rest.parameter_mapping import value_of
 from thawd.server.emulator.apis.rest.request_checks import require_api_key, validate
-from thawd.server.emulator.apis.services import ApiServices
+from thawd.server.emulator.apis.services import ApiServices, Target
 
 # The methods that ANY means.
 _ANY = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
@@ -24,9 +24,7 @@ DEFINITION = "thawd_definition"
 """Attribute of moto's deployments in which `thawd.server.emulator.apis.operations` keeps what is deployed."""
 
 
-def serve(
-    api: Any, backend: Any, request: ApiRequest, services: ApiServices, *, stage: str, path: str, base_path: str | None
-) -> ApiResponse:
+def serve(api: Any, backend: Any, request: ApiRequest, services: ApiServices, target: Target) -> ApiResponse:
     """Answer a request to a stage.
 
     Args:
@@ -34,16 +32,19 @@ def serve(
         backend: moto's backend.
         request: the request.
         services: what serving needs.
-        stage: name of the stage.
-        path: percent-encoded path after the stage, as sent.
-        base_path: path of the base path mapping of a custom domain; None: the request uses no custom domain.
+        target: the stage and the path. The path is percent-encoded, and as sent: it may be empty.
     """
-    found = _stage(api, stage)
-    call = call_of(request, found or _absent(api, stage), path=path, base_path=base_path, now_s=time.time())
+    found = _stage(api, target.stage)
+    call = call_of(
+        request,
+        found or _absent(api, target.stage),
+        path=target.path,
+        base_path=target.base_path,
+        now_s=time.time(),
+    )
+    is_hidden = api.disableExecuteApiEndpoint and target.base_path is None
     try:
-        if found is None or (api.disableExecuteApiEndpoint and base_path is None):
-            raise GatewayError("INVALID_API_KEY")  # AWS's answer: Forbidden
-        _route(call)
+        _route(call, exists=found is not None and not is_hidden)
         _refuse_foreign_page(call)
         authorize(call, services)
         require_api_key(call, backend, services.usage)
@@ -74,12 +75,19 @@ def _absent(api: Any, name: str) -> RestStage:
     return RestStage(api.id, name, "", {}, RestDefinition({}, {}, {}, {}, {}, {}))
 
 
-def _route(call: RestCall) -> None:
+def _route(call: RestCall, *, exists: bool) -> None:
     """Find the resource and method for a request.
 
+    Args:
+        call: the call; it gets what is found.
+        exists: whether the stage exists, and may be called by this address.
+
     Raises:
-        GatewayError: there is none; AWS's message for that is "Missing Authentication Token".
+        GatewayError: there is none; AWS's message for that is "Missing Authentication Token", and without a stage
+            "Forbidden".
     """
+    if not exists:
+        raise GatewayError("INVALID_API_KEY")
     method = call.request.method
     resources = [{"id": key, **one} for key, one in call.stage.definition.resources.items()]
     for resource, parameters in paths.best(resources, call.path, template_of=lambda one: str(one["path"])):
@@ -114,8 +122,8 @@ def _refuse_foreign_page(call: RestCall) -> None:
     if not allowed & {"*", origin}:
         raise GatewayError(
             "ACCESS_DENIED",
-            f"thawd refuses requests from web pages of {origin}, because the resource has no OPTIONS method of the type "
-            "MOCK whose Access-Control-Allow-Origin allows them",
+            f"thawd refuses requests from web pages of {origin}, because the resource has no OPTIONS method of the "
+            "type MOCK whose Access-Control-Allow-Origin allows them",
         )
 
 
