@@ -67,8 +67,8 @@ def test_quick_create_makes_an_api_that_sends_everything_to_a_function(running: 
     api = HttpApi(running, stage=None, Target=arn_of("echo"))
     event = api.get("/any/path", method="PUT").json
     assert (event["routeKey"], event["rawPath"]) == ("$default", "/any/path")
-    port = running.url.rpartition(":")[2]
-    assert api.endpoint == f"http://{api.id}.execute-api.us-east-1.localhost:{port}"
+    assert api.endpoint == f"{running.url}/_aws/execute-api/{api.id}"
+    assert request(running.url, f"/_aws/execute-api/{api.id}/by/path").json["rawPath"] == "/by/path"
 
 
 def test_the_most_specific_route_serves_a_request_and_payload_format_1_0_is_the_rest_apis(running: Running) -> None:

@@ -286,3 +286,12 @@ def test_a_signed_request_is_let_in_where_the_method_requires_iam(running: Runni
     assert request(running.url, path).json == {"message": "Missing Authentication Token"}
     headers["Authorization"] = headers["Authorization"][:-4] + "0000"
     assert request(running.url, path, **headers).status == 403
+
+
+def test_a_host_name_that_another_site_can_own_reaches_no_api(running: Running) -> None:
+    api = RestApi(running.url)
+    api.function("/x", "echo")
+    api.deploy()
+    for path in ("/dev/x", f"/_aws/execute-api/{api.id}/dev/x"):
+        refused = request(running.url, path, host=f"{api.id}.execute-api.evil.example")
+        assert (refused.status, "are refused" in refused.body.decode()) == (403, True)

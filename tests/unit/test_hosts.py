@@ -29,6 +29,8 @@ def scope(**headers: str) -> Any:
         "Build-Box.example",
         f"{'a' * 32}.lambda-url.us-east-1.on.aws",
         f"{'a' * 32}.lambda-url.us-east-1.localhost:8350",
+        "abc.execute-api.us-east-1.amazonaws.com:8350",
+        "abc.execute-api.localhost",
     ],
 )
 def test_names_of_this_machine_and_configured_ones_are_served(host: str) -> None:
@@ -56,6 +58,8 @@ def test_names_of_this_machine_and_configured_ones_are_served(host: str) -> None
         "evil.com:x",
         f"{'a' * 32}.lambda-url.us-east-1.on.aws.evil.com",
         f"evil.{'a' * 32}.lambda-url.us-east-1.on.aws",
+        "abc.execute-api.us-east-1.amazonaws.com.evil.com",
+        "abc.execute-api.evil.com",
     ],
 )
 def test_other_names_are_not_served(host: str) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from thawd.server.emulator import inline_modules, template_values
@@ -23,6 +23,8 @@ _PREFIX = "AWS::Lambda::"
 # Resources that only a transformation of the template turns into resources of AWS::Lambda and others.
 _TRANSFORMED = "AWS::Serverless::"
 _MOST_NAME = 64
+# Error codes for a resource that does not exist: Lambda's, and API Gateway's.
+_GONE = ("ResourceNotFoundException", "NotFoundException")
 # Wait for a function at most this long, in looks of a tenth of a second.
 _LOOKS = 600
 _client: Callable[[], Any]
@@ -41,7 +43,7 @@ class StackResource:
         facts: what is needed to delete it.
     """
 
-    def __init__(self, kind: str, made: _Made) -> None:
+    def __init__(self, kind: str, made: Made) -> None:
         self.kind = kind
         self.physical_resource_id = made.identifier
         self.attributes = made.attributes
@@ -96,23 +98,27 @@ class StackResource:
 
     def delete(self, account_id: str, region: str) -> None:
         """Delete the resource, unless it is gone already."""
-        client = _client()
+        from botocore.exceptions import ClientError
+
         try:
-            _of(self.kind).delete(client, self)
-        except client.exceptions.ResourceNotFoundException:
-            pass
+            _of(self.kind).delete(_client(), self)
+        except ClientError as error:
+            if error.response["Error"]["Code"] not in _GONE:
+                raise
 
 
-class _Made(NamedTuple):
+class Made(NamedTuple):
+    """A resource that has been made: what Ref returns, what GetAtt returns by name, and what is needed to delete it."""
+
     identifier: str
     attributes: dict[str, str]
     facts: dict[str, Any]
 
 
-class _Behaviour(NamedTuple):
+class Behaviour(NamedTuple):
     """How the resources of one kind are made, changed (None: they are replaced) and deleted."""
 
-    make: Callable[[str, Properties], _Made]
+    make: Callable[[str, Properties], Made]
     change: Callable[[StackResource, Properties], object] | None
     delete: Callable[[Any, StackResource], object]
 
@@ -122,13 +128,18 @@ def makes(kind: str) -> bool:
     return kind.startswith((_PREFIX, _TRANSFORMED)) or kind in _KINDS
 
 
+def add(kinds: Mapping[str, Behaviour]) -> None:
+    """Make resources of further types."""
+    _KINDS.update(kinds)
+
+
 def connect(client: Callable[[], Any]) -> None:
     """Make resources with the boto3 client for thawd's Lambda API that `client` returns."""
     global _client  # noqa: PLW0603 - moto makes and pickles the resources, so they cannot hold a client
     _client = client
 
 
-def _of(kind: str) -> _Behaviour:
+def _of(kind: str) -> Behaviour:
     behaviour = _KINDS.get(kind)
     if kind.startswith(_TRANSFORMED):
         raise _refusal(
@@ -177,7 +188,7 @@ _NOT_GIVEN_ON = (
 )
 
 
-def _function(name: str, properties: Properties) -> _Made:
+def _function(name: str, properties: Properties) -> Made:
     client, name = _client(), name[:_MOST_NAME]
     given = {**_configuration(properties), "FunctionName": name, "Code": _code(properties)}
     if "Tags" in properties:
@@ -189,7 +200,7 @@ def _function(name: str, properties: Properties) -> _Made:
     except Exception:
         client.delete_function(FunctionName=name)
         raise
-    return _Made(name, {"Arn": arn}, {"FunctionName": name})
+    return Made(name, {"Arn": arn}, {"FunctionName": name})
 
 
 def _change_function(resource: StackResource, properties: Properties) -> None:
@@ -256,7 +267,7 @@ def _wait(client: Any, name: str) -> None:
 # The other kinds
 
 
-def _version(name: str, properties: Properties) -> _Made:
+def _version(name: str, properties: Properties) -> Made:
     client = _client()
     names = ("FunctionName", "Description", "CodeSha256")
     wanted: Properties = {key: properties[key] for key in names if key in properties}
@@ -267,7 +278,7 @@ def _version(name: str, properties: Properties) -> _Made:
     arn = made["FunctionArn"]
     if "ProvisionedConcurrencyConfig" in properties:
         _provision(function, number, properties)
-    return _Made(arn, {"Version": number, "FunctionArn": arn}, {"FunctionName": function, "Qualifier": number})
+    return Made(arn, {"Version": number, "FunctionArn": arn}, {"FunctionName": function, "Qualifier": number})
 
 
 def _provision(function: str, qualifier: str, properties: Properties) -> None:
@@ -283,18 +294,18 @@ def _alias_given(properties: Properties) -> Properties:
     return {**given, "RoutingConfig": {"AdditionalVersionWeights": shares}}
 
 
-def _alias(name: str, properties: Properties) -> _Made:
+def _alias(name: str, properties: Properties) -> Made:
     given = _alias_given(properties)
     arn = _call("create_alias", given)["AliasArn"]
     if "ProvisionedConcurrencyConfig" in properties:
         _provision(given["FunctionName"], given["Name"], properties)
-    return _Made(arn, {"AliasArn": arn}, {"FunctionName": given["FunctionName"], "Name": given["Name"]})
+    return Made(arn, {"AliasArn": arn}, {"FunctionName": given["FunctionName"], "Name": given["Name"]})
 
 
-def _permission(name: str, properties: Properties) -> _Made:
+def _permission(name: str, properties: Properties) -> Made:
     statement = name[:100]
     _call("add_permission", {"StatementId": statement, **properties})
-    return _Made(statement, {"Id": statement}, {"FunctionName": properties["FunctionName"], "StatementId": statement})
+    return Made(statement, {"Id": statement}, {"FunctionName": properties["FunctionName"], "StatementId": statement})
 
 
 def _mapping_given(properties: Properties) -> Properties:
@@ -304,9 +315,9 @@ def _mapping_given(properties: Properties) -> Properties:
     return given
 
 
-def _mapping(name: str, properties: Properties) -> _Made:
+def _mapping(name: str, properties: Properties) -> Made:
     made = _call("create_event_source_mapping", _mapping_given(properties))
-    return _Made(made["UUID"], {"Id": made["UUID"]}, {"UUID": made["UUID"]})
+    return Made(made["UUID"], {"Id": made["UUID"]}, {"UUID": made["UUID"]})
 
 
 def _change_mapping(resource: StackResource, properties: Properties) -> None:
@@ -315,11 +326,11 @@ def _change_mapping(resource: StackResource, properties: Properties) -> None:
     _call("update_event_source_mapping", {**given, "UUID": resource.physical_resource_id})
 
 
-def _layer(name: str, properties: Properties) -> _Made:
+def _layer(name: str, properties: Properties) -> Made:
     given = {"LayerName": name, **properties}
     made = _call("publish_layer_version", given)
     arn, facts = made["LayerVersionArn"], {"LayerName": given["LayerName"], "VersionNumber": made["Version"]}
-    return _Made(arn, {"LayerVersionArn": arn}, facts)
+    return Made(arn, {"LayerVersionArn": arn}, facts)
 
 
 def _url_given(properties: Properties) -> Properties:
@@ -327,16 +338,16 @@ def _url_given(properties: Properties) -> Properties:
     return {**given, "FunctionName": properties["TargetFunctionArn"]}
 
 
-def _url(name: str, properties: Properties) -> _Made:
+def _url(name: str, properties: Properties) -> Made:
     made = _call("create_function_url_config", _url_given(properties))
     arn = made["FunctionArn"]
-    return _Made(arn, {"FunctionArn": arn, "FunctionUrl": made["FunctionUrl"]}, {"FunctionName": arn})
+    return Made(arn, {"FunctionArn": arn, "FunctionUrl": made["FunctionUrl"]}, {"FunctionName": arn})
 
 
-def _asynchronous(name: str, properties: Properties) -> _Made:
+def _asynchronous(name: str, properties: Properties) -> Made:
     _call("put_function_event_invoke_config", properties)
     facts = {"FunctionName": properties["FunctionName"], "Qualifier": properties["Qualifier"]}
-    return _Made(name, {}, facts)
+    return Made(name, {}, facts)
 
 
 # Subscriptions of topics
@@ -350,7 +361,7 @@ _SUBSCRIPTION_ATTRIBUTES = (
 )
 
 
-def _subscription(name: str, properties: Properties) -> _Made:
+def _subscription(name: str, properties: Properties) -> Made:
     arn = properties["TopicArn"]
     topics = _topics(arn)
     made = topics.subscribe(arn, properties["Endpoint"], properties["Protocol"])
@@ -361,7 +372,7 @@ def _subscription(name: str, properties: Properties) -> _Made:
         elif isinstance(value, dict):
             value = json.dumps(value)
         topics.set_subscription_attributes(made.arn, attribute, value)
-    return _Made(made.arn, {"Arn": made.arn}, {})
+    return Made(made.arn, {"Arn": made.arn}, {})
 
 
 def _change_subscription(resource: StackResource, properties: Properties) -> None:
@@ -378,32 +389,32 @@ def _topics(arn: str) -> Any:
     return sns_backends[account][region]
 
 
-_KINDS: dict[str, _Behaviour] = {
-    _SUBSCRIPTION: _Behaviour(
+_KINDS: dict[str, Behaviour] = {
+    _SUBSCRIPTION: Behaviour(
         _subscription,
         _change_subscription,
         lambda client, made: _topics(made.physical_resource_id).unsubscribe(made.physical_resource_id),
     ),
-    f"{_PREFIX}Function": _Behaviour(
+    f"{_PREFIX}Function": Behaviour(
         _function, _change_function, lambda client, made: client.delete_function(**made.facts)
     ),
-    f"{_PREFIX}Version": _Behaviour(_version, None, lambda client, made: client.delete_function(**made.facts)),
-    f"{_PREFIX}Alias": _Behaviour(
+    f"{_PREFIX}Version": Behaviour(_version, None, lambda client, made: client.delete_function(**made.facts)),
+    f"{_PREFIX}Alias": Behaviour(
         _alias,
         lambda made, properties: _call("update_alias", _alias_given(properties)),
         lambda client, made: client.delete_alias(**made.facts),
     ),
-    f"{_PREFIX}Permission": _Behaviour(_permission, None, lambda client, made: client.remove_permission(**made.facts)),
-    f"{_PREFIX}EventSourceMapping": _Behaviour(
+    f"{_PREFIX}Permission": Behaviour(_permission, None, lambda client, made: client.remove_permission(**made.facts)),
+    f"{_PREFIX}EventSourceMapping": Behaviour(
         _mapping, _change_mapping, lambda client, made: client.delete_event_source_mapping(**made.facts)
     ),
-    f"{_PREFIX}LayerVersion": _Behaviour(_layer, None, lambda client, made: client.delete_layer_version(**made.facts)),
-    f"{_PREFIX}Url": _Behaviour(
+    f"{_PREFIX}LayerVersion": Behaviour(_layer, None, lambda client, made: client.delete_layer_version(**made.facts)),
+    f"{_PREFIX}Url": Behaviour(
         _url,
         lambda made, properties: _call("update_function_url_config", _url_given(properties)),
         lambda client, made: client.delete_function_url_config(**made.facts),
     ),
-    f"{_PREFIX}EventInvokeConfig": _Behaviour(
+    f"{_PREFIX}EventInvokeConfig": Behaviour(
         _asynchronous,
         lambda made, properties: _call("put_function_event_invoke_config", properties),
         lambda client, made: client.delete_function_event_invoke_config(**made.facts),

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from thawd.server.emulator import custom_resources, stack_resources
+from thawd.server.emulator import custom_resources, stack_apis, stack_resources
 from thawd.server.emulator.custom_resources import CustomResource
 from thawd.server.emulator.stack_resources import Properties, StackResource
 
@@ -34,10 +34,13 @@ def install(connect: Connect, complain: Callable[[str], None]) -> None:
         complain: prints a line for the operator.
     """
     stack_resources.connect(lambda: connect("lambda"))
+    stack_apis.connect(connect)
+    stack_resources.add(stack_apis.KINDS)
     custom_resources.start(lambda: connect("lambda", is_patient=True))
     _make_resources(complain)
     _notify(connect)
     _delete_dependents_first()
+    _update_before_deleting()
     _end_as_on_aws()
 
 
@@ -152,24 +155,72 @@ def _delete_dependents_first() -> None:
 
     def delete(resources: Any) -> None:
         template = resources._resource_json_map
-        left = [name for name in dependents_first(template) if template[name].get("DeletionPolicy") != "Retain"]
-        while left:
-            failed: dict[str, Exception] = {}
-            for name in left:
-                made = resources._parsed_resources.get(name)
-                if made is None or isinstance(made, str):
-                    continue
-                try:
-                    resources._delete_resource(made, template[name])
-                except Exception as error:  # another resource may need it in a way that the template does not show
-                    failed[name] = error
-                else:
-                    del resources._parsed_resources[name]
-            if len(failed) == len(left):
-                raise next(iter(failed.values()))
-            left = list(failed)
+
+        def work(name: str) -> None:
+            made = resources._parsed_resources.get(name)
+            if made is not None and not isinstance(made, str):
+                resources._delete_resource(made, template[name])
+                del resources._parsed_resources[name]
+
+        names = [name for name in dependents_first(template) if template[name].get("DeletionPolicy") != "Retain"]
+        _in_rounds(names, work)
 
     setattr(ResourceMap, "delete", delete)  # noqa: B010
+
+
+def _update_before_deleting() -> None:
+    """Make an update create and change resources in the order of their dependencies, and delete others only then.
+
+    moto would delete first, and would fail if a resource that stays still uses one that goes: a stage its deployment.
+    """
+    from moto.cloudformation.parsing import ResourceMap, parse_and_update_resource
+
+    def update(resources: Any, template: dict[str, Any], parameters: dict[str, Any] | None = None) -> None:
+        changes, before = resources.build_resource_diff(template, parameters), dict(resources._resource_json_map)
+        resources._template = template
+        if parameters:
+            resources.input_parameters = parameters
+        resources.load_mapping()
+        resources.load_parameters()
+        resources.load_conditions()
+        resources._resource_json_map = template["Resources"]
+        place = {"account_id": resources._account_id, "region_name": resources._region_name}
+
+        def modify(name: str) -> None:
+            changed = parse_and_update_resource(name, template["Resources"][name], resources, **place)
+            resources._parsed_resources[name] = changed
+
+        def remove(name: str) -> None:
+            made = resources._parsed_resources.get(name)
+            if made is not None and not isinstance(made, str) and before[name].get("DeletionPolicy") != "Retain":
+                resources._delete_resource(made, before[name])
+            resources._parsed_resources.pop(name, None)
+
+        for name in dependents_first(template["Resources"])[::-1]:
+            if name in changes["Add"]:
+                resources[name]  # moto makes a resource when something asks for it
+            elif name in changes["Modify"]:
+                _in_rounds([name], modify)
+        _in_rounds([name for name in dependents_first(before) if name in changes["Remove"]], remove)
+
+    setattr(ResourceMap, "update", update)  # noqa: B010
+
+
+def _in_rounds(names: list[str], work: Callable[[str], None]) -> None:
+    """Do `work` for each name, and again for those where it failed, as long as it succeeds for one.
+
+    A resource may need another one in a way that the template does not show.
+    """
+    while names:
+        failed: dict[str, Exception] = {}
+        for name in names:
+            try:
+                work(name)
+            except Exception as error:  # whatever fails may succeed after the others
+                failed[name] = error
+        if len(failed) == len(names):
+            raise next(iter(failed.values()))
+        names = list(failed)
 
 
 def dependents_first(resources: dict[str, Any]) -> list[str]:

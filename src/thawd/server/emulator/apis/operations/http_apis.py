@@ -53,9 +53,8 @@ def _show_address(connection: Callable[[], Mapping[str, Any]]) -> None:
     describe = Api.to_json
 
     def to_json(api: Any) -> Fields:
-        port = str(connection()["url"]).rstrip("/").rpartition(":")[2]
-        region = api.backend.region_name
-        return {**describe(api), "apiEndpoint": f"http://{api.api_id}.execute-api.{region}.localhost:{port}"}
+        url = str(connection()["url"]).rstrip("/")
+        return {**describe(api), "apiEndpoint": f"{url}/_aws/execute-api/{api.api_id}"}
 
     setattr(Api, "to_json", to_json)  # noqa: B010 - mypy forbids to assign to a method
 
