@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
 
 from tests.clients import client_of
 from tests.integration.apis import CODE, FUNCTIONS, Answer, arn_of, request, uri_of
@@ -191,6 +194,19 @@ def test_a_jwt_authorizer_accepts_the_tokens_of_its_issuer(running: Running) -> 
             assert 'error="invalid_token"' in refused.headers["www-authenticate"]
         assert asked(scope="none").status == 403
     assert api.get("/x").headers["www-authenticate"] == "Bearer"
+
+
+def test_a_signed_request_is_let_in_where_the_route_requires_iam(running: Running) -> None:
+    api = HttpApi(running)
+    api.route("GET /x", AuthorizationType="AWS_IAM")
+    path = f"/_aws/execute-api/{api.id}/x"
+    signed = AWSRequest("GET", running.url + path, {})
+    SigV4Auth(Credentials("test", "test"), "execute-api", "us-east-1").add_auth(signed)
+    headers = {name.replace("-", "_"): value for name, value in signed.headers.items()}
+    event = request(running.url, path, **headers).json
+    assert event["requestContext"]["authorizer"]["iam"]["accessKey"] == "test"
+    assert "authorization" not in event["headers"]
+    assert request(running.url, path).json == {"message": "Forbidden"}
 
 
 def test_an_http_integration_sends_the_request_to_the_endpoint_with_its_parameters_changed(running: Running) -> None:

@@ -281,8 +281,10 @@ def test_a_signed_request_is_let_in_where_the_method_requires_iam(running: Runni
     signed = AWSRequest("GET", running.url + path, {})
     SigV4Auth(Credentials("test", "test"), "execute-api", "us-east-1").add_auth(signed)
     headers = {name.replace("-", "_"): value for name, value in signed.headers.items()}
-    identity = request(running.url, path, **headers).json["requestContext"]["identity"]
+    event = request(running.url, path, **headers).json
+    identity = event["requestContext"]["identity"]
     assert (identity["accessKey"], identity["accountId"]) == ("test", arn_of("f").split(":")[4])
+    assert "Authorization" not in event["headers"]
     assert request(running.url, path).json == {"message": "Missing Authentication Token"}
     headers["Authorization"] = headers["Authorization"][:-4] + "0000"
     assert request(running.url, path, **headers).status == 403

@@ -24,7 +24,7 @@ def nothing(*_: Any) -> Any:
     raise AssertionError("not to be used here")
 
 
-SERVICES = ApiServices(ApiFunctions(nothing), nothing, nothing, nothing, nothing)
+SERVICES = ApiServices(ApiFunctions(nothing), nothing, nothing, nothing)
 
 
 def mock(template: str | None, responses: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
@@ -169,7 +169,7 @@ ARN = "arn:aws:lambda:us-east-1:000000000000:function:f"
 
 
 def behind(functions: Functions) -> ApiServices:
-    return ApiServices(ApiFunctions(lambda: functions), nothing, nothing, nothing, nothing)
+    return ApiServices(ApiFunctions(lambda: functions), nothing, nothing, nothing)
 
 
 def aws(**fields: Any) -> dict[str, Any]:

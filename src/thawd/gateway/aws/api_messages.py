@@ -98,6 +98,8 @@ class ApiRequest:
         protocol: for example ``HTTP/1.1``.
         foreign_origin: if a web page of another site sends the request to a server without a key, the origin of that
             page, "null" if it is unknown; otherwise "".
+        signer: who has signed the request, with the fields of ``requestContext.authorizer.iam``; empty if nobody has;
+            only ``error`` if the signature is wrong.
         body: as received.
     """
 
@@ -111,6 +113,7 @@ class ApiRequest:
     source_ip: str = "127.0.0.1"
     protocol: str = "HTTP/1.1"
     foreign_origin: str = ""
+    signer: dict[str, Any] = field(default_factory=dict)
     body: bytes = b""
 
     def header(self, name: str) -> str | None:

@@ -6,7 +6,8 @@ As on AWS, the API itself decides who may call it, by its authorizers and API ke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from thawd.errors import RequestTooLargeException, ThawdError
 from thawd.gateway.aws.api_messages import (
@@ -19,6 +20,7 @@ from thawd.gateway.aws.api_messages import (
     decoded_response,
     encoded,
 )
+from thawd.gateway.function_urls.event import Caller
 from thawd.gateway.hosts import is_loopback_name, may_ask, name_in
 from thawd.gateway.http import (
     Budget,
@@ -34,6 +36,8 @@ from thawd.gateway.http import (
     respond_json,
     trace_of,
 )
+from thawd.gateway.role_keys import RoleKeys
+from thawd.gateway.sigv4 import SignatureError, SignedRequest, is_signed, verify
 from thawd.invocation import new_request_id
 
 if TYPE_CHECKING:
@@ -92,13 +96,17 @@ class EmulatedApis:
         client: HTTP client for the emulator.
         url: URL of the emulator.
         domains: the custom domain names.
+        keys: the access keys with which requests may be signed.
         budget: limits the memory for request bodies.
     """
 
-    def __init__(self, client: httpx.AsyncClient, url: httpx.URL, domains: CustomDomains, *, budget: Budget) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, url: httpx.URL, domains: CustomDomains, *, keys: RoleKeys, budget: Budget
+    ) -> None:
         self._client = client
         self._url = url.copy_with(raw_path=EXECUTE_PATH.encode())
         self._domains = domains
+        self._keys = keys
         self._budget = budget
 
     async def addressed(self, scope: Scope) -> ApiAddress | None:
@@ -119,7 +127,7 @@ class EmulatedApis:
         try:
             with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
                 body = await read_body(scope, receive, limit_bytes=MAX_BODY_BYTES, operation="execute-api")
-                passed = encoded(_request(scope, address, body))
+                passed = encoded(_request(scope, address, body, self._keys))
                 response = await self._client.post(self._url, content=passed, headers=_INTERNAL, timeout=_ANSWER_S)
                 made = decoded_response(response.raise_for_status().content)
         except RequestTooLargeException:
@@ -136,7 +144,7 @@ class EmulatedApis:
             await respond(send, made.status, headers, made.body)
 
 
-def _request(scope: Scope, address: ApiAddress, body: bytes) -> ApiRequest:
+def _request(scope: Scope, address: ApiAddress, body: bytes, keys: RoleKeys) -> ApiRequest:
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
     if header(scope, b"x-amzn-trace-id") is None:
         headers.append(("x-amzn-trace-id", trace_of(scope).partition(";")[0]))
@@ -152,5 +160,20 @@ def _request(scope: Scope, address: ApiAddress, body: bytes) -> ApiRequest:
         source_ip=(scope.get("client") or ("127.0.0.1", 0))[0],
         protocol=f"HTTP/{scope.get('http_version', '1.1')}",
         foreign_origin="" if may_ask(scope, allows=lambda _: False) else origin,
+        signer=_signer(scope, body, keys),
         body=body,
     )
+
+
+def _signer(scope: Scope, body: bytes, keys: RoleKeys) -> dict[str, Any]:
+    """The signer of a request, as `ApiRequest.signer` has it."""
+    signed = SignedRequest(
+        scope["method"], raw_path_of(scope), scope["query_string"].decode("latin-1"), scope["headers"], body
+    )
+    if not is_signed(signed):
+        return {}
+    try:
+        access_key = verify(signed, keys, now_s=time.time(), service="execute-api")
+    except SignatureError as error:
+        return {"error": str(error) or error.code}
+    return Caller(access_key, keys.identity(access_key)).described()

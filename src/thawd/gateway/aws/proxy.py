@@ -92,7 +92,7 @@ class AwsProxy:
 
     def apis(self, budget: Budget) -> EmulatedApis:
         """Serves requests to the emulator's APIs; `budget` limits the memory for their bodies."""
-        return EmulatedApis(self._client, self._url, self._domains, budget=budget)
+        return EmulatedApis(self._client, self._url, self._domains, keys=self._keys, budget=budget)
 
     async def close(self) -> None:
         """Close all connections to the emulator."""

@@ -39,12 +39,12 @@ class FunctionTargets:
         self._clients: dict[str, Any] = {}
 
     def connect(self, connection: dict[str, Any]) -> None:
-        """Invoke functions with this connection from now on: ``url``, ``access_key``, ``secret`` and ``keys``."""
+        """Invoke functions with this connection from now on: ``url``, ``access_key`` and ``secret``."""
         with self._lock:
             self._connection, self._clients = connection, {}
 
     def connection(self) -> dict[str, Any]:
-        """The connection: ``url``, ``access_key``, ``secret``, and ``keys``: the secrets of all access keys.
+        """The connection: ``url``, ``access_key`` and ``secret``.
 
         Raises:
             RuntimeError: `connect` has not been called yet.

@@ -73,7 +73,6 @@ def main(folder: str | None = None) -> None:
         functions=ApiFunctions(lambda: targets.client(is_patient=True)),
         client=targets.client,
         connection=targets.connection,
-        access_keys=lambda: targets.connection()["keys"],
         complain=_complain,
     )
     install_operations(api_services.cache, targets.connection)

@@ -106,8 +106,7 @@ class Emulator:
         """
         access_key, secret = next(iter(keys.items()), ("test", "test"))
         assert self._process.stdin is not None
-        known = dict(keys) or {access_key: secret}
-        line = msgspec.json.encode({"url": url, "access_key": access_key, "secret": secret, "keys": known})
+        line = msgspec.json.encode({"url": url, "access_key": access_key, "secret": secret})
         self._process.stdin.write(line + b"\n")
         self._process.stdin.flush()
 

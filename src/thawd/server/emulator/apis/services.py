@@ -20,7 +20,6 @@ class ApiServices:
         functions: invokes functions.
         client: returns a boto3 client for thawd's port, by the name of the service.
         connection: returns how thawd's port is reached: ``url``, ``access_key``, ``secret``.
-        access_keys: returns the secrets of the access keys with which requests may be signed, by key id.
         complain: prints a line for the operator.
         cache: answers of authorizers.
         token_keys: public keys of issuers.
@@ -30,7 +29,6 @@ class ApiServices:
     functions: ApiFunctions
     client: Callable[[str], Any]
     connection: Callable[[], Mapping[str, str]]
-    access_keys: Callable[[], Mapping[str, str]]
     complain: Callable[[str], None]
     cache: AuthorizerCache = field(default_factory=AuthorizerCache)
     token_keys: TokenKeys = field(default_factory=lambda: TokenKeys(emulated_pool_keys))

@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
-from thawd.gateway.sigv4 import SignatureError, SignedRequest, verify
-from thawd.resources import ACCOUNT_ID
 from thawd.server.emulator.apis import tokens
 from thawd.server.emulator.apis.functions import InvocationFailed, InvocationTimeout, function_in, with_variables
 from thawd.server.emulator.apis.http.calls import HttpCall, authorizer_event, value_of
@@ -36,7 +35,7 @@ def authorize(call: HttpCall, services: ApiServices) -> None:
     if kind == "NONE":
         return
     if kind == "AWS_IAM":
-        _require_signature(call, services)
+        _require_signature(call)
         return
     authorizer = call.definition.authorizers.get(call.route.get("authorizerId") or "")
     if authorizer is None:
@@ -47,25 +46,14 @@ def authorize(call: HttpCall, services: ApiServices) -> None:
         _ask_function(call, authorizer, services)
 
 
-def _require_signature(call: HttpCall, services: ApiServices) -> None:
-    request = call.request
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.headers]
-    signed = SignedRequest(request.method, request.sent_path, request.query, headers, request.body)
-    try:
-        access_key = verify(signed, services.access_keys(), now_s=time.time(), service="execute-api")
-    except SignatureError as error:
-        raise HttpError(403) from error
-    call.authorizer = {
-        "iam": {
-            "accessKey": access_key,
-            "accountId": ACCOUNT_ID,
-            "callerId": access_key,
-            "cognitoIdentity": None,
-            "principalOrgId": None,
-            "userArn": f"arn:aws:iam::{ACCOUNT_ID}:user/{access_key}",
-            "userId": access_key,
-        }
-    }
+def _require_signature(call: HttpCall) -> None:
+    """Check that the request is signed. The integration does not get the signature."""
+    signer = call.request.signer
+    if not signer or "error" in signer:
+        raise HttpError(403)
+    call.authorizer = {"iam": signer}
+    kept = [pair for pair in call.request.headers if pair[0] not in ("authorization", "x-amz-security-token")]
+    call.request = replace(call.request, headers=kept)
 
 
 def _require_token(call: HttpCall, authorizer: Fields, services: ApiServices) -> None:
