@@ -23,6 +23,8 @@ async def handler(event, context):
     loop_of_the_first = loop_of_the_first or asyncio.get_running_loop()
     assert loop_of_the_first is asyncio.get_running_loop(), "primed on one loop, and then run on another"
     running += 1
+    if event.get("began"):
+        open(event["began"], "w").close()
     while event.get("gate") and not os.path.exists(event["gate"]):
         await asyncio.sleep(0.005)
     if event.get("poison") and context.aws_request_id:
@@ -61,10 +63,11 @@ def test_requests_share_one_thawed_process_and_a_new_version_or_a_kill_mixes_not
     with project.up() as running:
 
         def ask(number: int, gate: Path) -> dict[str, object]:
-            return dict(running.invoke("f", {"n": number, "gate": str(gate)})[0])
+            began = str(tmp_path / f"began{number}")
+            return dict(running.invoke("f", {"n": number, "gate": str(gate), "began": began})[0])
 
         asked = [threads.submit(ask, number, gates[0]) for number in range(10)]
-        eventually(lambda: running.function("f")["environments"]["busy"] == 1, what="the environment")
+        eventually(lambda: len(list(tmp_path.glob("began*"))) == 10, what="the beginning of all")
         code(project, version=2)
         running.process.send_signal(signal.SIGHUP)
         eventually(lambda: running.invoke("f", {"n": 1})[0]["version"] == 2, what="the new version")

@@ -17,6 +17,13 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.integration.conftest import Project, Running, eventually
+from thawd.snapshot.disk.temporary_folders import in_tmp
+from thawd.snapshot.engine import unavailable
+
+pytestmark = [
+    pytest.mark.skipif(unavailable() is not None, reason=str(unavailable())),
+    pytest.mark.skipif(in_tmp([Path(__file__)]) is not None, reason="thawd itself lies in /tmp"),
+]
 
 CODE = """
 import json, os
