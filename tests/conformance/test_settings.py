@@ -142,6 +142,56 @@ def test_provisioned_environments_of_a_function_whose_init_fails_have_failed(aws
     aws.client.delete_provisioned_concurrency_config(FunctionName=name, Qualifier="1")
 
 
+def test_a_function_whose_provisioned_init_fails_is_served_on_demand(aws: Lambda) -> None:
+    code = (
+        "import os\nkind = os.environ['AWS_LAMBDA_INITIALIZATION_TYPE']\n"
+        "if kind == 'provisioned-concurrency':\n    raise RuntimeError('not here')\n"
+        "def handler(event, context):\n    return kind\n"
+    )
+    name = aws.create(Code={"ZipFile": zipped(app__py=code)})
+    aws.publish(name)
+    aws.client.put_provisioned_concurrency_config(FunctionName=name, Qualifier="1", ProvisionedConcurrentExecutions=1)
+    eventually(lambda: provisioned(aws, name, "1")["Status"] == "FAILED", what="the failure")
+    assert aws.invoke(name, Qualifier="1") == "on-demand"
+
+
+def test_reserved_concurrency_that_is_all_provisioned_leaves_none_for_the_latest_version(aws: Lambda) -> None:
+    name = aws.create()
+    aws.publish(name)
+    aws.client.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=1)
+    aws.client.put_provisioned_concurrency_config(FunctionName=name, Qualifier="1", ProvisionedConcurrentExecutions=1)
+    eventually(lambda: provisioned(aws, name, "1")["Status"] == "READY", what="the provisioned environment")
+    assert aws.invoke(name, Qualifier="1")["initialization"] == "provisioned-concurrency"
+    with pytest.raises(ClientError) as throttled:
+        aws.client.invoke(FunctionName=name)
+    response = throttled.value.response
+    assert (response["Error"]["Code"], response["Reason"]) == (
+        "TooManyRequestsException",
+        "ReservedFunctionConcurrentInvocationLimitExceeded",
+    )
+    aws.client.delete_provisioned_concurrency_config(FunctionName=name, Qualifier="1")
+    assert aws.invoke(name)["version"] == "$LATEST"
+
+
+def test_the_size_of_all_code_follows_functions_versions_and_layers(aws: Lambda) -> None:
+    def total() -> int:
+        return int(aws.client.get_account_settings()["AccountUsage"]["TotalCodeSize"])
+
+    before, size = total(), len(CODE)
+    name = aws.create()
+    assert total() == before + size
+    aws.update(name, Description="no more code")
+    assert total() == before + size
+    aws.publish(name)
+    assert total() == before + 2 * size
+    for number in (1, 2):
+        aws.client.publish_layer_version(LayerName=name, Content={"ZipFile": CODE})
+        assert total() == before + (2 + number) * size
+    aws.client.delete_layer_version(LayerName=name, VersionNumber=1)
+    aws.client.delete_function(FunctionName=name)
+    assert total() == before + size
+
+
 # Source: API_PutFunctionEventInvokeConfig
 
 

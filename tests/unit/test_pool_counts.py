@@ -91,6 +91,8 @@ async def test_a_pool_wants_no_room_while_it_backs_off_nor_once_it_is_retired() 
     assert pool.wants_room()
     pool.set_provisioned(1)
     pool.failures.seed(InitError("broken", b"{}"))
+    assert pool.wants_room(), "for the provisioned environment"
+    pool.provisioned_failures.seed(InitError("broken", b"{}"))
     assert not pool.wants_room()
     assert pool.failures.error is not None
     pool.failures.until_s = 0.0
@@ -262,9 +264,9 @@ async def test_two_environments_in_a_row_that_die_unused_are_replaced_and_the_th
     pool = house.pool(provisioned_concurrency=1)
     await within(pool.provision())
     await die_unused(pool, 2)
-    assert pool.failures.reason is None
+    assert pool.provisioned_failures.reason is None
     await die_unused(pool, 1)
-    assert pool.failures.reason == str(InitError.of_exit(house.spawner.environments[0].child))
+    assert pool.provisioned_failures.reason == str(InitError.of_exit(house.spawner.environments[0].child))
     assert len(house.spawner.begun) == 3
 
 
@@ -275,9 +277,9 @@ async def test_a_request_that_was_served_makes_earlier_deaths_forgotten() -> Non
     await die_unused(pool, 2)
     pool.release(await within(ask(pool)))
     await die_unused(pool, 2)
-    assert pool.failures.reason is None
+    assert pool.provisioned_failures.reason is None
     await die_unused(pool, 1)
-    assert pool.failures.reason is not None
+    assert pool.provisioned_failures.reason is not None
 
 
 async def test_environments_that_have_served_may_die_idle_as_often_as_they_like() -> None:
@@ -289,5 +291,5 @@ async def test_environments_that_have_served_may_die_idle_as_often_as_they_like(
         environment.served += 1
         environment.die()
         await turns()
-    assert pool.failures.reason is None
+    assert pool.provisioned_failures.reason is None
     assert pool.counts()["idle"] == 1

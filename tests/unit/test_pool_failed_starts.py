@@ -200,6 +200,33 @@ async def test_a_provisioned_environment_that_cannot_be_started_is_tried_again_a
     await until(lambda: pool.counts()["idle"] == 1)
 
 
+async def test_a_provisioned_environment_that_cannot_be_started_keeps_no_request_from_one_of_its_own() -> None:
+    house = House(immediate=True)
+    pool = house.pool(provisioned_concurrency=1)
+    house.spawner.failure = InitError("broken", b"{}")
+    await within(pool.provision())
+    assert pool.provisioned_failures.reason == "broken"
+    house.spawner.failure = None
+    pool.release(await within(ask(pool)))
+    assert pool.counts()["idle"] == 1
+    assert pool.provisioned_ready() == 0
+
+
+async def test_a_request_that_waits_for_a_provisioned_start_gets_another_one_if_that_fails() -> None:
+    house = House()
+    pool = house.pool(provisioned_concurrency=1)
+    starting = asyncio.ensure_future(pool.provision())
+    await turns()
+    task = ask(pool)
+    await turns()
+    house.spawner.fail(InitError("broken", b"{}"))
+    await within(starting)
+    await turns()
+    house.spawner.succeed()
+    pool.release(await within(task))
+    assert pool.failures.error is None
+
+
 async def test_a_provisioned_environment_that_dies_at_once_again_and_again_is_no_crash_loop() -> None:
     house = House(immediate=True)
     pool = house.pool(provisioned_concurrency=1)

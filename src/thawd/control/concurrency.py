@@ -183,6 +183,12 @@ class Concurrency:
         }
         return made if status != "FAILED" else {**made, "StatusReason": current.failure}
 
+    def _code_bytes(self) -> int:
+        """The size of the code of all versions of functions and layers."""
+        layers = (version for layer in self._registry.layers.values() for version in layer.versions.values())
+        functions = sum(record.code_size for record in self._registry.all_records())
+        return functions + sum(version.code_size for version in layers)
+
     def _unreserved(self) -> int:
         """The environments that no function has reserved."""
         reserved = sum(_reserved(family) or 0 for family in self._registry.families.values())
@@ -200,7 +206,7 @@ class Concurrency:
                 "UnreservedConcurrentExecutions": self._unreserved(),
             },
             "AccountUsage": {
-                "TotalCodeSize": sum(record.code_size for record in self._registry.all_records()),
+                "TotalCodeSize": self._code_bytes(),
                 "FunctionCount": sum(LATEST in family.versions for family in self._registry.families.values()),
             },
         }

@@ -54,6 +54,15 @@ _OLD_RUNTIMES = (  # noqa: SIM905 - a list of quoted words reads worse
     "ruby2.7 provided"
 ).split()
 
+# Parameters that would change how a function runs, and that have no effect here.
+_UNSUPPORTED = {
+    "CapacityProviderConfig": "capacity providers",
+    "DurableConfig": "durable functions",
+    "PublishTo": "capacity providers, to which versions could be published",
+    "RuntimeConfig": "runtimes that are chosen by ARN",
+    "AcceleratorConfig": "accelerators",
+}
+
 FindLayer = Callable[[str, int | None], LayerVersion | None]
 
 
@@ -70,6 +79,11 @@ def refuse_unsupported(parameters: Mapping[str, Any]) -> None:
         )
     if parameters.get("Architectures") not in (None, ["x86_64"], ["arm64"]):
         raise InvalidParameterValueException("Architectures must have exactly one value, x86_64 or arm64")
+    for name, what in _UNSUPPORTED.items():
+        if parameters.get(name):
+            raise InvalidParameterValueException(f"thawd has no {what}; leave out {name}")
+    if parameters.get("ImageConfig"):
+        raise InvalidParameterValueException("ImageConfig is not supported for functions with PackageType Zip")
     for name, maximum in (("MemorySize", MAX_MEMORY_MB), ("Timeout", MAX_TIMEOUT_S)):
         if parameters.get(name, 0) > maximum:
             raise InvalidParameterValueException(

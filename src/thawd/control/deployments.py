@@ -259,7 +259,7 @@ class Deployments:
             entry = self._dispatcher.entry(family.name, number)
             if entry.pool is not None:
                 allocated += entry.pool.provisioned_ready()
-                failures = entry.pool.failures
+                failures = entry.pool.provisioned_failures
                 failure = failure or (INIT_FAILURE if failures.backs_off() and failures.is_init else failures.reason)
             elif entry.state == "Failed":
                 failure = entry.reason

@@ -200,6 +200,7 @@ class Functions:
         name = self._named(parameters)
         family = self._registry.family(name)
         record = self._registry.record(name)
+        configuration.refuse_unsupported(parameters)
         check_settled(record)
         check_revision(parameters.get("RevisionId"), record.revision, what="GetFunction/GetAlias")
         wanted = parameters.get("CodeSha256")

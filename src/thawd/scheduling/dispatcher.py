@@ -325,11 +325,11 @@ class Dispatcher:
             )
         if entry.pool is None:
             entry = await self._published(entry, invocation)
-        reserved = family.latest.function.reserved_concurrency
-        if reserved is not None and family.in_flight >= reserved * entry.function.most_in_environment:
+        if family.is_full(entry):
             family.metrics.throttles += 1
             raise TooManyRequestsException("Rate Exceeded.", reason="ReservedFunctionConcurrentInvocationLimitExceeded")
         family.in_flight += 1
+        entry.in_flight += 1
         self._in_flight += 1
         self._idle.clear()
         invocation.trace_id = lineage.advanced(received, invocation.function)
@@ -342,6 +342,7 @@ class Dispatcher:
             raise
         finally:
             family.in_flight -= 1
+            entry.in_flight -= 1
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()

@@ -30,6 +30,7 @@ class VersionEntry:
             whether that succeeded or failed.
         decided: set once the first publication has succeeded or failed, or the version was removed.
         provisioned: number of environments to keep initialised; None: as many as the function declares.
+        in_flight: number of invocations that wait or run.
         wanted: publishes the version; called when the version is invoked and does not serve. None: it is published
             without being invoked.
     """
@@ -42,6 +43,7 @@ class VersionEntry:
         self.pool: Pool | None = None
         self.decided = Flag()
         self.provisioned: int | None = None
+        self.in_flight = 0
         self.wanted = wanted
         self._policy: tuple[tuple[str, float], Policy] | None = None
 
@@ -72,6 +74,19 @@ class FunctionEntry:
         self.asynchronous: Mapping[str, Mapping[str, Any]] = {}
         self.in_flight = 0
         self.metrics = metrics
+
+    def is_full(self, entry: VersionEntry) -> bool:
+        """Return whether reserved concurrency allows no further invocation of a version.
+
+        The provisioned environments of other versions are taken from the function's reserved concurrency.
+        Source: AWS Lambda developer guide, "Configuring provisioned concurrency".
+        """
+        reserved = self.latest.function.reserved_concurrency
+        if reserved is None:
+            return False
+        each = entry.function.most_in_environment
+        others = sum(other.provisioned or 0 for other in self.all() if other is not entry)
+        return self.in_flight >= reserved * each or entry.in_flight >= (reserved - others) * each
 
     def find(self, qualifier: str | None) -> VersionEntry | None:
         """Return the version that an invocation of `qualifier` goes to; None: there is none."""

@@ -52,7 +52,9 @@ class Pool(PoolSpare):
         retired: true once a newer version serves or the version was deleted. Environments then end once they are idle.
         provisioned: number of environments to keep initialised.
         share: how much processor time the version's invocations use.
-        failures: the failed starts.
+        failures: the failed starts for requests. While they back off, requests get the error.
+        provisioned_failures: the failed starts of provisioned environments. Requests still get environments of their
+            own meanwhile, as on Lambda.
         on_started: called each time an environment has started.
         empty: set while no environment and no spare exists or is starting.
         account: see `thawd.scheduling.room.Occupant`.
@@ -80,6 +82,7 @@ class Pool(PoolSpare):
         self.retired = False
         self.on_started: Callable[[], None] = lambda: None
         self.failures = StartFailures(self.grow)
+        self.provisioned_failures = StartFailures(self.grow)
         self.empty = Flag()
         self.empty.set()
         self._room = room
@@ -165,7 +168,7 @@ class Pool(PoolSpare):
         environment = lease.environment
         if environment not in self._busy:
             return  # the environment died during the lease
-        self.failures.used()
+        self._failures_of(environment).used()
         if self._busy.release(lease):
             self._let_join(environment)
             return
@@ -178,11 +181,11 @@ class Pool(PoolSpare):
 
     def grow(self) -> None:
         """Start the missing provisioned environments while there is room, and queue the requests in line for cores."""
-        if self.retired or self.failures.backs_off():
+        if self.retired:
             return
-        while self._missing_provisioned() > 0 and self._room.reserve(self):
+        while self._wants_provisioned() and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=True))
-        if self.wants_core():
+        if not self.failures.backs_off() and self.wants_core():
             self._cores.queue(self, self.share)
 
     def wants_core(self) -> bool:
@@ -241,9 +244,9 @@ class Pool(PoolSpare):
 
     def wants_room(self) -> bool:
         """Return whether the pool would start an environment if it got room (`Occupant.wants_room`)."""
-        if self.retired or self.failures.backs_off():
+        if self.retired:
             return False
-        return self._missing_provisioned() > 0 or (not self._idle and self._lacks_starts())
+        return self._wants_provisioned() or (not self.failures.backs_off() and not self._idle and self._lacks_starts())
 
     def is_urgent(self) -> bool:
         """Return whether a synchronous request waits (`Occupant.is_urgent`)."""
@@ -272,6 +275,10 @@ class Pool(PoolSpare):
             self._room.spares.drop(self)
         elif idle := self.idle_longest_first():
             self._end(idle[0], after_turns=_TURNS_TO_SPAWN)
+
+    def _wants_provisioned(self) -> bool:
+        """Return whether a provisioned environment is missing and may be started now."""
+        return self._missing_provisioned() > 0 and not self.provisioned_failures.backs_off()
 
     def _missing_provisioned(self) -> int:
         return self.provisioned - self.provisioned_ready() - self._starting_provisioned
@@ -306,9 +313,9 @@ class Pool(PoolSpare):
                 self._check_at_rest()
                 self._set_if_empty()
         if failure is not None:
-            self._failed(failure)
+            self._failed(failure, provisioned=provisioned)
         if environment is not None:
-            self.failures.succeeded()
+            (self.provisioned_failures if provisioned else self.failures).succeeded()
             self.on_started()
             self._started(environment, provisioned=provisioned)
 
@@ -326,8 +333,15 @@ class Pool(PoolSpare):
             self._available(environment, init_ms=None if provisioned else environment.init_ms)
             self._check_at_rest()
 
-    def _failed(self, error: InitError | ServiceException) -> None:
+    def _failures_of(self, environment: Environment) -> StartFailures:
+        return self.provisioned_failures if environment.provisioned else self.failures
+
+    def _failed(self, error: InitError | ServiceException, *, provisioned: bool = False) -> None:
         """Record a failed start. Fail the waiting requests if nothing else can serve them."""
+        if provisioned:
+            self.provisioned_failures.failed(error)
+            self.grow()  # requests that waited for this start get one of their own
+            return
         self.failures.failed(error)
         if self._starting == 0 and not self._busy:
             self._line.fail(lambda: copy_of(error))
@@ -444,8 +458,8 @@ class Pool(PoolSpare):
             self._room.release(self)
             if environment.served == 0 and not self.retired:
                 error = InitError.of_exit(environment.child)
-                if self.failures.died_unused(error):
-                    self._failed(InitError(str(error), error.document))
+                if self._failures_of(environment).died_unused(error):
+                    self._failed(InitError(str(error), error.document), provisioned=environment.provisioned)
             self._check_at_rest()
         self.grow()
         self._set_if_empty()
