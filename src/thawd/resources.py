@@ -20,7 +20,7 @@ REGION = "us-east-1"
 LATEST = "$LATEST"
 MEMORY_MB_PER_VCPU = 1769
 PYTHON_RUNTIMES = tuple(f"python3.{minor}" for minor in range(9, 15))
-NODE_RUNTIMES = ("nodejs18.x", "nodejs20.x", "nodejs22.x", "nodejs24.x")
+NODE_RUNTIMES = ("nodejs16.x", "nodejs18.x", "nodejs20.x", "nodejs22.x", "nodejs24.x")
 PROVIDED_RUNTIMES = ("provided", "provided.al2", "provided.al2023")
 RUNTIMES = (*PYTHON_RUNTIMES, *NODE_RUNTIMES, *PROVIDED_RUNTIMES)
 """Lambda's identifiers of all runtimes that thawd supports."""

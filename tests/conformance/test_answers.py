@@ -269,6 +269,8 @@ CALLS: list[tuple[str, str, dict[str, Any], int, Any]] = [
      {"UpdateRuntimeOn": "FunctionUpdate", "FunctionArn": f"{ARN}function:{NAME}:$LATEST"}),
     ("get-runtime", "GetRuntimeManagementConfig", NAMED, 200,
      {"UpdateRuntimeOn": "FunctionUpdate", "FunctionArn": f"{ARN}function:{NAME}:$LATEST"}),
+    ("scaling", "GetFunctionScalingConfig", {**NAMED, "Qualifier": "1"}, 200,
+     {"FunctionArn": f"{ARN}function:{NAME}:1"}),
     ("account", "GetAccountSettings", {}, 200, {
         "AccountLimit": {"TotalCodeSize": int, "CodeSizeUnzipped": 262_144_000, "CodeSizeZipped": 52_428_800,
                          "ConcurrentExecutions": 12, "UnreservedConcurrentExecutions": 12},

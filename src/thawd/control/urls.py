@@ -168,7 +168,7 @@ def _plain(qualifier: str) -> str | None:
 
 
 class Switches:
-    """The settings of recursive loop detection (`thawd.grammar.lineage`) and of runtime management.
+    """The settings of recursive loop detection (`thawd.grammar.lineage`), runtime management and scaling.
 
     The settings of runtime management are stored and shown, but have no effect.
     """
@@ -186,6 +186,19 @@ class Switches:
     def get_recursion(self, parameters: Parameters) -> dict[str, Any]:
         """GetFunctionRecursionConfig."""
         return {"RecursiveLoop": self._registry.family(parse_function(parameters["FunctionName"]).name).recursion}
+
+    def put_scaling(self, parameters: Parameters) -> dict[str, Any]:
+        """PutFunctionScalingConfig: refused, because it is for functions with a capacity provider, and none exist."""
+        family, qualifier = self._qualified(parameters)
+        raise InvalidParameterValueException(
+            f"{function_arn(family.name, qualifier)} has no capacity provider, so it has no scaling configuration. "
+            "Limit its environments by reserved concurrency, and keep some initialised by provisioned concurrency"
+        )
+
+    def get_scaling(self, parameters: Parameters) -> dict[str, Any]:
+        """GetFunctionScalingConfig: no function has such a configuration."""
+        family, qualifier = self._qualified(parameters)
+        return {"FunctionArn": function_arn(family.name, qualifier)}
 
     async def put_runtime(self, parameters: Parameters) -> dict[str, Any]:
         """PutRuntimeManagementConfig."""

@@ -46,7 +46,7 @@ CODE_VALID_S = 600
 # Each path of the Lambda API begins with a date. These are the dates of the control plane's paths.
 _DATES = (
     "2015-03-31 2016-08-19 2017-03-31 2017-10-31 2018-10-31 2019-09-25 2019-09-30 2020-04-22 2020-06-30 2021-07-20 "
-    "2021-10-31 2024-08-31"
+    "2021-10-31 2024-08-31 2025-11-30"
 )
 _PREFIXES = tuple(f"/{date}/" for date in _DATES.split())
 # Operations whose requests can contain a zip file. A request for any other operation has at most `_SMALL_BYTES`.

@@ -214,6 +214,8 @@ class ControlPlane:
             "DeleteFunctionCodeSigningConfig": signing.delete_of_function,
             "PutFunctionRecursionConfig": switches.put_recursion,
             "GetFunctionRecursionConfig": switches.get_recursion,
+            "PutFunctionScalingConfig": switches.put_scaling,
+            "GetFunctionScalingConfig": switches.get_scaling,
             "PutRuntimeManagementConfig": switches.put_runtime,
             "GetRuntimeManagementConfig": switches.get_runtime,
         }
