@@ -25,6 +25,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import uvloop
+
 from benchmarks import load, machine, progress, serving
 from benchmarks.report import AT_LEAST, AT_MOST, BenchmarkError, Figure
 from thawd.invocation import new_request_id
@@ -132,7 +134,8 @@ def _accept(path: Path) -> float:
             await asyncio.gather(*(client() for _ in range(CLIENTS)))
             return EVENTS / (time.perf_counter() - begun)
 
-        return asyncio.run(all_clients())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the server's event loop
+            return runner.run(all_clients())
 
 
 def _over_http() -> Sequence[Figure]:

@@ -49,6 +49,7 @@ PAIRS: dict[str, str] = {
     "thawd.stores.events.queue": "queue queue_reading queue_restarts queue_limit dead_letters outbox",
     "thawd.stores.events.leases": "queue queue_reading queue_restarts queue_limit dead_letters outbox",
     "thawd.stores.events.batches": "batches",
+    "thawd.system.inline": "inline",
     "thawd.stores.events.running_marks": "queue queue_reading queue_restarts queue_limit dead_letters outbox",
     "thawd.queue.outcome_delivery": "outcome_delivery outcome_pace",
     "thawd.queue.lane": "lane",

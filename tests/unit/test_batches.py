@@ -109,18 +109,19 @@ async def test_a_write_that_is_cancelled_is_told_to_all_and_tried_no_more() -> N
 
 
 def test_others_are_waited_for_as_long_as_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    sleep = asyncio.sleep
-
-    async def noted(wait_s: float) -> None:
-        slept.append(wait_s)
-        await sleep(0)
+    waited: list[float] = []
 
     async def main() -> None:
-        for patience_s in (None, 0.25):
-            batches: Batches[int, str] = Batches(Disk().write, **({} if patience_s is None else {"patience_s": 0.25}))
-            assert await batches.add(1) == "written 1"
+        loop = asyncio.get_running_loop()
 
-    monkeypatch.setattr(asyncio, "sleep", noted)
+        def noted(wait_s: float, callback: Any) -> Any:
+            waited.append(wait_s)
+            return loop.call_soon(callback)
+
+        monkeypatch.setattr(loop, "call_later", noted)
+        for options, expected in (({}, []), ({"patience_s": 0.25}, [0.25])):
+            batches: Batches[int, str] = Batches(Disk().write, **options)
+            assert await batches.add(1) == "written 1"
+            assert waited == expected
+
     asyncio.run(main())
-    assert slept == [0.0, 0.25]

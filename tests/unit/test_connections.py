@@ -84,6 +84,7 @@ def test_what_comes_between_an_answer_and_the_request_that_waited_for_it_is_read
         late: list[bytes] = [HEAD[10:]]
 
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await asyncio.sleep(0)  # from here on, a task runs the application
             await respond(send, 200, [], b"")
             if late:  # right after the answer, before any other task has run
                 connection.data_received(late.pop())
@@ -98,6 +99,62 @@ def test_what_comes_between_an_answer_and_the_request_that_waited_for_it_is_read
         connection.data_received(b"\r\n")
         await until_answered(transport, 2)
         connection.server_connections.leave(connection)
+
+    asyncio.run(scenario())
+
+
+def test_what_comes_after_requests_that_were_answered_at_once_is_read_on() -> None:
+    async def scenario() -> None:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await respond(send, 200, [], b"")
+
+        connection, transport = connect(application)
+        connection.data_received((HEAD + b"\r\n") * 3 + HEAD[:10])
+        assert transport.written.count(b"HTTP/1.1 200") == 1, "other connections are served between two requests"
+        connection.data_received(HEAD[10:])
+        await until_answered(transport, 3)
+        connection.data_received(b"\r\n")
+        await until_answered(transport, 4)
+        assert transport.is_reading
+        connection.server_connections.leave(connection)
+
+    asyncio.run(scenario())
+
+
+def test_a_head_that_was_sent_before_means_the_same_again() -> None:
+    posts = [b"POST /%b HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n" % path for path in (b"x", b"y")]
+
+    async def scenario() -> None:
+        seen: list[Any] = []
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            message = await receive()
+            seen.append((scope["method"], scope["path"], dict(scope["headers"]), message["body"], "mark" in scope))
+            scope["mark"] = True
+            await respond(send, 200, [], b"")
+
+        connection, transport = connect(application)
+        asked = [posts[0] + b"11", posts[0] + b"22", HEAD + b"\r\n", HEAD + b"\r\n", posts[0] + b"33", posts[1] + b"44"]
+        for number, request in enumerate(asked):
+            connection.data_received(request)
+            await until_answered(transport, number + 1)
+        # Blank lines before a head are no head, whatever was sent before them.
+        for data in (b"\r\n\r\n", b"\r\n\r\n", posts[1], b"5", b"5" + posts[1] + b"66"):
+            connection.data_received(data)
+        await until_answered(transport, 8)
+        connection.server_connections.leave(connection)
+        bodies = [(entry[0], entry[1], entry[3]) for entry in seen]
+        assert bodies == [
+            ("POST", "/x", b"11"),
+            ("POST", "/x", b"22"),
+            ("GET", "/x", b""),
+            ("GET", "/x", b""),
+            ("POST", "/x", b"33"),
+            ("POST", "/y", b"44"),
+            ("POST", "/y", b"55"),
+            ("POST", "/y", b"66"),
+        ]
+        assert not any(entry[4] for entry in seen), "what one request stores in its scope is not seen by the next"
 
     asyncio.run(scenario())
 

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from thawd.wire import frames
+
+_ANY_HEADS: Mapping[int, Callable[[bytes], Any]] = {}
 
 
 @dataclass(slots=True)
@@ -73,12 +75,25 @@ class Channels:
 
 
 class FrameProtocol(asyncio.Protocol):
-    """Splits the bytes from a socket into frames and passes each to `on_frame`; calls `on_lost` once, at the end."""
+    """Splits the bytes from a socket into frames and passes each to `on_frame`; calls `on_lost` once, at the end.
 
-    def __init__(self, on_frame: Callable[[int, Any, bytes], None], on_lost: Callable[[], None]) -> None:
+    Args:
+        on_frame: gets kind, decoded head and body of each frame.
+        on_lost: called at the end.
+        decoders: by kind of frame, the function that decodes and checks the head; other heads can be any JSON value.
+    """
+
+    def __init__(
+        self,
+        on_frame: Callable[[int, Any, bytes], None],
+        on_lost: Callable[[], None],
+        *,
+        decoders: Mapping[int, Callable[[bytes], Any]] = _ANY_HEADS,
+    ) -> None:
         self.transport: asyncio.Transport | None = None
         self._on_frame = on_frame
         self._on_lost = on_lost
+        self._decoders = decoders
         self._decoder = frames.Decoder()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -90,9 +105,10 @@ class FrameProtocol(asyncio.Protocol):
         """Called by asyncio."""
         self._decoder.feed(data)
         try:
-            while (frame := self._decoder.take()) is not None:
-                self._on_frame(*frame)
-        except (frames.WireError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
+            while (frame := self._decoder.take_raw()) is not None:
+                kind, head, body = frame
+                self._on_frame(kind, self._decoders.get(kind, frames.decode_head)(head), body)
+        except (frames.WireError, msgspec.MsgspecError, KeyError, TypeError, ValueError, RecursionError):
             # The runtime sends only valid frames, so user code has written to the runtime's descriptor. Close the
             # connection, because user code could forge later frames, too.
             self.close()
@@ -105,6 +121,10 @@ class FrameProtocol(asyncio.Protocol):
         """Send one frame; `head` is JSON text."""
         if self.transport is not None:
             self.transport.write(frames.HEADER.pack(len(head), len(body), kind) + head + body)
+
+    def is_drained(self) -> bool:
+        """Whether everything that has arrived has been passed on."""
+        return self._decoder.is_empty()
 
     def pause(self) -> None:
         """Stop reading: a process that writes more than the socket's buffer can hold then blocks."""

@@ -13,9 +13,9 @@ import asyncio
 import time
 from typing import Any
 
-from thawd.environments.environment import Ended, Environment, encode
+from thawd.environments.environment import Environment, encode
 from thawd.environments.log_tails import OwnTail
-from thawd.environments.result_frames import Answer, checked_head, timed_out
+from thawd.environments.result_frames import Answer, Ended, check_body, timed_out
 from thawd.environments.tenant_check import check_tenant
 from thawd.invocation import Invocation, Result
 from thawd.wire import frames
@@ -98,13 +98,13 @@ class ConcurrentEnvironment(Environment):
         if kind != frames.RESULT:
             super()._on_frame(kind, head, body)
             return
-        checked = checked_head(head, body)
-        if checked["number"] >= self._numbers:
+        check_body(head, body)
+        if head.number >= self._numbers:
             self.kill()  # no invocation has this number, so user code has written to its descriptor
             return
-        answer = self._running.get(checked["number"])
+        answer = self._running.get(head.number)
         if answer is not None and not answer.done():  # else it was given up, and the process did not know that yet
-            answer.set_result((checked, body))
+            answer.set_result((head, body))
 
     def _on_gone(self) -> None:
         super()._on_gone()

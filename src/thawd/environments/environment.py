@@ -26,21 +26,33 @@ from thawd.environments.children import Child
 from thawd.environments.extensions import Extensions
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, error_document
 from thawd.environments.invocation_deadline import InvocationDeadline
+from thawd.environments.invoke_frames import invoke_head
 from thawd.environments.log_tails import LogTails, OwnTail
 from thawd.environments.output import OutputPipe
 from thawd.environments.platform_log import InvocationOutcome, StartTimes, platform_log
-from thawd.environments.result_frames import TIMED_OUT, Answer, checked_head, failure, timed_out
+from thawd.environments.result_frames import (
+    TIMED_OUT,
+    Answer,
+    Ended,
+    ResultHead,
+    check_body,
+    decode_head,
+    failure,
+    timed_out,
+)
 from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.sandbox.memory import MemoryLimit
 from thawd.environments.suspension import Suspender
 from thawd.environments.tenant_check import check_tenant
 from thawd.environments.version import Version
-from thawd.invocation import Invocation, Result, StartKind, new_trace_header
+from thawd.invocation import Invocation, Result, StartKind
+from thawd.system.inline import InlineFuture
 from thawd.telemetry.logs.writer import LogStream
 from thawd.wire import frames
 from thawd.wire.response_stream import ResponseStream
 
 _LAST_WORDS_S = 0.5
+_DECODERS = {frames.RESULT: decode_head}
 encode = msgspec.json.Encoder().encode
 
 
@@ -114,18 +126,20 @@ class Environment:
         self.ended = asyncio.Event()
         self._answers: list[Answer] = []
         self._expected = 0
-        self._answer: asyncio.Future[list[Answer]] | None = None
+        self._answer: InlineFuture[list[Answer]] | None = None
         self._deadline = InvocationDeadline(self._on_timeout)
         self._timed_out = False
         self._stream: ResponseStream | None = None
         self._channels = channels
         self._output = OutputPipe(channels.output, stream)
-        self._control: FrameProtocol | RuntimeApi = FrameProtocol(self._on_frame, self._on_control_lost)
+        self._control: FrameProtocol | RuntimeApi
+        self._control = FrameProtocol(self._on_frame, self._on_control_lost, decoders=_DECODERS)
         self._control_lost = False
         self._calls: CallChannel | None = None
         self._api: RuntimeApi | None = None
         self._extensions: Extensions | None = None
         self._fault: tuple[str, str] | None = None
+        self._arn = version.function.arn
 
     def connect_api(self, api: RuntimeApi, extensions: Extensions) -> None:
         """Attach to the Runtime API, over which the function's program communicates, instead of the channels."""
@@ -134,7 +148,7 @@ class Environment:
         self._channels.services.close()
         self._control = self._api = api
         self._extensions = extensions
-        api.attach(self._on_frame, on_answer=self._on_answer, on_lost=self._on_control_lost)
+        api.attach(self._on_frame, on_answer=self._on_api_answer, on_lost=self._on_control_lost)
         extensions.on_fault = self._on_fault
 
     async def connect(self, services: ServiceHandler) -> None:
@@ -233,20 +247,20 @@ class Environment:
             init_ms: as for `invoke`.
         """
         check_tenant(self.tenant_id, *invocations)
-        is_tail_wanted = any(invocation.want_log_tail for invocation in invocations)
-        tails = LogTails(self.stream, invocations) if is_tail_wanted else None
-        answers = await self._answers_to(invocations, tails)
-        items = zip(invocations, answers, strict=True)
-        return [self._result(invocation, *answer, tails, init_ms=init_ms) for invocation, answer in items]
+        tails = LogTails(self.stream, invocations) if any(each.want_log_tail for each in invocations) else None
+        answers = zip(invocations, await self._answers_to(invocations, tails), strict=True)
+        return [self._result(invocation, *answer, tails, init_ms=init_ms) for invocation, answer in answers]
 
     async def _answers_to(self, invocations: Sequence[Invocation], tails: LogTails | None) -> list[Answer]:
         """Run `invocations` together, and return head and body of each answer. `tails` collects the log tails."""
         self.served += len(invocations)
-        loop = asyncio.get_running_loop()
         self._answers, self._expected = [], len(invocations)
-        self._answer = loop.create_future()
+        self._answer = InlineFuture(asyncio.get_running_loop())
         self._timed_out = False
-        self._begin_streams(invocations)
+        self._stream = None
+        for invocation in invocations:
+            if invocation.stream is not None:
+                self._begin_stream(invocation.stream)
         self.busy_since = time.monotonic()
         if self.suspender is not None:
             self.suspender.busy(self)
@@ -256,8 +270,8 @@ class Environment:
         else:
             tails.start(lambda invocation: self.log.start(invocation.request_id))
         self._deadline.begin(self.version.function.timeout_s)
-        self._send(invocations)
         try:
+            self._send(invocations)
             answers = await self._answer
         except Ended as ended:
             limit_s = self.version.function.timeout_s
@@ -271,7 +285,8 @@ class Environment:
             self._deadline.end()
             self._answer, self._answers = None, []  # an idle environment keeps no answer in memory
             self.busy_since = None
-            self._end_stream()
+            if self._stream is not None:
+                self._end_stream()
         self._output.drain()
         self._mark_idle()
         if tails is not None:
@@ -285,9 +300,7 @@ class Environment:
 
     def _send(self, invocations: Sequence[Invocation]) -> None:
         if self.ended.is_set():
-            assert self._answer is not None
-            self._answer.set_exception(Ended(self.child.ended.result() if self.child is not None else None))
-            return
+            raise Ended(self.child.ended.result() if self.child is not None else None)
         for item, invocation in enumerate(invocations):
             head = self._head(invocation)
             if self._expected > 1:
@@ -296,20 +309,7 @@ class Environment:
 
     def _head(self, invocation: Invocation) -> dict[str, Any]:
         """The head of an INVOKE frame."""
-        function = self.version.function
-        head: dict[str, Any] = {
-            "id": invocation.request_id,
-            "arn": function.arn if invocation.qualifier is None else f"{function.arn}:{invocation.qualifier}",
-            "left_ms": function.timeout_s * 1000,
-            "trace": invocation.trace_id or new_trace_header(),
-        }
-        if invocation.tenant_id is not None:
-            head["tenant"] = invocation.tenant_id
-        if invocation.client_context:
-            head["client"] = invocation.client_context
-        if self._stream is not None:
-            head["stream"] = self._stream.limit_bytes
-        return head
+        return invoke_head(invocation, arn=self._arn, timeout_s=self.version.function.timeout_s, stream=self._stream)
 
     def _failure(self, invocation: Invocation, status: int | None, begun_s: float) -> Answer:
         """The answer for an invocation that began at `begun_s` and during which the process ended with `status`."""
@@ -319,22 +319,21 @@ class Environment:
     def _result(
         self,
         invocation: Invocation,
-        head: dict[str, Any],
+        head: ResultHead,
         body: bytes,
         tails: LogTails | OwnTail | None,
         *,
         init_ms: float | None,
     ) -> Result:
-        self.duration_ms = head["duration_ms"]
-        error_type = head.get("error_type", "")
+        self.duration_ms = head.duration_ms
         start = None if init_ms is None else StartTimes(init_ms, self.restored, self.billed_restore_ms)
         outcome = InvocationOutcome(
             request_id=invocation.request_id,
-            duration_ms=head["duration_ms"],
-            memory_mib=math.ceil(head["peak_kib"] / 1024),
-            status="timeout" if error_type == TIMED_OUT else "error" if head["failed"] else "success",
-            error_type=error_type,
-            message=head.get("message", ""),
+            duration_ms=head.duration_ms,
+            memory_mib=math.ceil(head.peak_kib / 1024),
+            status="timeout" if head.error_type == TIMED_OUT else "error" if head.failed else "success",
+            error_type=head.error_type,
+            message=head.message,
             start=start,
             batch_size=None if self.version.function.batch is None else self._expected,
         )
@@ -343,13 +342,13 @@ class Environment:
             self.log.done(outcome)
         else:
             log_tail = tails.finish(invocation, lambda: self.log.done(outcome))
-        content_type = head.get("type")
+        content_type = head.type
         if content_type is not None and invocation.asynchronous:
             # Records for destinations are JSON, so the text becomes a JSON string.
             body, content_type = encode(body.decode("utf-8", "replace")), None
         return Result(
             payload=body,
-            function_error="Unhandled" if head["failed"] else None,
+            function_error="Unhandled" if head.failed else None,
             executed_version=self.version.number,
             start_kind=StartKind.WARM if init_ms is None else self.kind,
             duration_ms=outcome.duration_ms,
@@ -362,7 +361,8 @@ class Environment:
 
     def _on_frame(self, kind: int, head: Any, body: bytes) -> None:
         if kind == frames.RESULT and self._answer is not None:
-            self._on_answer(checked_head(head, body), body)
+            check_body(head, body)
+            self._on_answer(head, body)
         elif kind == frames.PART and self._stream is not None:
             if not self._stream.put(head["type"], body):
                 # The part is too large. The runtime keeps to the size limit, so user code wrote to its descriptor.
@@ -378,17 +378,15 @@ class Environment:
         else:
             self.kill()
 
-    def _begin_streams(self, invocations: Sequence[Invocation]) -> None:
-        """Let the invocation's stream take the parts of the answer from now on, if the client can take parts.
+    def _begin_stream(self, stream: ResponseStream) -> None:
+        """Let the invocation's stream take the parts of the answer from now on.
 
         A handler that takes lists sends no parts: its answers are passed on whole, even to clients that can take parts.
         """
-        self._stream = None
-        for stream in (each.stream for each in invocations if each.stream is not None):
-            stream.executed_version = self.version.number
-            if self.version.function.batch is None:
-                self._stream = stream
-                stream.attach(self._control)
+        stream.executed_version = self.version.number
+        if self.version.function.batch is None:
+            self._stream = stream
+            stream.attach(self._control)
 
     def _end_stream(self) -> None:
         """Resume reading the channel, even if the client is still taking the parts of the response."""
@@ -396,17 +394,26 @@ class Environment:
         if stream is not None:
             stream.detach()
 
-    def _on_answer(self, head: dict[str, Any], body: bytes) -> None:
-        if self._timed_out and head["failed"]:
+    def _on_api_answer(self, head: dict[str, Any], body: bytes) -> None:
+        """Take an answer that arrived over the Runtime API."""
+        self._on_answer(ResultHead(**head), body)
+
+    def _on_answer(self, head: ResultHead, body: bytes) -> None:
+        if self._timed_out and head.failed:
             return  # the process failed because it was killed at the time limit; `_failure` reports the time-out
         if self._answer is None or self._answer.done():
             return
-        if head.get("item", 0) != len(self._answers):
+        if head.item != len(self._answers):
             self.kill()  # the runtime answers a batch's items in order, so user code has written to its descriptor
             return
         self._answers.append((head, body))
-        if len(self._answers) == self._expected:
-            self._answer.set_result(self._answers)
+        if len(self._answers) < self._expected:
+            return
+        if isinstance(self._control, FrameProtocol) and self._control.is_drained():
+            self._answer.set_result_now(self._answers)
+        else:
+            # First, a program's request must be answered, or what user code has written to the descriptor be handled.
+            self._answer.set_result_soon(self._answers)
 
     def _on_fault(self, error_type: str, message: str) -> None:
         """An extension has failed: end the environment."""
@@ -490,11 +497,3 @@ class Environment:
         self._output.close()
         if self.memory_limit is not None:
             self.memory_limit.close()
-
-
-class Ended(Exception):
-    """The process ended while an invocation ran in it; `status` is the wait status, None when unknown."""
-
-    def __init__(self, status: int | None) -> None:
-        super().__init__(status)
-        self.status = status

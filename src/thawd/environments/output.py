@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import termios
 
 from thawd.telemetry.logs.writer import LogStream
 
 # A pipe holds 64 KiB (pipe(7)), so one read takes everything in it.
 _READ_BYTES = 1 << 16
+_NO_BYTES = bytes(4)  # the number 0, as ioctl(2) returns it
 
 
 class OutputPipe:
@@ -30,8 +33,11 @@ class OutputPipe:
 
     def drain(self) -> None:
         """Read what the pipe contains now. That is everything that was written before this call."""
-        if self._fd < 0:
-            return
+        if self._fd < 0 or fcntl.ioctl(self._fd, termios.FIONREAD, _NO_BYTES) == _NO_BYTES:
+            return  # a read of an empty pipe raises an exception, which takes three times as long
+        self._read()
+
+    def _read(self) -> None:
         try:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
@@ -44,14 +50,14 @@ class OutputPipe:
     def close(self) -> None:
         """Read the rest and close the pipe. May be called twice."""
         if self._fd >= 0:
-            self.drain()
+            self._read()
             self._stream.end()
             self._pause()
             os.close(self._fd)
             self._fd = -1
 
     def _readable(self) -> None:
-        self.drain()
+        self._read()
         if self._stream.log.is_full():
             self._pause()
             self._stream.log.when_flushed(self._resume)

@@ -66,8 +66,10 @@ class InvocationOutcome:
 
         Source: Lambda pricing since August 2025.
         """
-        init_ms = self.start.duration_ms if self.start is not None and not self.start.restored else 0.0
-        return math.ceil(self.duration_ms + init_ms)
+        start = self.start
+        if start is None or start.restored:
+            return math.ceil(self.duration_ms)
+        return math.ceil(self.duration_ms + start.duration_ms)
 
 
 class PlatformLog:
@@ -110,12 +112,14 @@ class PlatformLog:
             self._stream.line(f"{_now_text()} {request_id} {outcome.message}")
         elif outcome.message:
             self._stream.line(f"RequestId: {request_id} Error: {outcome.message}")
+        more = ""
+        if outcome.start is not None or outcome.batch_size is not None or outcome.status != "success":
+            more = f"{_start_text(outcome.start)}{_batch_text(outcome.batch_size)}{_status_text(outcome)}"
         self._stream.line(
             f"END RequestId: {request_id}",
             f"REPORT RequestId: {request_id}\tDuration: {outcome.duration_ms:.2f} ms\t"
             f"Billed Duration: {outcome.billed_ms} ms\tMemory Size: {self._version.function.memory_mb} MB\t"
-            f"Max Memory Used: {outcome.memory_mib} MB\t"
-            f"{_start_text(outcome.start)}{_batch_text(outcome.batch_size)}{_status_text(outcome)}",
+            f"Max Memory Used: {outcome.memory_mib} MB\t{more}",
         )
 
 

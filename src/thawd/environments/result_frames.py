@@ -5,7 +5,7 @@ Each is the head of a RESULT frame, and the body: the answer or an error documen
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -14,29 +14,60 @@ from thawd.wire.response_stream import CONTENT_TYPE
 
 TIMED_OUT = "Sandbox.Timedout"
 
-Answer = tuple[dict[str, Any], bytes]
 
+class ResultHead(msgspec.Struct):
+    """The head of a RESULT frame.
 
-class _ResultHead(msgspec.Struct):
+    Attributes:
+        duration_ms: time in the handler, milliseconds.
+        peak_kib: peak memory of the process, KiB.
+        failed: whether the body is an error document.
+        item: the item's number in its batch.
+        number: the invocation's number, if several run at the same time.
+        type: content type of the body, which may then be any bytes; None: the body is text in UTF-8.
+        error_type: AWS's name for what ended the environment during the invocation; empty in frames of a process.
+        message: describes for people what ended the environment; empty in frames of a process.
+    """
+
     duration_ms: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
     peak_kib: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
     failed: bool
     item: int = 0
     number: Annotated[int, msgspec.Meta(ge=0)] = 0
     type: Annotated[str, msgspec.Meta(pattern=CONTENT_TYPE)] | None = None
+    error_type: ClassVar[str] = ""
+    message: ClassVar[str] = ""
 
 
-def checked_head(head: Any, body: bytes) -> dict[str, Any]:
-    """Check the head of a RESULT frame, because user code can write to the process's end of the channel.
+class _FailureHead(ResultHead):
+    error_type: str = ""  # type: ignore[misc]  # the platform sets these two, and a process cannot
+    message: str = ""  # type: ignore[misc]
+
+
+Answer = tuple[ResultHead, bytes]
+
+
+class Ended(Exception):
+    """The process ended while an invocation ran in it; `status` is the wait status, None when unknown."""
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+decode_head = msgspec.json.Decoder(ResultHead).decode
+"""Decodes the head of a RESULT frame. User code can write to the process's end of the channel, so an invalid head is an
+error (`msgspec.MsgspecError`)."""
+
+
+def check_body(head: ResultHead, body: bytes) -> None:
+    """Check the body of a RESULT frame.
 
     Raises:
-        msgspec.ValidationError: a field of the head has the wrong type or is out of range.
         ValueError: the head names no content type, and the body is not UTF-8 text.
     """
-    checked = msgspec.convert(head, _ResultHead)
-    if checked.type is None:
+    if head.type is None and not body.isascii():
         body.decode()
-    return msgspec.structs.asdict(checked)
 
 
 def failure(request_id: str, error_type: str, message: str, *, duration_s: float) -> Answer:
@@ -48,8 +79,7 @@ def failure(request_id: str, error_type: str, message: str, *, duration_s: float
         message: describes that for people.
         duration_s: how long the invocation ran, seconds.
     """
-    head: dict[str, Any] = {"duration_ms": duration_s * 1000, "peak_kib": 0, "failed": True}
-    head["error_type"], head["message"] = error_type, message
+    head = _FailureHead(duration_s * 1000, 0, failed=True, error_type=error_type, message=message)
     return head, error_document(error_type, f"RequestId: {request_id} Error: {message}")
 
 

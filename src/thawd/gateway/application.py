@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -49,6 +50,7 @@ from thawd.gateway.thawd_api.sources import PREFIX as SOURCES_PREFIX
 from thawd.gateway.thawd_api.sources import SourcesApi
 from thawd.invocation import new_request_id
 from thawd.resources import Cors
+from thawd.system.inline import in_task
 
 _PAGES = ("/metrics", "/_thawd/status")
 _TABLES = "/_thawd/tables/"
@@ -130,7 +132,10 @@ class Application:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
         path: str = scope["path"]
-        address = None if parts.apis is None else await parts.apis.addressed(scope)
+        address = None
+        if parts.apis is not None:
+            await in_task()
+            address = await parts.apis.addressed(scope)
         if not self._serves_host(scope, address):
             refused = AccessDeniedException(refusal((header(scope, b"host") or b"").decode("latin-1")))
             await respond_error(send, refused, request_id=new_request_id())
@@ -139,22 +144,30 @@ class Application:
             await parts.apis(scope, receive, send, address=address)
             return
         if parts.urls is not None and (addressed := parts.urls.addressed(scope)) is not None:
+            await in_task()
             await parts.urls(scope, receive, send, identifier=addressed)
             return
         if path.startswith(CODE_PREFIX):
+            await in_task()
             await parts.control.code(scope, send)  # the link itself is signed, so no key is needed
             return
-        admitted = await self._admit(scope, receive, send)
-        if admitted is not None:
-            await self._serve_admitted(scope, admitted, send)
-
-    async def _serve_admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request whose key or signature has been checked."""
-        parts = self.parts
-        path: str = scope["path"]
+        if parts.gate is not None or scope["method"] == "OPTIONS":
+            admitted = await self._admit(scope, receive, send)
+            if admitted is None:
+                return
+            receive = admitted
+        elif not await self._may_ask(scope, send):
+            return
         if InvokeApi.claims(path):
             await parts.invoke(scope, receive, send)
-        elif (invoking := self._invoking(path)) is not None:
+        else:
+            await in_task()
+            await self._serve_others(scope, receive, send, path)
+
+    async def _serve_others(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
+        """Serve an admitted request that is not for Invoke."""
+        parts = self.parts
+        if (invoking := self._invoking(path)) is not None:
             await invoking(scope, receive, send)
         elif parts.control.claims(path):
             await parts.control(scope, receive, send)
@@ -182,16 +195,21 @@ class Application:
         """
         parts = self.parts
         if parts.gate is not None and self._is_api(scope) and not has_key(scope, parts.key):
+            await in_task()
             return await parts.gate.admit(scope, receive, send)
         if is_preflight(scope) and self._cors_for(scope) is not None:
             await parts.routes.preflight(scope, send)
             return None
+        return receive if await self._may_ask(scope, send) else None
+
+    async def _may_ask(self, scope: Scope, send: Send) -> bool:
+        """Check the request's key, or whether a foreign page sends it. If it is refused, answer it and return False."""
         try:
-            check_key(scope, parts.key, allows=lambda origin: self._cors_allows(scope, origin))
+            check_key(scope, self.parts.key, allows=partial(self._cors_allows, scope))
         except ThawdError as error:
             await respond_error(send, error, request_id=new_request_id())
-            return None
-        return receive
+            return False
+        return True
 
     def _cors_allows(self, scope: Scope, origin: str) -> bool:
         shared = self._cors_for(scope)

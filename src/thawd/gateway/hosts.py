@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from thawd.gateway.aws.api_messages import is_aws_host
 from thawd.gateway.cors import is_this_machine
 from thawd.gateway.function_urls.table import id_in
-from thawd.gateway.http import Scope, header
+from thawd.gateway.http import Scope, header, headers_by_name
 
 # At most this many accepted ``Host`` values are remembered, so that they are not parsed again.
 _MOST_REMEMBERED = 256
@@ -85,11 +85,12 @@ def may_ask(scope: Scope, *, allows: Callable[[str], bool]) -> bool:
         scope: the request.
         allows: returns whether the CORS options allow an origin; the argument is "" if the origin is unknown.
     """
-    origin = header(scope, b"origin")
+    by_name = headers_by_name(scope)
+    origin = by_name.get(b"origin")
     if origin is not None:
         text = origin.decode("latin-1")
     else:
-        site = header(scope, b"sec-fetch-site")
+        site = by_name.get(b"sec-fetch-site")
         if site is None or site in (b"same-origin", b"none"):
             return True
         text = _origin_of((header(scope, b"referer") or b"").decode("latin-1"))

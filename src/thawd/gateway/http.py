@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -71,13 +71,24 @@ class ClientGoneError(Exception):
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first header `name` (lower case), or None."""
-    listed = scope["headers"]
+    return headers_by_name(scope).get(name)
+
+
+def headers_by_name(scope: Scope) -> Mapping[bytes, bytes]:
+    """The first header of each name (lower case): a quicker way than several calls of `header`."""
     kept = scope.get(_BY_NAME)
-    if kept is None or kept[0] is not listed:
-        # reversed, so that of several headers with one name the first one remains
-        kept = scope[_BY_NAME] = (listed, dict(reversed(listed)))
-    value: bytes | None = kept[1].get(name)
-    return value
+    if kept is None or kept[0] is not scope["headers"]:
+        return keep_by_name(scope)
+    by_name: dict[bytes, bytes] = kept[1]
+    return by_name
+
+
+def keep_by_name(scope: Scope) -> dict[bytes, bytes]:
+    """Store the headers by name in the scope, for `header`, and return them: the first one of each name."""
+    listed = scope["headers"]
+    by_name = dict(reversed(listed))  # reversed, so that of several headers with one name the first one remains
+    scope[_BY_NAME] = (listed, by_name)
+    return by_name
 
 
 def raw_path_of(scope: Scope) -> str:
@@ -238,8 +249,14 @@ async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int, operati
     announced = header(scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > limit_bytes:
         raise _too_large(limit_bytes, operation)
+    take_body = getattr(getattr(receive, "__self__", None), "take_body", None)
+    body: bytes | None = None if take_body is None else take_body()
+    if body is not None:  # thawd's own server has the whole body already
+        if len(body) > limit_bytes:
+            raise _too_large(limit_bytes, operation)
+        return body
     message = await receive()
-    body: bytes = message.get("body", b"")
+    body = message.get("body", b"")
     if message["type"] == "http.disconnect":
         raise ClientGoneError
     if not message.get("more_body"):
@@ -285,13 +302,19 @@ def _too_large(limit_bytes: int, operation: str) -> RequestTooLargeException:
     return RequestTooLargeException(f"Request must be smaller than {limit_bytes} bytes for the {operation} operation")
 
 
-async def respond(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> None:
-    """Send a complete answer."""
+def respond(
+    send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
+) -> Coroutine[Any, Any, None]:
+    """Send a complete answer. To be awaited."""
     headers = [*headers, (b"content-length", b"%d" % len(body))]
     send_whole = getattr(getattr(send, "__self__", None), "send_whole", None)
     if send_whole is not None:  # thawd's own server; see `thawd.gateway.http_server.answers`
-        await send_whole(status, headers, body)
-        return
+        coroutine: Coroutine[Any, Any, None] = send_whole(status, headers, body)
+        return coroutine
+    return _respond_in_two(send, status, headers, body)
+
+
+async def _respond_in_two(send: Send, status: int, headers: Headers, body: bytes) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

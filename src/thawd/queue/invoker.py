@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -29,6 +30,7 @@ from thawd.errors import (
     TooManyRequestsException,
 )
 from thawd.invocation import Invocation, Result, in_a_line
+from thawd.queue.attempts import invocation_of
 from thawd.queue.lane import READ_AHEAD, SHORTEST_WAIT_S, Lane
 from thawd.queue.outcome_delivery import DeadLetterCause, Outcome, Outcomes, RefusedError
 from thawd.queue.refusals import refusal_of
@@ -37,6 +39,7 @@ from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores import clock
 from thawd.stores.events.event_rows import Event, NewEvent, as_accepted
 from thawd.stores.events.queue import EventQueue
+from thawd.system.inline import can_run_inline, run_inline
 from thawd.system.retry import Backoff, SayOnce, backoff_s, is_set_within, time_left_s
 from thawd.telemetry.console import complain
 
@@ -100,6 +103,7 @@ class AsyncInvoker:
         self._tasks: asyncio.TaskGroup | None = None
         self._suspects = asyncio.Lock()
         self._per_function = PER_CPU * (os.cpu_count() or 1)
+        self._due: deque[tuple[Lane, Event]] = deque()  # events that are to begin in this turn of the loop or the next
         self._open = 0  # events of all lanes that have begun and are not acknowledged yet
         self.stopping = False
         self._settled = asyncio.Event()
@@ -132,7 +136,7 @@ class AsyncInvoker:
         if not self.stopping and lane.has_room_for(event) and self._queue.take(event):
             lane.add(event)
             self._begin(lane)
-        else:
+        elif not lane.more:  # else the lane will read it anyway
             lane.look()
 
     def wake(self, functions: set[str]) -> None:
@@ -259,9 +263,20 @@ class AsyncInvoker:
             lane.open += 1
             self._open += 1
             self._settled.clear()
-            self._tasks.create_task(self._process(lane, lane.take()))
-            if lane.more:
+            self._due.append((lane, lane.take()))
+            if lane.more and lane.wants_more():
                 lane.awake.set()  # a leased event has left `ahead`, so the lane can perhaps read ahead again
+            if can_run_inline():
+                self._start_due()
+            elif len(self._due) == 1:
+                asyncio.get_running_loop().call_soon(self._start_due)
+
+    def _start_due(self) -> None:
+        """Start the events that are to begin, in order."""
+        assert self._tasks is not None
+        while self._due:
+            lane, event = self._due.popleft()
+            run_inline(self._process(lane, event), self._tasks.create_task)
 
     async def _lease(self, lane: Lane, room: int) -> list[Event]:
         try:
@@ -307,7 +322,10 @@ class AsyncInvoker:
                 self._begin(lane)
 
         try:
-            async with self._suspects if event.interruptions >= _SUSPECT else contextlib.nullcontext():
+            if event.interruptions >= _SUSPECT:
+                async with self._suspects:
+                    await self._run(lane, event, free_slot)
+            else:
                 await self._run(lane, event, free_slot)
             lane.backoff.succeeded()
         except _NotNowError:
@@ -358,7 +376,9 @@ class AsyncInvoker:
                 return
             self._queue.begins(event)
             try:
-                result = await self._dispatcher.invoke(_invocation(event, wait_s=function.maximum_event_age_s - age_s))
+                result = await self._dispatcher.invoke(
+                    invocation_of(event, wait_s=function.maximum_event_age_s - age_s)
+                )
             except TooManyRequestsException:
                 raise _NotNowError from None
             except RecursiveInvocationException as error:
@@ -469,18 +489,3 @@ class AsyncInvoker:
         lane.paused = False
         self._begin(lane)
         lane.awake.set()
-
-
-def _invocation(event: Event, *, wait_s: float) -> Invocation:
-    return Invocation(
-        event.function,
-        event.payload,
-        time.monotonic() + wait_s,
-        event.request_id,
-        client_context=event.client_context,
-        trace_id=event.trace_id,
-        asynchronous=True,
-        qualifier=event.qualifier,
-        tenant_id=event.tenant_id,
-        alone=event.attempts > 0 or event.interruptions > 0,  # this event may be the one that made its last batch fail
-    )

@@ -20,6 +20,7 @@ from thawd.stores import clock
 from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.events.outbox import Outbox, WaitingOutcome
 from thawd.stores.events.queue import EventQueue
+from thawd.system.inline import in_task
 from thawd.system.retry import Backoff, SayOnce, backoff_s, is_set_within, time_left_s
 from thawd.telemetry.console import complain
 
@@ -148,6 +149,7 @@ class Outcomes:
             RefusedError: the destination refuses the answer; the event is unchanged.
             StoreError: neither the event's end nor its outcome could be stored; the event is unchanged.
         """
+        await in_task()  # clients of destinations need one
         if outcome.cause is not None:
             await self._keep(event_id, outcome, outcome.cause.error, at=clock.now(), counts=counts)
             return

@@ -78,9 +78,10 @@ class Channel:
         Raises:
             BrokenPipeError: the platform has closed its end.
         """
-        data = memoryview(frames.encode(kind, head, body))
-        while data:
-            data = data[os.write(self.fd, data) :]
+        data = frames.encode(kind, head, body)
+        written = os.write(self.fd, data)
+        while written < len(data):
+            written += os.write(self.fd, memoryview(data)[written:])
 
     def close(self) -> None:
         """Close the descriptor; a second call does nothing."""

@@ -15,6 +15,7 @@ from thawd.runtime.handler import Handler, is_asynchronous, load
 from thawd.wire import frames
 
 INIT_FAILED = 1
+_RESULT_HEAD = b'{"duration_ms":%r,"peak_kib":%d,"failed":%b}'
 _NO_REASON = "Runtime exited without providing a reason"
 
 
@@ -96,15 +97,21 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
         if os.getpid() != owner:
             os._exit(0)  # this is a child that the handler forked and that also returned from the handler
         duration_ms = (time.monotonic() - started_s) * 1000
-        head = {"duration_ms": duration_ms, "peak_kib": peak.kib()}
-        if streams is not None:
-            head.update(streams.result_head)
         try:
-            for item, (body, failed) in enumerate(answers):
-                head["failed"] = failed
-                if item:
-                    head["item"] = item
-                channel.send(frames.RESULT, head, body)
+            if streams is None and len(answers) == 1:
+                [(body, failed)] = answers
+                # Formatting this text takes a fifth of the time of a JSON encoder.
+                text = _RESULT_HEAD % (duration_ms, peak.kib(), b"true" if failed else b"false")
+                channel.send(frames.RESULT, text, body)
+            else:
+                head = {"duration_ms": duration_ms, "peak_kib": peak.kib()}
+                if streams is not None:
+                    head.update(streams.result_head)
+                for item, (body, failed) in enumerate(answers):
+                    head["failed"] = failed
+                    if item:
+                        head["item"] = item
+                    channel.send(frames.RESULT, head, body)
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
         channel.wait_by_poll()

@@ -79,6 +79,6 @@ class BusyEnvironments:
         """
         filled = False
         while self._taken[environment] < self._at_once and not line.is_next_alone() and (waiters := line.take()):
-            waiters[0].lease.set_result(self.lease(environment, init_ms))
+            waiters[0].lease.set_result_soon(self.lease(environment, init_ms))
             filled = True
         return filled

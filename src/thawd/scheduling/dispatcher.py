@@ -35,8 +35,9 @@ from thawd.scheduling.pool import Pool
 from thawd.scheduling.room import Room
 from thawd.scheduling.status import NO_ENVIRONMENTS, document
 from thawd.scheduling.tenant_pools import check_tenant, pool_for
+from thawd.system.inline import in_task
 from thawd.system.retry import is_set_within
-from thawd.telemetry.metrics import FunctionMetrics, Metrics
+from thawd.telemetry.metrics import Metrics
 from thawd.wire import frames
 
 
@@ -181,6 +182,8 @@ class Dispatcher:
         """
         family = self.family(name, qualifier)
         changes = family.asynchronous.get(qualifier or LATEST, {})
+        if not changes and qualifier in (None, LATEST):
+            return family.latest.function
         # Source: Lambda developer guide, "Adding a dead-letter queue": versions use the dead-letter queue of $LATEST.
         latest = family.latest.function
         from_latest = {"dead_letter": latest.dead_letter, "reserved_concurrency": latest.reserved_concurrency}
@@ -330,8 +333,9 @@ class Dispatcher:
             raise TooManyRequestsException("Rate Exceeded.", reason="ReservedFunctionConcurrentInvocationLimitExceeded")
         family.in_flight += 1
         entry.in_flight += 1
+        if not self._in_flight:
+            self._idle.clear()
         self._in_flight += 1
-        self._idle.clear()
         invocation.trace_id = lineage.advanced(received, invocation.function)
         try:
             result = await self._run(entry, invocation)
@@ -346,7 +350,7 @@ class Dispatcher:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
-        _count(family.metrics, result, (time.monotonic() - asked_s) * 1000)
+        family.metrics.count(result, (time.monotonic() - asked_s) * 1000)
         return result
 
     def refuses_loop(self, function: str, trace_id: str | None) -> bool:
@@ -412,6 +416,7 @@ class Dispatcher:
             ResourceConflictException: the version is still being published when the invocation's deadline passes (409).
             ResourceNotReadyException: the version could not be published, or was deleted in the meantime (502).
         """
+        await in_task()
         while entry.pool is None:
             if entry.wanted is not None:
                 if entry.state == "Failed":  # an earlier invocation could not publish the version: try again
@@ -487,14 +492,3 @@ class Dispatcher:
 def _not_found(name: str, qualifier: str | None) -> ResourceNotFoundException:
     arn = f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{name}:{qualifier or LATEST}"
     return ResourceNotFoundException(f"Function not found: {arn}")
-
-
-def _count(metrics: FunctionMetrics, result: Result, elapsed_ms: float) -> None:
-    metrics.invocations[result.start_kind].record(elapsed_ms)
-    metrics.batched += result.batch_size > 1
-    if result.function_error is not None:
-        metrics.errors += 1
-        if b'"Sandbox.Timedout"' in result.payload[:100]:
-            metrics.timeouts += 1
-        elif b'"Runtime.ExitError"' in result.payload[:100]:
-            metrics.exits += 1

@@ -166,11 +166,15 @@ class Keeper:
     Args:
         policy: the policy, which applies to one environment.
         surplus_s: how long the function's other environments are kept after their last use, seconds.
+
+    Attributes:
+        is_fixed: whether the policy always keeps environments for the same time.
     """
 
     def __init__(self, policy: Policy, *, surplus_s: float) -> None:
         self.policy = policy
         self.surplus_s = surplus_s
+        self.is_fixed = type(policy) is FixedPolicy
         self._windows = policy.windows()
         self._idle_since_s: float | None = None
 

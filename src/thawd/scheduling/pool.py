@@ -40,8 +40,7 @@ from thawd.scheduling.start_failures import StartFailures, copy_of
 from thawd.scheduling.waiting_requests import Line, Waiter
 from thawd.system.flag import Flag
 
-# Turns of the event loop between reserving room for an environment and spawning its process.
-_TURNS_TO_SPAWN = 2
+_TURNS_TO_SPAWN = 2  # turns of the event loop between reserving room for an environment and spawning its process
 
 
 class Pool(PoolSpare):
@@ -104,7 +103,7 @@ class Pool(PoolSpare):
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait for an environment."""
+        """Number of requests in line."""
         return len(self._line)
 
     def counts(self) -> dict[str, int]:
@@ -131,13 +130,12 @@ class Pool(PoolSpare):
         self._keeper.asked(time.monotonic())
         if self.version.function.concurrency > 1 and (lease := self._join(invocation)) is not None:
             return lease
-        if self._idle and not self._line and self._cores.passes(self.share):
-            environment = self._take_idle()
-            if environment is not None:
-                return self._lease(environment, None, alone=invocation.alone)
+        is_served = self._idle and not self._line and self._cores.passes(self.share)
+        if is_served and (environment := self._take_idle()) is not None:
+            return self._lease(environment, None, alone=invocation.alone)
         if self.retired:
             raise PoolRetiredError
-        if not self.all():
+        if not (self._idle or self._busy):
             self.failures.check()
         self.failures.asked()
         if len(self._line) >= self._max_waiting:
@@ -156,8 +154,8 @@ class Pool(PoolSpare):
     def _expire(self, waiter: Waiter) -> None:
         """Throttle a waiting request because its deadline has passed, unless an environment is starting.
 
-        A request that waits for a core is given the function's timeout as additional time. If it had begun at once on
-        the occupied cores, it would have become slower, and the timeout would have allowed it that time.
+        A request that waits for a core is given the function's timeout as additional time: on the occupied cores it
+        would have been slower, within that timeout.
         """
         last_s = waiter.invocation.queue_deadline + self.version.function.timeout_s
         if not self._starting and not (self._cores.holds(self) and time.monotonic() < last_s):
@@ -210,8 +208,7 @@ class Pool(PoolSpare):
         if self._can_join():
             environment = self._busy.with_free_place()
             return environment is not None and self._busy.fill(environment, self._line, None)
-        environment = self._take_idle()
-        if environment is not None:
+        if (environment := self._take_idle()) is not None:
             if self._give(environment, None):
                 return True
             self._keep_idle(environment)
@@ -315,11 +312,11 @@ class Pool(PoolSpare):
         if failure is not None:
             self._failed(failure, provisioned=provisioned)
         if environment is not None:
-            (self.provisioned_failures if provisioned else self.failures).succeeded()
-            self.on_started()
             self._started(environment, provisioned=provisioned)
 
     def _started(self, environment: Environment, *, provisioned: bool) -> None:
+        (self.provisioned_failures if provisioned else self.failures).succeeded()
+        self.on_started()
         environment.provisioned = provisioned
         environment.on_end = self._on_end
         self._busy.add(environment)
@@ -349,8 +346,7 @@ class Pool(PoolSpare):
     def _available(self, environment: Environment, *, init_ms: float | None) -> None:
         """Lease a free environment to the first waiting request. If none waits, keep the environment idle.
 
-        If a request waited for the start of this environment, the lease begins at once. Otherwise it begins when
-        `Cores` lets the version's next request begin.
+        If a request waited for this start, the lease begins at once. Otherwise it begins when `Cores` lets it.
 
         Args:
             environment: the environment.
@@ -387,11 +383,14 @@ class Pool(PoolSpare):
         lease = self._lease(environment, init_ms, alone=waiters[0].invocation.alone)
         if len(waiters) > 1:
             lease.batch = BatchRun(environment, [waiter.invocation for waiter in waiters])
+        if lease.batch is None and self.version.function.concurrency == 1:
+            waiters[0].lease.set_result(lease)  # the last step: the invocation may begin within this call
+            return True
         for waiter in waiters:
-            waiter.lease.set_result(lease)
+            waiter.lease.set_result_soon(lease)
         self._busy.fill(environment, self._line, init_ms)
         if lease.batch is not None:
-            # This task runs after the callers' tasks, so a caller that was cancelled has removed its item by then.
+            # This task runs after the callers' tasks: a caller that was cancelled has removed its item by then.
             self._spawn_task(lease.batch.run(self._room, init_ms=init_ms, on_end=lambda: self.release(lease)))
         return True
 
@@ -472,12 +471,13 @@ class Pool(PoolSpare):
         """If the version has become idle, report that to its keep-alive policy, and ask for a spare."""
         if not (self._busy or self._starting or self._line or self.retired):
             self._keeper.at_rest(time.monotonic())
-            self._timer.set()
+            if not (self._timer.is_set and self._keeper.is_fixed):  # fixed: the timer's time is early enough
+                self._timer.set()
             self._want_spare()
 
     def idle_longest_first(self) -> list[Environment]:
         """Return the idle environments without the provisioned ones, longest idle first (`Idle.idle_longest_first`)."""
-        return [environment for environment in self._idle if not environment.provisioned]
+        return [each for each in self._idle if not each.provisioned]
 
     def prewarm(self) -> None:
         """Start an environment for the expected request, if the pool has none, does not back off, and gets room."""

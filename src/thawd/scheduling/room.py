@@ -128,6 +128,7 @@ class Room:
         self.cores = cores or Cores()
         self.spares = Spares(spawner.park, limit=spares)
         self._functions = dict(functions)
+        self._all_reserved = sum(function.reserved_concurrency or 0 for function in functions.values())
         self._count: dict[Occupant, int] = {}
         self._used_mb = 0
         self._occupants: list[Occupant] = []
@@ -140,6 +141,7 @@ class Room:
     def declare(self, functions: Mapping[str, Function]) -> None:
         """From now on, use the reserved concurrency that `functions` declares."""
         self._functions = dict(functions)
+        self._all_reserved = sum(function.reserved_concurrency or 0 for function in functions.values())
         self._offer_soon()
 
     def join(self, occupant: Occupant) -> None:
@@ -199,7 +201,7 @@ class Room:
 
     def should_yield(self, occupant: Occupant) -> bool:
         """Return whether a newly idle environment of `occupant` should end because that helps another one in line."""
-        return any(self._would_help(occupant, other) for other in self._waiting_in_line())
+        return bool(self._line) and any(self._would_help(occupant, other) for other in self._waiting_in_line())
 
     def must_yield(self, occupant: Occupant) -> bool:
         """Return whether an environment of `occupant` must end after its request, although more requests wait for it.
@@ -298,8 +300,7 @@ class Room:
         return self._reserved(occupant) is None
 
     def _shared_total(self) -> int:
-        reserved = sum(f.reserved_concurrency or 0 for f in self._functions.values())
-        return max(1, self.max_environments - reserved)
+        return max(1, self.max_environments - self._all_reserved)
 
     def _shared_count(self) -> int:
         return sum(count for occupant, count in self._count.items() if self._is_unreserved(occupant))

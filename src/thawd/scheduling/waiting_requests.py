@@ -14,6 +14,7 @@ from collections.abc import Callable
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation
 from thawd.resources import Function
 from thawd.scheduling.leases import Lease
+from thawd.system.inline import InlineFuture
 from thawd.system.retry import TIMER_EARLY_S
 
 # Shortest time between two searches for requests whose deadline has passed.
@@ -27,14 +28,14 @@ class Waiter:
 
     Attributes:
         invocation: the request.
-        lease: a future. Its result is the lease that the request gets, or the error that says why it gets none.
+        lease: the lease that the request gets, or the error that says why it gets none.
     """
 
     __slots__ = ("invocation", "lease")
 
     def __init__(self, invocation: Invocation) -> None:
         self.invocation = invocation
-        self.lease: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self.lease: InlineFuture[Lease] = InlineFuture(asyncio.get_running_loop())
 
     def give_back(self, release: Callable[[Lease], None]) -> None:
         """End the request's lease, if it got one, because its caller was cancelled and will not use the lease."""
@@ -81,6 +82,10 @@ class Line:
         # functions have no request that waits.
         self._synchronous: list[Waiter] = []
         self._asynchronous: list[Waiter] = []
+
+    def __bool__(self) -> bool:
+        """Whether a request waits. Quicker than the number."""
+        return bool(self._synchronous or self._asynchronous)
 
     def __len__(self) -> int:
         return len(self._synchronous) + len(self._asynchronous)

@@ -29,6 +29,7 @@ from thawd.errors import NoThreadError, StoreError
 from thawd.stores import sqlite_file
 from thawd.stores.moved_files import Whereabouts
 from thawd.system import threads
+from thawd.system.inline import InlineFuture
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -48,7 +49,7 @@ class _Job:
     """A queued operation; `loop` is None when a thread waits for it instead of a coroutine."""
 
     work: Work[Any]
-    future: asyncio.Future[Any] | concurrent.futures.Future[Any]
+    future: InlineFuture[Any] | concurrent.futures.Future[Any]
     loop: asyncio.AbstractEventLoop | None
 
 
@@ -184,7 +185,7 @@ class Database:
 
     async def _await(self, thread: _ConnectionThread, work: Work[T]) -> T:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        future: InlineFuture[T] = InlineFuture(loop)
         self._submit(thread, _Job(work, future, loop))
         return await future
 
@@ -410,5 +411,7 @@ def _resolve(outcomes: list[_Outcome]) -> None:
             continue
         if outcome.error is not None:
             future.set_exception(outcome.error)
+        elif isinstance(future, InlineFuture):
+            future.set_result_now(outcome.value)  # this is a callback of the event loop
         else:
             future.set_result(outcome.value)

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from thawd.invocation import StartKind
+from thawd.invocation import Result, StartKind
 
 _RATIO = math.log(1.02)
 _SMALLEST_MS = 0.001
@@ -47,10 +47,11 @@ class Distribution:
         self.count += 1
         self.sum_ms += value_ms
         self.max_ms = max(self.max_ms, value_ms)
-        bucket = int(math.log(max(value_ms, _SMALLEST_MS) / _SMALLEST_MS) / _RATIO)
-        if self._buckets is None:
-            self._buckets = {}
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+        bucket = int(math.log(value_ms / _SMALLEST_MS) / _RATIO) if value_ms > _SMALLEST_MS else 0
+        buckets = self._buckets
+        if buckets is None:
+            buckets = self._buckets = {}
+        buckets[bucket] = buckets.get(bucket, 0) + 1
 
     def quantile_ms(self, fraction: float) -> float:
         """Return the duration below which `fraction` (0-1) of all durations lie, milliseconds; 0: there are none."""
@@ -156,6 +157,17 @@ class FunctionMetrics:
         self.recursive_invocations_dropped = 0
         self.fallbacks: collections.Counter[Fallback] = collections.Counter()
         self.deliveries: collections.Counter[tuple[str, DeliveryOutcome]] = collections.Counter()
+
+    def count(self, result: Result, elapsed_ms: float) -> None:
+        """Count an invocation that was answered `elapsed_ms` milliseconds after its request."""
+        self.invocations[result.start_kind].record(elapsed_ms)
+        self.batched += result.batch_size > 1
+        if result.function_error is not None:
+            self.errors += 1
+            if b'"Sandbox.Timedout"' in result.payload[:100]:
+                self.timeouts += 1
+            elif b'"Runtime.ExitError"' in result.payload[:100]:
+                self.exits += 1
 
     def summary(self) -> dict[str, Any]:
         """Return the function's part of ``/_thawd/status``."""

@@ -93,8 +93,8 @@ class WireError(Exception):
 
 
 def encode(kind: int, head: Any, body: bytes = b"") -> bytes:
-    """Return the bytes of a frame. `head` is any value that JSON can represent."""
-    text = _format(head).encode()
+    """Return the bytes of a frame. `head` is any value that JSON can represent, or its JSON text as bytes."""
+    text = head if type(head) is bytes else _format(head).encode()
     return HEADER.pack(len(text), len(body), kind) + text + body
 
 
@@ -163,11 +163,24 @@ class Decoder:
         head_bytes, body_bytes, _ = sizes(buffer, at)
         return max(0, HEADER.size + head_bytes + body_bytes - there)
 
+    def is_empty(self) -> bool:
+        """Whether all bytes have been taken as frames."""
+        return not self._rest and self._at >= len(self._data)
+
     def take(self) -> Optional[Frame]:
         """Return the next complete frame; None: more bytes are needed.
 
         Raises:
             WireError: the frame breaks the protocol, so no further frame can be found in the stream.
+        """
+        raw = self.take_raw()
+        return None if raw is None else Frame(raw[0], decode_head(raw[1]), raw[2])
+
+    def take_raw(self) -> "Optional[tuple[int, bytes, bytes]]":
+        """Like `take`, but return kind, text of the head, and body.
+
+        Raises:
+            WireError: a length exceeds its limit.
         """
         rest = self._rest
         buffer, at = (rest, 0) if rest else (self._data, self._at)
@@ -179,14 +192,13 @@ class Decoder:
         end = body_at + body_bytes
         if len(buffer) < end:
             return None
-        head = decode_head(buffer[head_at:body_at])
         if rest:
             with memoryview(rest) as view:
-                body = bytes(view[body_at:end])
+                head, body = bytes(view[head_at:body_at]), bytes(view[body_at:end])
             del rest[:end]
         else:
-            body = self._data[body_at:end]
+            head, body = self._data[head_at:body_at], self._data[body_at:end]
             self._at = end
             if end == len(self._data):
                 self._data, self._at = b"", 0
-        return Frame(kind, head, body)
+        return kind, head, body

@@ -7,12 +7,34 @@ client then gets, take longer than everything else in sending a short answer.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from thawd.gateway.http import Message, Receive, Scope, Send
+from thawd.gateway.http_server.heads import RequestHead
+from thawd.system.flag import Flag
 
 # The head is joined with a body of up to this size. Copying a larger body would take longer than a second write.
 _JOINED_BYTES = 1 << 16
+
+
+class AnsweredConnection(Protocol):
+    """The attributes of a connection that its answers use; all but `outlet` are uvicorn's."""
+
+    outlet: Outlet
+    flow: FlowControl
+    logger: logging.Logger
+    access_logger: logging.Logger
+    access_log: bool
+    server_state: ServerState
+
+    def on_response_complete(self) -> None:
+        """Called when a whole answer has been sent."""
 
 
 class Outlet:
@@ -39,7 +61,7 @@ class Outlet:
         self.is_closing = transport.is_closing
 
     def begin(self, cycle: RequestResponseCycle) -> None:
-        """Prepare for the answer to the next request, which uvicorn represents by `cycle`."""
+        """Prepare for the answer to the next request, which `cycle` represents."""
         self._answering = cycle
 
     def write(self, data: bytes) -> None:
@@ -84,9 +106,57 @@ class Outlet:
 
 
 class Answer(RequestResponseCycle):
-    """uvicorn's object for one request and its answer, which can also send a whole answer at once."""
+    """uvicorn's object for one request and its answer, which can also send a whole answer at once.
+
+    Args:
+        head: the request's head.
+        connection: the request's connection.
+    """
 
     transport: Outlet  # type: ignore[assignment]
+
+    def __init__(self, head: RequestHead, connection: AnsweredConnection) -> None:
+        # Instead of uvicorn's method, which would make an asyncio.Event for each request.
+        self.scope = head.scope()  # type: ignore[assignment]
+        self.transport = connection.outlet
+        self.flow = connection.flow
+        self.logger = connection.logger
+        self.access_logger = connection.access_logger
+        self.access_log = connection.access_log
+        self.default_headers = connection.server_state.default_headers
+        self.message_event = Flag()  # type: ignore[assignment]
+        self.on_response = connection.on_response_complete
+        self.disconnected = False
+        self.keep_alive = head.keep_alive
+        self.waiting_for_100_continue = head.expects_continue
+        self.body = bytearray()
+        self.more_body = True
+        self._whole_body: bytes | None = None
+        self.response_started = False
+        self.response_complete = False
+        self.chunked_encoding = None
+        self.expected_content_length = 0
+
+    def set_body(self, body: bytes) -> None:
+        """Set the whole body, if all of it has arrived before the application begins."""
+        self.body = bytearray()
+        self.more_body = False
+        self._whole_body = body
+        self.message_event.clear()
+
+    def take_body(self) -> bytes | None:
+        """The whole body; None: it has not arrived, or was received already. Instead of `receive`, which is slower."""
+        if self.disconnected or self.response_complete:
+            return None
+        body, self._whole_body = self._whole_body, None
+        return body
+
+    async def receive(self) -> Any:
+        """Receive a part of the body, or the end of the connection; see ASGI."""
+        body = self.take_body()
+        if body is not None:
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await super().receive()
 
     async def send_whole(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         """Send a whole answer. Does the same as `send` with a ``http.response.start`` and a ``http.response.body``.
@@ -100,7 +170,7 @@ class Answer(RequestResponseCycle):
             RuntimeError: a header is not valid, or the request has been answered.
         """
         names = [name.lower() for name, _ in headers]
-        if self.access_log or b"connection" in names:
+        if b"connection" in names or self.access_log:
             await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
             await self.send({"type": "http.response.body", "body": body})
             return
@@ -126,3 +196,17 @@ class Answer(RequestResponseCycle):
         if not self.keep_alive:
             self.transport.close()
         self.on_response()
+
+
+async def expecting(cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request with ``Expect: 100-continue``. If it is answered before its body is read, close the connection.
+
+    After such an answer some clients send the body and others their next request, and the server cannot tell which.
+    """
+    keep_alive, cycle.keep_alive = cycle.keep_alive, False
+
+    async def received() -> Message:
+        cycle.keep_alive = keep_alive
+        return await receive()
+
+    await app(scope, received, send)

@@ -18,38 +18,25 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 import httptools
-import msgspec
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from thawd.gateway.http import Message, Receive, Scope, Send
-from thawd.gateway.http_server.answers import Answer, Outlet
+from thawd.gateway.http import Scope
+from thawd.gateway.http_server.answers import Answer, Outlet, expecting
+from thawd.gateway.http_server.heads import RequestHead
 from thawd.gateway.http_server.limits import Connections
+from thawd.gateway.http_server.refusals import NextRequestError, TooManyHeadersError, refusal, too_many_headers
+from thawd.system.inline import run_inline
 
 _END_OF_HEAD = b"\r\n\r\n"
 # A chunked body is parsed in slices of this size; the limits on its framing are checked after each slice.
 _SLICE_BYTES = 4096
-# The value of `Connection._left_bytes` until the headers have been searched for the body's size.
-_NOT_LOOKED_AT = -1
-_REASONS = {
-    400: "Bad Request",
-    408: "Request Timeout",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
-
-
-class _TooManyHeadersError(Exception):
-    """The request has too many headers. Raised in a method that the parser calls, which ends parsing."""
-
-
-class _NextRequestError(Exception):
-    """The data contains a second request. Raised in a method that the parser calls, which ends parsing."""
 
 
 class Connection(HttpToolsProtocol):
@@ -73,7 +60,9 @@ class Connection(HttpToolsProtocol):
         self.head_bytes = 0
         self.held_bytes = 0
         # Per-connection state
-        self._outlet: Outlet
+        self.outlet: Outlet
+        self._scope: Scope = {}  # what the ASGI scopes of all requests have in common
+        self._last_head: RequestHead | None = None
         self._held = b""
         self._held_from = 0
         self._is_discarding = False
@@ -82,6 +71,7 @@ class Connection(HttpToolsProtocol):
         self._read_at_s = 0.0
         # Per-request state
         self._is_in_head = True
+        self._is_to_start = False  # whether the application has not begun to serve the request
         self._may_begin = False  # whether a request may begin in the data that the parser gets next
         self._end_of_piece = b""  # last three bytes of an incomplete head: `_END_OF_HEAD` may begin in them
         self._left_bytes: int | None = 0  # bytes of the body still to come; None: the body is chunked
@@ -93,7 +83,15 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Called by asyncio when a client has connected: answer 503 if there is no room for the connection."""
         super().connection_made(transport)
-        self._outlet = Outlet(transport, close=self.close_after_answer, loop=self.loop)
+        self.outlet = Outlet(transport, close=self.close_after_answer, loop=self.loop)
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+        }
         self.deadline_s = self.loop.time() + self.limits.head_s
         if not self.server_connections.admit(self):
             self._refuse(503, "All connections that the server allows are busy; try again later")
@@ -104,7 +102,7 @@ class Connection(HttpToolsProtocol):
         self._held = b""
         self.server_connections.leave(self)
         super().connection_lost(exc)
-        self._outlet.detach()
+        self.outlet.detach()
 
     def pause_writing(self) -> None:
         """Called by asyncio when much of an answer is unread: the application has to wait before it sends more."""
@@ -160,7 +158,7 @@ class Connection(HttpToolsProtocol):
 
     def end(self) -> None:
         """Close the connection now."""
-        self._outlet.flush()
+        self.outlet.flush()
         if self.transport.get_write_buffer_size():
             self.transport.abort()  # `close` would wait for the client to read
         else:
@@ -179,10 +177,20 @@ class Connection(HttpToolsProtocol):
             else:
                 self._hold(data, at)
                 return
+            if self._is_to_start and (self._is_in_head or at == size):
+                self._start()
+                if at < size and self._is_in_head and self.cycle.response_complete:
+                    # Pipelined requests are served in turns of the event loop, even if all are answered at once.
+                    self._hold(data, at)
+                    self.loop.call_soon(self._feed_held)
+                    return
 
     def _feed_head(self, data: bytes, at: int) -> int:
         """Pass data to the parser up to the end of the head; returns the position after the data that was passed."""
         found = data.find(_END_OF_HEAD, at)
+        last = self._last_head
+        if last is not None and not self.head_bytes and data[at : found + len(_END_OF_HEAD)] == last.text:
+            return self._feed_known_head(last, data, found + len(_END_OF_HEAD))
         if self.head_bytes and (begun := (self._end_of_piece + data[at : at + 3]).find(_END_OF_HEAD)) >= 0:
             end = at + begun + len(_END_OF_HEAD) - len(self._end_of_piece)  # `_END_OF_HEAD` began in the previous data
             is_whole = True
@@ -199,18 +207,36 @@ class Connection(HttpToolsProtocol):
                 self.deadline_s = self.loop.time() + self.limits.head_s
             self.server_connections.head_goes_on(self, len(data) - at)
             self._end_of_piece = (self._end_of_piece + data[max(at, len(data) - 3) :])[-3:]
-        elif self.head_bytes:
+        is_in_one_piece = is_whole and not self.head_bytes
+        if is_whole and self.head_bytes:
             self._end_of_piece = b""
             self.server_connections.head_is_over(self)
         self._may_begin = True
-        if self._parse(data, at, end) and not is_whole:
-            self._check_headers()
+        if self._parse(data, at, end):
+            if not is_whole:
+                self._check_headers()
+            elif is_in_one_piece and self._last_head is not None and self._last_head is not last:
+                self._last_head.keep(data[at:end])
         self._may_begin = False
         return end
 
+    def _feed_known_head(self, head: RequestHead, data: bytes, end: int) -> int:
+        """Begin a request whose head was parsed before, and end it if `data` contains all of it."""
+        self._begin(head)
+        self._is_past_parser = True
+        size = head.body_bytes
+        assert size is not None
+        if len(data) - end < size:
+            return end
+        self._left_bytes = 0
+        self._is_in_head = True
+        self.deadline_s = math.inf
+        self.cycle.set_body(data[end : end + size])
+        return end + size
+
     def _check_headers(self) -> None:
         if self.headers is not None and len(self.headers) > self.limits.headers:
-            self._refuse_rest(431, _too_many_headers(self.limits.headers))
+            self._refuse_rest(431, too_many_headers(self.limits.headers))
 
     def _feed_body(self, data: bytes, at: int) -> int:
         """Process the part of a body that `data` contains, up to the body's end; returns the position after it."""
@@ -220,8 +246,6 @@ class Connection(HttpToolsProtocol):
                 self.transport.abort()
                 return len(data)
             self.deadline_s = self.loop.time() + self.limits.discard_s
-        if self._left_bytes == _NOT_LOOKED_AT:
-            self._left_bytes = self._announced_bytes()
         if not self._left_bytes:
             return self._feed_chunks(data, at)
         end = len(data)
@@ -266,10 +290,10 @@ class Connection(HttpToolsProtocol):
                 except httptools.HttpParserUpgrade as upgrade:
                     at += upgrade.args[0]  # ignore the upgrade and serve the request. Source: RFC 9110, 7.8
         except httptools.HttpParserError as error:
-            if isinstance(error.__context__, _NextRequestError):
+            if isinstance(error.__context__, NextRequestError):
                 self._drop_next()
-            elif isinstance(error.__context__, _TooManyHeadersError):
-                self._refuse_rest(431, _too_many_headers(self.limits.headers))
+            elif isinstance(error.__context__, TooManyHeadersError):
+                self._refuse_rest(431, too_many_headers(self.limits.headers))
             else:
                 self._refuse_rest(400, "Invalid HTTP request received.")
             return False
@@ -319,37 +343,35 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Called by the parser when a request begins."""
         if not self._may_begin:
-            raise _NextRequestError
+            raise NextRequestError
         self._may_begin = False
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser for each header."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Called by the parser when it has read all headers of a request."""
         if len(self.headers) > self.limits.headers:
-            raise _TooManyHeadersError
+            raise TooManyHeadersError
+        head = self._last_head = RequestHead(self.parser, self.url, self.headers, self._scope)
+        self._begin(head)
+        # The parser would treat the body of a request for an upgrade as data of the other protocol.
+        self._is_past_parser = head.asks_for_upgrade and head.body_bytes != 0
+
+    def _begin(self, head: RequestHead) -> None:
+        """Begin a request with this head."""
         self._framing_bytes = self._discarded_bytes = 0
-        self._left_bytes = _NOT_LOOKED_AT
-        self._is_past_parser = False
-        if self.parser.should_upgrade():
-            # The parser would treat the body of such a request as data of the protocol that Upgrade names.
-            self._left_bytes = self._announced_bytes()
-            self._is_past_parser = self._left_bytes != 0
-        super().on_headers_complete()  # uvicorn's method raises an exception for a malformed URL
+        self._left_bytes = head.body_bytes
         self._is_in_head = False
-        self.cycle.transport = self._outlet  # type: ignore[assignment]
-
-    def _announced_bytes(self) -> int | None:
-        """The size of the body that the headers announce; None: the body is chunked.
-
-        The parser has already refused a Content-Length that is not a number, and a request with both Content-Length
-        and Transfer-Encoding.
-        """
-        for name, value in self.headers:
-            if name == b"content-length":
-                return int(value)
-            if name == b"transfer-encoding":
-                return None
-        return 0
+        self._is_to_start = True
+        self.cycle: Answer = Answer(head, self)
+        self.server_connections.work(self)
+        self._unsent_bytes = 0  # discard the count for the previous answer
+        self.deadline_s = self.loop.time() + self.limits.stall_s
+        self.outlet.begin(self.cycle)
 
     def _take_pieces(self) -> None:
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
@@ -370,21 +392,35 @@ class Connection(HttpToolsProtocol):
         if self._pieces:
             self._take_pieces()
         self._is_in_head = True
-        super().on_message_complete()
         if self.cycle.response_complete:
             self._rest()
         else:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
             self.deadline_s = math.inf
 
     # Methods for serving requests and sending answers.
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self.server_connections.work(self)
-        self._unsent_bytes = 0  # discard the count for the previous answer
-        self.deadline_s = self.loop.time() + self.limits.stall_s
-        self._outlet.begin(cycle)
-        cycle.__class__ = Answer  # uvicorn makes each cycle itself, of its own class
-        super()._start_asgi_task(cycle, partial(_expecting, cycle, app) if cycle.waiting_for_100_continue else app)
+    def _start(self) -> None:
+        """Let the application serve the request: without a task if the request is complete, until it has to wait."""
+        self._is_to_start = False
+        cycle, head = self.cycle, self._last_head
+        assert head is not None
+        app = self.app
+        if not head.is_forwarded and isinstance(app, ProxyHeadersMiddleware):
+            app = app.app  # the middleware changes nothing if there are no headers of a proxy
+        work = cycle.run_asgi(partial(expecting, cycle, app) if head.expects_continue else app)
+        if cycle.more_body:
+            self._spawn(work)
+            return
+        if cycle.body and not head.expects_continue:
+            cycle.set_body(bytes(cycle.body))
+        run_inline(work, self._spawn)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def on_response_complete(self) -> None:
         """Called by uvicorn when the application has sent a whole answer."""
@@ -418,7 +454,7 @@ class Connection(HttpToolsProtocol):
 
     def _close_when_sent(self) -> None:
         """Stop reading; close the connection once the answer is sent, or earlier if another connection needs room."""
-        self._outlet.flush()
+        self.outlet.flush()
         self.transport.close()
         self.server_connections.rest(self)
         self._unsent_bytes = 0
@@ -427,7 +463,7 @@ class Connection(HttpToolsProtocol):
     def _begin_discarding(self) -> None:
         if self._is_discarding or self.transport.is_closing():
             return
-        self._outlet.flush()
+        self.outlet.flush()
         self._is_discarding = True
         self._held = b""
         self.server_connections.hold(self, 0)
@@ -446,6 +482,7 @@ class Connection(HttpToolsProtocol):
     def _refuse(self, status: int, message: str) -> None:
         """Answer with an error unless the application has begun to answer; tell it that the client has disconnected."""
         cycle = self.cycle
+        self._is_to_start = False
         is_at_work = cycle is not None and not cycle.response_complete
         if self.transport.is_closing() or (not self._is_in_head and self._has_answered()):
             return  # the request has its answer already
@@ -453,32 +490,7 @@ class Connection(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         if not is_at_work or not cycle.response_started:
-            self.transport.write(_refusal(status, message))
-
-
-async def _expecting(cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request with ``Expect: 100-continue``. If it is answered before its body is read, close the connection.
-
-    After such an answer some clients send the body and others their next request, and the server cannot tell which.
-    """
-    keep_alive, cycle.keep_alive = cycle.keep_alive, False
-
-    async def received() -> Message:
-        cycle.keep_alive = keep_alive
-        return await receive()
-
-    await app(scope, received, send)
-
-
-def _too_many_headers(most: int) -> str:
-    return f"The request has too many headers; at most {most} are allowed"
-
-
-def _refusal(status: int, message: str) -> bytes:
-    body = msgspec.json.encode({"message": message})
-    retry = b"Retry-After: 1\r\n" if status == 503 else b""
-    head = b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%bConnection: close\r\n\r\n"
-    return head % (status, _REASONS[status].encode(), len(body), retry) + body
+            self.transport.write(refusal(status, message))
 
 
 def protocol_of(connections: Connections) -> Callable[..., asyncio.Protocol]:

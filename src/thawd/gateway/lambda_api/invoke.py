@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 from collections.abc import Awaitable, Callable
 
-from thawd.gateway.http import JSON, Budget, Scope, Send, respond
+from thawd.gateway.http import JSON, Budget, Headers, Scope, Send, respond
 from thawd.gateway.lambda_api.invoke_request import InvokeOperation
 from thawd.gateway.server_timing import timing
-from thawd.invocation import Invocation
+from thawd.invocation import Invocation, Result
 from thawd.scheduling.dispatcher import Dispatcher
 
 Accept = Callable[[Invocation], Awaitable[None]]
@@ -45,19 +45,8 @@ class InvokeApi(InvokeOperation):
             await self._accept(invocation)
             await respond(send, 202, [id_header])
         else:
-            await self._answer(scope, send, invocation, id_header)
-
-    async def _answer(self, scope: Scope, send: Send, invocation: Invocation, id_header: tuple[bytes, bytes]) -> None:
-        result = await self._dispatcher.invoke(invocation)
-        kind = JSON if result.content_type is None else (b"content-type", result.content_type.encode())
-        headers = [kind, id_header, (b"x-amz-executed-version", result.executed_version.encode())]
-        headers.append((b"x-amzn-trace-id", (invocation.trace_id or "").encode("latin-1")))
-        headers += timing(scope, result)
-        if result.function_error is not None:
-            headers.append((b"x-amz-function-error", result.function_error.encode()))
-        if invocation.want_log_tail:
-            headers.append((b"x-amz-log-result", base64.b64encode(result.log_tail)))
-        await respond(send, 200, headers, result.payload)
+            result = await self._dispatcher.invoke(invocation)
+            await respond(send, 200, _headers(scope, invocation, result, id_header), result.payload)
 
 
 class InvokeAsyncApi(InvokeOperation):
@@ -79,3 +68,19 @@ class InvokeAsyncApi(InvokeOperation):
     async def _run(self, scope: Scope, send: Send, invocation: Invocation, kind: str) -> None:
         await self._accept(invocation)
         await respond(send, 202, [JSON, (b"x-amzn-requestid", invocation.request_id.encode())], b'{"Status":202}')
+
+
+def _headers(scope: Scope, invocation: Invocation, result: Result, id_header: tuple[bytes, bytes]) -> Headers:
+    """The headers of the answer to a synchronous invocation."""
+    headers = [
+        JSON if result.content_type is None else (b"content-type", result.content_type.encode()),
+        id_header,
+        (b"x-amz-executed-version", result.executed_version.encode()),
+        (b"x-amzn-trace-id", (invocation.trace_id or "").encode("latin-1")),
+        *timing(scope, result),
+    ]
+    if result.function_error is not None:
+        headers.append((b"x-amz-function-error", result.function_error.encode()))
+    if invocation.want_log_tail:
+        headers.append((b"x-amz-log-result", base64.b64encode(result.log_tail)))
+    return headers

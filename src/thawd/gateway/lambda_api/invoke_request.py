@@ -8,8 +8,10 @@ from __future__ import annotations
 import abc
 import base64
 import binascii
+import functools
 import re
 import time
+from collections.abc import Mapping
 from typing import ClassVar
 from urllib.parse import parse_qs, unquote
 
@@ -22,7 +24,17 @@ from thawd.errors import (
     ResourceNotFoundException,
     ThawdError,
 )
-from thawd.gateway.http import Budget, ClientGoneError, Receive, Scope, Send, header, read_body, respond_error, trace_of
+from thawd.gateway.http import (
+    Budget,
+    ClientGoneError,
+    Receive,
+    Scope,
+    Send,
+    headers_by_name,
+    read_body,
+    respond_error,
+    trace_of,
+)
 from thawd.gateway.lambda_api import payload_errors, shapes
 from thawd.gateway.tenants import checked_tenant
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
@@ -38,6 +50,7 @@ _NAME = re.compile(
 )
 # Source: AWS's service model, Invoke, Qualifier.
 _QUALIFIER = re.compile(r"[a-zA-Z0-9-_$]{1,128}")
+_LOG_TYPES = ("None", "Tail")
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -77,49 +90,47 @@ class InvokeOperation(abc.ABC):
         """Serve one request; errors are answered, not raised."""
         request_id = new_request_id()
         try:
-            await self._serve(scope, receive, send, request_id)
+            if scope["method"] != "POST":
+                raise ResourceNotFoundException(f"{self.title} accepts POST, not {scope['method']}")
+            encoded = scope["path"][len(self.prefix) : -len(self.suffix)]
+            function, qualifier = resolve(scope["query_string"] if self.has_qualifier else b"", encoded)
+            headers = headers_by_name(scope)
+            kind = one_of(headers, b"x-amz-invocation-type", "invocationType", self.kinds)
+            log_type = one_of(headers, b"x-amz-log-type", "logType", _LOG_TYPES)
+            tenant_id = checked_tenant(scope, self._dispatcher, function, qualifier)
+            limit_bytes = MAX_ASYNC_PAYLOAD_BYTES if kind == "Event" else MAX_PAYLOAD_BYTES
+            with self._budget.hold(scope, most_bytes=limit_bytes):
+                body = await read_body(scope, receive, limit_bytes=limit_bytes, operation=self.title)
+                invocation = Invocation(
+                    function,
+                    check_json(body) if body else b"{}",
+                    time.monotonic() + self._queue_timeout_s,
+                    request_id,
+                    client_context(headers),
+                    trace_of(scope),
+                    want_log_tail=log_type == "Tail" and kind == "RequestResponse",
+                    asynchronous=kind == "Event",
+                    qualifier=qualifier,
+                    tenant_id=tenant_id,
+                )
+                await self._run(scope, send, invocation, kind)
         except ThawdError as error:
             await respond_error(send, error, request_id=request_id)
         except ClientGoneError:
             return
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        if scope["method"] != "POST":
-            raise ResourceNotFoundException(f"{self.title} accepts POST, not {scope['method']}")
-        query = scope["query_string"] if self.has_qualifier else b""
-        function, qualifier = resolve(query, scope["path"][len(self.prefix) : -len(self.suffix)])
-        kind = one_of(scope, b"x-amz-invocation-type", "invocationType", self.kinds)
-        log_type = one_of(scope, b"x-amz-log-type", "logType", ("None", "Tail"))
-        tenant_id = checked_tenant(scope, self._dispatcher, function, qualifier)
-        limit_bytes = MAX_ASYNC_PAYLOAD_BYTES if kind == "Event" else MAX_PAYLOAD_BYTES
-        with self._budget.hold(scope, most_bytes=limit_bytes):
-            body = await read_body(scope, receive, limit_bytes=limit_bytes, operation=self.title)
-            invocation = Invocation(
-                function,
-                check_json(body) if body else b"{}",
-                time.monotonic() + self._queue_timeout_s,
-                request_id,
-                client_context=client_context(scope),
-                trace_id=trace_of(scope),
-                want_log_tail=log_type == "Tail" and kind == "RequestResponse",
-                asynchronous=kind == "Event",
-                qualifier=qualifier,
-                tenant_id=tenant_id,
-            )
-            await self._run(scope, send, invocation, kind)
 
     @abc.abstractmethod
     async def _run(self, scope: Scope, send: Send, invocation: Invocation, kind: str) -> None:
         """Run the invocation and answer the request."""
 
 
-def one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> str:
+def one_of(headers: Mapping[bytes, bytes], name: bytes, field: str, allowed: tuple[str, ...]) -> str:
     """The value of the header `name`, which must be one of `allowed`; the first of `allowed` if the header is missing.
 
     Raises:
         InvalidParameterValueException: the header has another value (400).
     """
-    text = header(scope, name)
+    text = headers.get(name)
     if text is None:
         return allowed[0]
     value = text.decode("latin-1")
@@ -140,6 +151,16 @@ def resolve(query: bytes, encoded: str) -> tuple[str, str | None]:
         ResourceNotFoundException: the ARN names another region (404).
         ValidationException: `encoded` is not a function's name or ARN, or the parameter is not a qualifier (400).
     """
+    return _resolve(query, encoded) if query else _resolve_without_query(encoded)
+
+
+@functools.lru_cache(maxsize=1024)
+def _resolve_without_query(encoded: str) -> tuple[str, str | None]:
+    """The result depends on `encoded` alone. Errors are not remembered, and other segments are short."""
+    return _resolve(b"", encoded)
+
+
+def _resolve(query: bytes, encoded: str) -> tuple[str, str | None]:
     reference = unquote(encoded)
     match = _NAME.fullmatch(reference)
     asked = None
@@ -178,13 +199,13 @@ def check_json(body: bytes) -> bytes:
     return body
 
 
-def client_context(scope: Scope) -> str | None:
+def client_context(headers: Mapping[bytes, bytes]) -> str | None:
     """The caller's client context as JSON text, or None.
 
     Raises:
         InvalidRequestContentException: the header is not Base64 of a JSON object, or is too large (400).
     """
-    encoded = header(scope, b"x-amz-client-context")
+    encoded = headers.get(b"x-amz-client-context")
     if encoded is None:
         return None
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
 from thawd.errors import StoreError
+from thawd.system.inline import InlineFuture, run_inline
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,36 +24,52 @@ class Batches(Generic[T, R]):
     def __init__(self, write: Callable[[list[T]], Awaitable[Sequence[R]]], *, patience_s: float = 0.0) -> None:
         self._write = write
         self._patience_s = patience_s
-        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._waiting: list[tuple[T, InlineFuture[R]]] = []
+        self._is_busy = False  # whether a write runs or is due
         self._task: asyncio.Task[None] | None = None
 
-    async def add(self, item: T) -> R:
-        """Write `item` together with others; returns its result after it is written.
+    def add(self, item: T) -> InlineFuture[R]:
+        """Write `item` together with others. To be awaited; gives the item's result after it is written.
 
         Raises:
-            StoreError: the item was not written.
+            StoreError: the item was not written. Awaiting raises this.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[R] = loop.create_future()
+        future: InlineFuture[R] = InlineFuture(asyncio.get_running_loop())
         self._waiting.append((item, future))
-        if self._task is None or self._task.done():
-            self._task = loop.create_task(self._run())
-        return await future
+        if not self._is_busy:
+            self._is_busy = True
+            self._begin_soon()
+        return future
+
+    def _begin_soon(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._patience_s:
+            loop.call_later(self._patience_s, self._begin)
+        else:
+            loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        run_inline(self._run(), self._spawn)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.get_running_loop().create_task(work)  # the event loop itself keeps only a weak reference
 
     async def _run(self) -> None:
-        while self._waiting:
-            await asyncio.sleep(self._patience_s)
-            batch, self._waiting = self._waiting, []
-            try:
-                results = await self._write([item for item, _ in batch])
-            except BaseException as error:
-                await self._one_by_one(batch, error)
-            else:
-                for (_, future), result in zip(batch, results, strict=True):
-                    if not future.done():
-                        future.set_result(result)
+        batch, self._waiting = self._waiting, []
+        try:
+            results = await self._write([item for item, _ in batch])
+        except BaseException as error:
+            await self._one_by_one(batch, error)
+        else:
+            for (_, future), result in zip(batch, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+        finally:
+            self._is_busy = bool(self._waiting)
+            if self._is_busy:
+                self._begin_soon()
 
-    async def _one_by_one(self, batch: list[tuple[T, asyncio.Future[R]]], error: BaseException) -> None:
+    async def _one_by_one(self, batch: list[tuple[T, InlineFuture[R]]], error: BaseException) -> None:
         """Write the items of a batch that failed one by one, because perhaps only one of them is at fault.
 
         After a StoreError or a cancellation, no item is at fault, so all items fail without another write.

@@ -6,6 +6,8 @@ leases.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -110,7 +112,20 @@ class Flow:
 
 def as_accepted(event: NewEvent, event_id: int, accepted_at: float) -> Event:
     """The event as `EventQueue.lease` would return it right after it was accepted."""
-    return Event(id=event_id, accepted_at=accepted_at, attempts=0, **msgspec.structs.asdict(event))
+    return Event(
+        id=event_id,
+        accepted_at=accepted_at,
+        attempts=0,
+        function=event.function,
+        payload=event.payload,
+        request_id=event.request_id,
+        source=event.source,
+        row_key=event.row_key,
+        client_context=event.client_context,
+        trace_id=event.trace_id,
+        qualifier=event.qualifier,
+        tenant_id=event.tenant_id,
+    )
 
 
 def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: float | None = None) -> None:
@@ -158,12 +173,13 @@ def insert_all(connection: sqlite3.Connection, timed: Sequence[tuple[NewEvent, f
         insert_rows(
             connection, "payloads", [(number, event.payload) for number, (event, _) in zip(numbers, part, strict=True)]
         )
-    counts = Counter(event.function for event, _ in timed).items()
-    connection.executemany(
-        "INSERT INTO depths VALUES (?, ?, ?) "
-        "ON CONFLICT (function, state) DO UPDATE SET count = count + excluded.count",
-        [(function, QUEUED, count) for function, count in counts],
-    )
+    counts = Counter([event.function for event, _ in timed]).items()
+    for function, count in counts:
+        connection.execute(
+            "INSERT INTO depths VALUES (?, ?, ?) "
+            "ON CONFLICT (function, state) DO UPDATE SET count = count + excluded.count",
+            (function, QUEUED, count),
+        )
     count_flow(connection, "accepted", counts)
     return first_id
 
@@ -174,11 +190,14 @@ def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[Sequen
     `executemany` would be slower: it releases the interpreter's lock (GIL) for each row, and the event loop's thread
     then takes the lock. The next row would have to wait until that thread releases the lock again.
     """
-    row = f"({', '.join('?' * len(rows[0]))})"
-    cursor = connection.execute(
-        f"INSERT INTO {into} VALUES {', '.join([row] * len(rows))}", [value for values in rows for value in values]
-    )
+    cursor = connection.execute(_insertion(into, len(rows), len(rows[0])), list(itertools.chain.from_iterable(rows)))
     return cursor.lastrowid or 0
+
+
+@functools.lru_cache
+def _insertion(into: str, rows: int, columns: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return f"INSERT INTO {into} VALUES {', '.join([row] * rows)}"
 
 
 def delete(connection: sqlite3.Connection, ids: Sequence[int]) -> Counter[str]:
@@ -208,11 +227,12 @@ def _parts(ids: Sequence[int]) -> Iterable[Sequence[int]]:
 
 def count_flow(connection: sqlite3.Connection, what: str, counts: Iterable[tuple[str, int]]) -> None:
     """Add counts, by function, to the column `what` of the table ``flow``; see `Flow`."""
-    connection.executemany(
-        f"INSERT INTO flow (function, {what}) VALUES (?, ?) "
-        f"ON CONFLICT (function) DO UPDATE SET {what} = {what} + excluded.{what}",
-        counts,
-    )
+    for function, count in counts:
+        connection.execute(
+            f"INSERT INTO flow (function, {what}) VALUES (?, ?) "
+            f"ON CONFLICT (function) DO UPDATE SET {what} = {what} + excluded.{what}",
+            (function, count),
+        )
 
 
 def read(connection: sqlite3.Connection, ids: Iterable[int]) -> list[Event]:

@@ -45,8 +45,8 @@ class FunctionLog:
         self._when_flushed: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._dropping = False
-        self._second = -1
-        self._second_text = ""
+        self._now_ms = -1
+        self._now_text = b""
 
     def write(self, stream: bytes, message: bytes) -> None:
         """Add one line. `message` must not contain a newline."""
@@ -66,12 +66,12 @@ class FunctionLog:
         self._when_flushed.append(proceed)
 
     def _prefix(self, stream: bytes) -> bytes:
-        now = time.time()
-        second = int(now)
-        if second != self._second:
-            self._second = second
-            self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return b"%s.%03dZ\t%s\t" % (self._second_text.encode(), int((now - second) * 1000), stream)
+        now_ms = int(time.time() * 1000)
+        if now_ms != self._now_ms:
+            self._now_ms = now_ms
+            second, ms = divmod(now_ms, 1000)
+            self._now_text = b"%s.%03dZ\t" % (time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode(), ms)
+        return b"%b%b\t" % (self._now_text, stream)
 
     def _add(self, data: bytes) -> None:
         self._pending.append(data)
