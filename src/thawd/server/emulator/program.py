@@ -24,6 +24,7 @@ from thawd.server.emulator import (
     answers,
     dynamodb_streams,
     long_polls,
+    object_contents,
     rules,
     schedules,
     stacks,
@@ -61,6 +62,7 @@ def main(folder: str | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     long_polls.install()
+    object_contents.install()
     targets = FunctionTargets(_complain)
     targets.install()
     events = EventTargets(targets.client, _complain)

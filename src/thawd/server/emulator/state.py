@@ -24,6 +24,7 @@ import json
 import marshal
 import os
 import pickle
+import shutil
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ from thawd.system import folders
 _FORMAT = 1
 _LOCK_WAIT_S = 30.0
 _LOCK_RETRY_S = 0.05
+_PIECE_BYTES = 1 << 20
 _BODY = "_thawd_body"
 _BUFFER_FIELDS = ("_value_buffer", "lock", _BODY)
 _LOCK = type(threading.Lock())
@@ -157,8 +159,9 @@ class EmulatedState:
         for name, key in saved.bodies.items():
             path = self._objects / name
             if not path.exists():
-                with folders.replacing(path) as file:
-                    file.write(key.value)
+                with folders.replacing(path) as file, key.lock:
+                    key._value_buffer.seek(0)
+                    shutil.copyfileobj(key._value_buffer, file, _PIECE_BYTES)
         moto, python = _versions()
         digest = hashlib.sha256(saved.pickled).hexdigest()
         head = {"format": _FORMAT, "moto": moto, "python": python, "sha256": digest}

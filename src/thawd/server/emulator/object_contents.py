@@ -1,0 +1,127 @@
+"""Keeps the memory for S3 objects in bounds. Runs in the emulator's own process.
+
+moto, the emulator, keeps every object of many classes for ever, even deleted ones, keeps the parts of an upload beside
+the object that they became, and reads a whole object for each range of it. Downloads of large objects read many ranges
+at the same time. Here objects are freed, parts are freed when their upload is complete, and a range is read alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+_M_MMAP_THRESHOLD = -3
+_LARGE_BYTES = 1 << 20
+
+
+def install() -> None:
+    """Change moto's classes. Call this before the first request and before a state is loaded."""
+    _return_memory()
+    _keep_no_lists()
+    _read_ranges()
+    _free_parts()
+
+
+def _return_memory() -> None:
+    """Have the C library return large blocks to the system when they are freed, such as parts of objects.
+
+    Source: mallopt(3), M_MMAP_THRESHOLD: without this, glibc raises the limit to the size of the blocks that are freed.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+
+
+def _keep_no_lists() -> None:
+    """Let moto's objects be freed, except those that change the state of a service when they are freed."""
+    from moto.core.common_models import BaseModel
+    from moto.s3.models import FakeKey
+
+    def new(cls: Any, *given: Any, **named: Any) -> Any:
+        made = super(BaseModel, cls).__new__(cls)
+        if hasattr(cls, "__del__") and not issubclass(cls, FakeKey):
+            cls.instances_tracked.append(made)
+        return made
+
+    setattr(BaseModel, "__new__", new)  # noqa: B010 - mypy forbids to assign to a method
+
+
+class _Contents:
+    """The contents of an object, of which only a part is read.
+
+    Args:
+        key: moto's object.
+    """
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def __len__(self) -> int:
+        return int(self._key.contentsize)
+
+    def __getitem__(self, part: slice) -> bytes:
+        begin, end, _ = part.indices(len(self))
+        return _read(self._key, begin, end)
+
+
+class _Request(threading.local):
+    """Whether this thread serves a request for a range of an object."""
+
+    is_for_range = False
+
+
+_request = _Request()
+
+
+def _read(key: Any, begin: int, end: int) -> bytes:
+    """Read a range of an object's contents."""
+    with key.lock:
+        key._value_buffer.seek(begin)
+        return bytes(key._value_buffer.read(max(0, end - begin)))
+
+
+def _read_ranges() -> None:
+    from moto.s3.models import FakeKey, S3Backend
+    from moto.s3.responses import S3Response
+
+    setter: Any = vars(FakeKey)["value"].fset
+    respond, copy_part = S3Response.key_response, S3Backend.upload_part_copy
+
+    def value(key: Any) -> Any:
+        contents = _Contents(key)
+        return contents if _request.is_for_range else contents[:]
+
+    def key_response(response: Any, request: Any, full_url: str, headers: Any) -> Any:
+        _request.is_for_range = request.method == "GET" and bool(request.headers.get("range"))
+        try:
+            status, answered, body = respond(response, request, full_url, headers)
+        finally:
+            _request.is_for_range = False
+        return status, answered, body[:] if isinstance(body, _Contents) else body
+
+    def copy_range(backend: Any, *given: Any, **named: Any) -> Any:
+        _request.is_for_range = named.get("start_byte") is not None
+        try:
+            return copy_part(backend, *given, **named)
+        finally:
+            _request.is_for_range = False
+
+    setattr(FakeKey, "value", property(value, setter))  # noqa: B010
+    setattr(S3Response, "key_response", key_response)  # noqa: B010
+    setattr(S3Backend, "upload_part_copy", copy_range)  # noqa: B010
+
+
+def _free_parts() -> None:
+    """When an upload is complete, free the contents of its parts, which nothing reads any more."""
+    from moto.s3.models import S3Backend
+
+    complete = S3Backend.complete_multipart_upload
+
+    def complete_and_free(backend: Any, bucket_name: str, multipart_id: str, body: Any) -> Any:
+        key = complete(backend, bucket_name, multipart_id, body)
+        if key is not None and key.multipart is not None:
+            key.multipart.dispose()
+        return key
+
+    setattr(S3Backend, "complete_multipart_upload", complete_and_free)  # noqa: B010
