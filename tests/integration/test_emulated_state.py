@@ -98,7 +98,7 @@ def test_an_emulator_that_is_killed_has_kept_what_it_wrote(tmp_path: Path) -> No
         for number in range(20):
             aws.client("dynamodb").put_item(TableName="rows", Item={"k": {"S": f"later {number}"}})
         state = tmp_path / "aws" / "state"
-        eventually(lambda: b"later 19" in state.read_bytes(), what="the last row on the disk")
+        eventually(lambda: state.exists() and b"later 19" in state.read_bytes(), what="the last row on the disk")
         aws.kill()
     with EmulatedAws(tmp_path / "aws") as aws:
         for number in range(20):

@@ -74,7 +74,7 @@ class Windows:
 
     def summed(self, arn: str) -> list[str]:
         """The texts in the states of the windows that are over."""
-        return [text for event in self.finals(arn) for text in event["state"]["texts"]]
+        return [text for event in self.finals(arn) for text in event["state"].get("texts", [])]
 
 
 @pytest.fixture(scope="module")
