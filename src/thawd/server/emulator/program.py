@@ -23,6 +23,7 @@ from typing import Any
 from thawd.server.emulator import (
     answers,
     dynamodb_streams,
+    lambda_backend,
     long_polls,
     object_contents,
     rules,
@@ -47,7 +48,15 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 _READING = ("Get", "List", "Describe", "Scan", "Query", "BatchGet", "Head", "Lookup")
 # Operations that may take long: a long poll for messages, and those during which code of functions runs, which may use
 # the emulator itself.
-_LONG = ("ReceiveMessage", "CreateStack", "UpdateStack", "DeleteStack", "ExecuteChangeSet", "StartSyncExecution")
+_LONG = (
+    "ReceiveMessage",
+    "CreateStack",
+    "UpdateStack",
+    "DeleteStack",
+    "ExecuteChangeSet",
+    "StartSyncExecution",
+    "RotateSecret",
+)
 
 
 def main(folder: str | None = None) -> None:
@@ -68,6 +77,7 @@ def main(folder: str | None = None) -> None:
     events = EventTargets(targets.client, _complain)
     rules.install(events)
     schedules.install()
+    lambda_backend.install(targets.client)
     dynamodb_streams.install()
     traces.install()
     stacks.install(targets.client, _complain)
