@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Awaitable, Callable
 
+from thawd.errors import InvalidParameterValueException, InvalidRequestContentException, ThawdError
 from thawd.gateway.http import JSON, Budget, Headers, Scope, Send, respond
 from thawd.gateway.lambda_api.invoke_request import InvokeOperation
 from thawd.gateway.server_timing import timing
@@ -64,6 +65,11 @@ class InvokeAsyncApi(InvokeOperation):
     def __init__(self, dispatcher: Dispatcher, *, accept: Accept, queue_timeout_s: float, budget: Budget) -> None:
         super().__init__(dispatcher, queue_timeout_s=queue_timeout_s, budget=budget)
         self._accept = accept
+
+    def _answered(self, error: ThawdError) -> ThawdError:
+        if isinstance(error, InvalidParameterValueException):  # an error that InvokeAsync does not have
+            return InvalidRequestContentException(error.message)
+        return error
 
     async def _run(self, scope: Scope, send: Send, invocation: Invocation, kind: str) -> None:
         await self._accept(invocation)

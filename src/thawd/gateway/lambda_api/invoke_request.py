@@ -115,9 +115,13 @@ class InvokeOperation(abc.ABC):
                 )
                 await self._run(scope, send, invocation, kind)
         except ThawdError as error:
-            await respond_error(send, error, request_id=request_id)
+            await respond_error(send, self._answered(error), request_id=request_id)
         except ClientGoneError:
             return
+
+    def _answered(self, error: ThawdError) -> ThawdError:
+        """The error that is answered for `error`."""
+        return error
 
     @abc.abstractmethod
     async def _run(self, scope: Scope, send: Send, invocation: Invocation, kind: str) -> None:
