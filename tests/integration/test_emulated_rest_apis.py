@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
 
 from tests.clients import client_of
 from tests.integration.apis import CODE, FUNCTIONS, RestApi, arn_of, request, uri_of
 from tests.integration.conftest import Project, Running
+from tests.integration.receiving import receiving
 
 
 @pytest.fixture(scope="module")
@@ -297,3 +300,141 @@ def test_a_host_name_that_another_site_can_own_reaches_no_api(running: Running) 
     for path in ("/dev/x", f"/_aws/execute-api/{api.id}/dev/x"):
         refused = request(running.url, path, host=f"{api.id}.execute-api.evil.example")
         assert (refused.status, "are refused" in refused.body.decode()) == (403, True)
+
+
+def test_http_integrations_send_requests_to_the_endpoint_and_nowhere_else(running: Running) -> None:
+    api = RestApi(running.url)
+    with receiving() as endpoint:
+        endpoint.answer = b'{"got": 1}'
+        endpoint.headers = {"X-From": "endpoint", "Location": "http://127.0.0.1:1/elsewhere"}
+        api.method(
+            "/proxy/{id}",
+            {
+                "type": "HTTP_PROXY",
+                "integrationHttpMethod": "ANY",
+                "uri": f"{endpoint.url}/to/{{id}}",
+                "requestParameters": {"integration.request.path.id": "method.request.path.id"},
+            },
+            method="ANY",
+            requestParameters={"method.request.path.id": True},
+        )
+        api.method(
+            "/mapped",
+            {
+                "type": "HTTP",
+                "integrationHttpMethod": "POST",
+                "uri": f"{endpoint.url}/mapped",
+                "requestTemplates": {"application/json": '{"n": $input.json("$.a")}'},
+                "requestParameters": {"integration.request.header.X-Stage": "stageVariables.color"},
+            },
+            method="POST",
+            responses={"200": {"selectionPattern": "2\\d{2}"}, "502": {}},
+        )
+        api.deploy(variables={"color": "red"})
+        endpoint.statuses = [302]
+        proxied = api.get("/dev/proxy/7?a=b", method="POST", body=b"hello", X_Name="y")
+        assert (proxied.status, proxied.headers["x-from"], proxied.json) == (302, "endpoint", {"got": 1})
+        received = endpoint.got[0]
+        assert (received.path, received.body, received.headers["x-name"]) == ("/to/7?a=b", b"hello", "y")
+        assert received.headers["x-amzn-apigateway-api-id"] == api.id
+        assert proxied.headers["x-amzn-remapped-content-length"] == "10"
+        endpoint.statuses = [201, 400]
+        mapped = [api.get("/dev/mapped", method="POST", body=b'{"a": 3}').status for _ in range(2)]
+        assert (mapped, endpoint.got[1].body, endpoint.got[1].headers["x-stage"]) == ([200, 502], b'{"n": 3}', "red")
+    assert api.get("/dev/proxy/7").status == 504
+
+
+def test_a_user_pool_of_the_emulated_cognito_authorizes_its_users(running: Running) -> None:
+    cognito, api = client_of(running.url, "cognito-idp"), RestApi(running.url)
+    pool = cognito.create_user_pool(PoolName=api.id)["UserPool"]
+    other = cognito.create_user_pool(PoolName=f"{api.id}-other")["UserPool"]
+    authorizer = api.client.create_authorizer(
+        restApiId=api.id, name="pool", type="COGNITO_USER_POOLS", providerARNs=[pool["Arn"]],
+        identitySource="method.request.header.Authorization",
+    )["id"]  # fmt: skip
+    api.function("/x", "echo", authorizationType="COGNITO_USER_POOLS", authorizerId=authorizer)
+    api.deploy()
+
+    def token_of(pool_id: str) -> str:
+        client = cognito.create_user_pool_client(UserPoolId=pool_id, ClientName="c")["UserPoolClient"]["ClientId"]
+        cognito.admin_create_user(UserPoolId=pool_id, Username="anna")
+        cognito.admin_set_user_password(UserPoolId=pool_id, Username="anna", Password="Secret-123", Permanent=True)
+        answer = cognito.admin_initiate_auth(
+            UserPoolId=pool_id, ClientId=client, AuthFlow="ADMIN_NO_SRP_AUTH",
+            AuthParameters={"USERNAME": "anna", "PASSWORD": "Secret-123"},
+        )  # fmt: skip
+        return str(answer["AuthenticationResult"]["IdToken"])
+
+    token = token_of(pool["Id"])
+    claims = api.get("/dev/x", Authorization=token).json["requestContext"]["authorizer"]["claims"]
+    assert (claims["cognito:username"], claims["token_use"]) == ("anna", "id")
+    assert api.get("/dev/x", Authorization=f"Bearer {token}").status == 200
+    for wrong in (token_of(other["Id"]), token[:-6] + "AAAAAA", "nonsense"):
+        assert api.get("/dev/x", Authorization=wrong).body == b'{"message":"Unauthorized"}'
+
+
+def test_patch_operations_change_methods_integrations_and_settings(running: Running) -> None:
+    api = RestApi(running.url)
+    api.function("/x", "echo")
+    at = {"restApiId": api.id, "resourceId": api.resource("/x"), "httpMethod": "GET"}
+    api.client.update_integration(**at, patchOperations=[{"op": "replace", "path": "/uri", "value": uri_of("answer")}])
+    api.client.update_method(**at, patchOperations=[{"op": "replace", "path": "/apiKeyRequired", "value": "true"}])
+    api.client.update_rest_api(
+        restApiId=api.id, patchOperations=[{"op": "add", "path": "/binaryMediaTypes/image~1png"}]
+    )
+    assert api.client.get_rest_api(restApiId=api.id)["binaryMediaTypes"] == ["image/png"]
+    api.client.update_gateway_response(
+        restApiId=api.id, responseType="INVALID_API_KEY",
+        patchOperations=[{"op": "replace", "path": "/statusCode", "value": "418"}],
+    )  # fmt: skip
+    api.deploy()
+    assert api.get("/dev/x").status == 418
+    api.client.update_method(**at, patchOperations=[{"op": "replace", "path": "/apiKeyRequired", "value": "false"}])
+    api.deploy()
+    assert api.get("/dev/x").status == 502  # the function answer fails without a body
+    with pytest.raises(ClientError) as refused:
+        api.client.update_method(**at, patchOperations=[{"op": "replace", "path": "/nothing", "value": "x"}])
+    assert refused.value.response["Error"]["Code"] == "BadRequestException"
+
+
+def test_import_rest_api_takes_yaml_and_swagger(running: Running) -> None:
+    client = client_of(running.url, "apigateway")
+    document = f"""
+swagger: "2.0"
+info: {{title: imported, version: "1"}}
+definitions:
+  Item: {{type: object, required: [a]}}
+x-amazon-apigateway-request-validators:
+  all: {{validateRequestBody: true, validateRequestParameters: true}}
+x-amazon-apigateway-request-validator: all
+paths:
+  /:
+    get:
+      x-amazon-apigateway-integration:
+        type: mock
+        requestTemplates: {{application/json: '{{"statusCode": 200}}'}}
+        responses: {{default: {{statusCode: 203}}}}
+  /items:
+    post:
+      parameters: [{{in: body, name: Item, schema: {{$ref: "#/definitions/Item"}}}}]
+      x-amazon-apigateway-integration: {{type: aws_proxy, httpMethod: POST, uri: "{uri_of("echo")}"}}
+"""
+    api = client.import_rest_api(body=document.encode())
+    assert api["name"] == "imported"
+    client.create_deployment(restApiId=api["id"], stageName="dev")
+    base = f"/_aws/execute-api/{api['id']}/dev"
+    assert request(running.url, f"{base}/").status == 203
+    assert request(running.url, f"{base}/items", method="POST", body=b"{}").json == {"message": "Invalid request body"}
+    assert request(running.url, f"{base}/items", method="POST", body=b'{"a": 1}').status == 200
+
+
+def test_many_callers_at_the_same_time_get_their_own_answers(running: Running) -> None:
+    api = RestApi(running.url)
+    api.function("/{id}", "echo")
+    api.deploy()
+
+    def asked(number: int) -> int:
+        return int(api.get(f"/dev/{number}").json["pathParameters"]["id"])
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(asked, range(200))) == list(range(200))
