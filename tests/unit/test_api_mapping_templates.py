@@ -70,6 +70,8 @@ def test_what_a_path_does_not_find_is_null_and_empty_text(body: str, expected: s
         ("$input.json('$.a')", '{"a": [1]}', "[1]"),
         ("$input.json('$.a[*].b')", '{"a": [{"b": 1}]}', "[1]"),
         ("$input.json('$.none')", "{}", '""'),
+        ("$input.path('$.a')|$input.json('$.a')", "no json", '|""'),
+        ("$input.path('$.a[?(@.b==1)]')", '{"a": [{"b": 1}, {"b": 2}]}', '[{"b":1}]'),
         ("$input.path('$.a.size()')", '{"a": [1]}', None),
         ("$input.path('$.a').size()", '{"a": [1, 2]}', "2"),
         ("$input.params('id')", "", "7"),

@@ -126,10 +126,11 @@ class _Input:
     def __init__(self, body: str, parameters: Mapping[str, Mapping[str, str]]) -> None:
         self.body = body or "{}"
         self._parameters = parameters
+        self._is_json = True
         try:
             self._document = json.loads(self.body)
         except ValueError:
-            self._document = body
+            self._document, self._is_json = body, False
 
     def path(self, expression: str) -> Any:
         """The value at a JSONPath, for use in the template."""
@@ -152,6 +153,8 @@ class _Input:
         return ""
 
     def _find(self, expression: str) -> Any:
+        if not self._is_json and expression.strip() != "$":
+            return None
         try:
             return found_at(expression, self._document)
         except PathError as error:
