@@ -1,7 +1,7 @@
 """`thawd.server.emulator.apis.http`: events, variables and parameter mappings of HTTP APIs.
 
 Source: API Gateway developer guide, "Create AWS Lambda proxy integrations for HTTP APIs in API Gateway", "Control
-access to HTTP APIs with AWS Lambda authorizers" and "Transform API requests and responses for HTTP APIs", with examples.
+access to HTTP APIs with AWS Lambda authorizers" and "Transform API requests and responses for HTTP APIs".
 """
 
 from __future__ import annotations
