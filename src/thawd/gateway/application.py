@@ -133,7 +133,7 @@ class Application:
         parts = self.parts
         path: str = scope["path"]
         address = None
-        if parts.apis is not None:
+        if parts.apis is not None and parts.apis.may_be_addressed(scope):
             await in_task()
             address = await parts.apis.addressed(scope)
         if not self._serves_host(scope, address):

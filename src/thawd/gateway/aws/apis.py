@@ -109,14 +109,18 @@ class EmulatedApis:
         self._keys = keys
         self._budget = budget
 
+    def may_be_addressed(self, scope: Scope) -> bool:
+        """Whether a request may be for an API; if not, `addressed` returns None for it."""
+        host = (header(scope, b"host") or b"").decode("latin-1")
+        return _may_be_domain(name_in(host)) or api_of(host, raw_path_of(scope)) is not None
+
     async def addressed(self, scope: Scope) -> ApiAddress | None:
         """The API that a request is for; None: it is for no API. An API with this id need not exist."""
         host = (header(scope, b"host") or b"").decode("latin-1")
         raw_path = raw_path_of(scope)
         found = api_of(host, raw_path)
         name = name_in(host)
-        may_be_domain = name and (name.endswith(".localhost") or not is_loopback_name(name))
-        if found is None and may_be_domain and await self._domains.has(name):
+        if found is None and _may_be_domain(name) and await self._domains.has(name):
             return ApiAddress(name, raw_path, in_host=True)
         return found
 
@@ -142,6 +146,10 @@ class EmulatedApis:
         else:
             headers = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in made.headers]
             await respond(send, made.status, headers, made.body)
+
+
+def _may_be_domain(name: str) -> bool:
+    return bool(name) and (name.endswith(".localhost") or not is_loopback_name(name))
 
 
 def _request(scope: Scope, address: ApiAddress, body: bytes, keys: RoleKeys) -> ApiRequest:
