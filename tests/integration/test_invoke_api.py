@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -218,7 +219,9 @@ def test_a_timeout_kills_the_environment_and_the_next_request_is_served(running:
         "errorType": "Sandbox.Timedout",
         "errorMessage": f"RequestId: {request_id} Error: Task timed out after 1.00 seconds",
     }
-    assert "Task timed out after 1.00 seconds" in base64.b64decode(answer["LogResult"]).decode()
+    log = base64.b64decode(answer["LogResult"]).decode()
+    assert "Task timed out after 1.00 seconds" in log
+    assert re.search(r"\tMax Memory Used: [1-9]\d* MB\t.*Status: timeout\t", log), log
     assert running.invoke("brief", 1) == (1, None)
 
 

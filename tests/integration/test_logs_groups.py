@@ -345,6 +345,25 @@ def test_a_subscription_filter_that_cannot_work_is_refused(
         logs.put_subscription_filter(**{**asked, **changes})
 
 
+def test_metric_filters_are_put_described_replaced_and_deleted(logs: Any, group: str) -> None:
+    transformation = {"metricName": "m", "metricNamespace": "ns", "metricValue": "$.took", "unit": "Seconds"}
+    asked = {"logGroupName": group, "filterPattern": "{ $.took > 1 }", "metricTransformations": [transformation]}
+    logs.put_metric_filter(**asked, filterName="f")
+    logs.put_metric_filter(**{**asked, "filterPattern": ""}, filterName="f")
+    [found] = logs.describe_metric_filters(logGroupName=group)["metricFilters"]
+    assert found.pop("creationTime") <= now_ms()
+    assert found == {**asked, "filterPattern": "", "filterName": "f"}
+    assert logs.describe_metric_filters(metricName="m", metricNamespace="ns")["metricFilters"][0]["filterName"] == "f"
+    assert logs.describe_metric_filters(metricName="other", metricNamespace="ns")["metricFilters"] == []
+    assert logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"][0]["metricFilterCount"] == 1
+    with refused("InvalidParameterException", "Invalid metric transformation"):
+        changed = {**asked, "metricTransformations": [{**transformation, "metricValue": "took"}]}
+        logs.put_metric_filter(**changed, filterName="g")
+    logs.delete_metric_filter(logGroupName=group, filterName="f")
+    with refused("ResourceNotFoundException", "The specified metric filter does not exist."):
+        logs.delete_metric_filter(logGroupName=group, filterName="f")
+
+
 def test_a_pattern_is_tried_on_messages(logs: Any) -> None:
     found = logs.test_metric_filter(filterPattern="ERROR", logEventMessages=["an ERROR", "fine", "ERROR too"])
     assert [match["eventNumber"] for match in found["matches"]] == [1, 3]

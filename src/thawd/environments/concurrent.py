@@ -15,6 +15,7 @@ from typing import Any
 
 from thawd.environments.environment import Environment, encode
 from thawd.environments.log_tails import OwnTail
+from thawd.environments.peak_memory import PeakMemory
 from thawd.environments.result_frames import Answer, Ended, check_body, timed_out
 from thawd.environments.tenant_check import check_tenant
 from thawd.invocation import Invocation, Result
@@ -64,8 +65,9 @@ class ConcurrentEnvironment(Environment):
         except Ended as ended:
             head, body = self._failure(invocation, ended.status, begun_s)
         except _TimedOut:
+            peak_kib = 0 if self.child is None else PeakMemory(self.child.pid).kib()
             self._give_up(number)
-            head, body = timed_out(invocation.request_id, self.version.function.timeout_s)
+            head, body = timed_out(invocation.request_id, self.version.function.timeout_s, peak_kib=peak_kib)
         except asyncio.CancelledError:
             self._give_up(number)
             if tail is not None:

@@ -29,17 +29,9 @@ from thawd.environments.invocation_deadline import InvocationDeadline
 from thawd.environments.invoke_frames import invoke_head
 from thawd.environments.log_tails import LogTails, OwnTail
 from thawd.environments.output import OutputPipe
+from thawd.environments.peak_memory import PeakMemory
 from thawd.environments.platform_log import InvocationOutcome, StartTimes, platform_log
-from thawd.environments.result_frames import (
-    TIMED_OUT,
-    Answer,
-    Ended,
-    ResultHead,
-    check_body,
-    decode_head,
-    failure,
-    timed_out,
-)
+from thawd.environments.result_frames import Answer, Ended, ResultHead, check_body, decode_head, failure, timed_out
 from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.sandbox.memory import MemoryLimit
 from thawd.environments.suspension import Suspender
@@ -80,6 +72,7 @@ class Environment:
         prepare_ms: the part of `init_ms` spent inside the process: on init, or on the fork or restore with the
             after-restore hooks.
         restored: whether it is a copy, or a fork, of a process in which the before-snapshot hooks have run.
+        waited_for_init: whether `init_ms` contains the init of the process that it is a copy or a fork of.
         billed_restore_ms: the part of `init_ms` that Lambda bills for a restore: the runtime's repairs and the hooks;
             0 for an environment that was not restored.
         hooks_since_s: when its after-restore hooks began, ``time.monotonic()`` seconds; None before that.
@@ -107,6 +100,7 @@ class Environment:
         self.init_ms = 0.0
         self.prepare_ms = 0.0
         self.restored = False
+        self.waited_for_init = False
         self.billed_restore_ms = 0.0
         self.hooks_since_s: float | None = None
         self.served = 0
@@ -129,6 +123,7 @@ class Environment:
         self._answer: InlineFuture[list[Answer]] | None = None
         self._deadline = InvocationDeadline(self._on_timeout)
         self._timed_out = False
+        self._peak_kib = 0
         self._stream: ResponseStream | None = None
         self._channels = channels
         self._output = OutputPipe(channels.output, stream)
@@ -227,6 +222,10 @@ class Environment:
             self.log.restore_report(init_ms)
         self._mark_idle()
 
+    def include_init(self, since_s: float) -> None:
+        """Let `init_ms` begin at `since_s` (``time.monotonic()``), because the start waited for an init then."""
+        self.init_ms, self.waited_for_init = (time.monotonic() - since_s) * 1000, True
+
     async def invoke(self, invocation: Invocation, *, init_ms: float | None) -> Result:
         """Run `invocation` and return its result, which contains an error document when the function failed.
 
@@ -276,7 +275,7 @@ class Environment:
         except Ended as ended:
             limit_s = self.version.function.timeout_s
             answers = [
-                timed_out(each.request_id, limit_s)
+                timed_out(each.request_id, limit_s, peak_kib=self._peak_kib)
                 if self._timed_out
                 else self._failure(each, ended.status, self.busy_since)
                 for each in invocations
@@ -326,12 +325,13 @@ class Environment:
         init_ms: float | None,
     ) -> Result:
         self.duration_ms = head.duration_ms
-        start = None if init_ms is None else StartTimes(init_ms, self.restored, self.billed_restore_ms)
+        restored = self.restored and not self.waited_for_init
+        start = None if init_ms is None else StartTimes(init_ms, restored, self.billed_restore_ms)
         outcome = InvocationOutcome(
             request_id=invocation.request_id,
             duration_ms=head.duration_ms,
             memory_mib=math.ceil(head.peak_kib / 1024),
-            status="timeout" if head.error_type == TIMED_OUT else "error" if head.failed else "success",
+            status=head.status,
             error_type=head.error_type,
             message=head.message,
             start=start,
@@ -428,6 +428,7 @@ class Environment:
 
     def _on_timeout(self) -> None:
         self._timed_out = True
+        self._peak_kib = 0 if self.child is None else PeakMemory(self.child.pid).kib()  # before the process is killed
         self.kill()
 
     def _on_control_lost(self) -> None:

@@ -38,6 +38,11 @@ class ResultHead(msgspec.Struct):
     error_type: ClassVar[str] = ""
     message: ClassVar[str] = ""
 
+    @property
+    def status(self) -> str:
+        """``success``, ``error`` or ``timeout``."""
+        return "timeout" if self.error_type == TIMED_OUT else "error" if self.failed else "success"
+
 
 class _FailureHead(ResultHead):
     error_type: str = ""  # type: ignore[misc]  # the platform sets these two, and a process cannot
@@ -83,6 +88,14 @@ def failure(request_id: str, error_type: str, message: str, *, duration_s: float
     return head, error_document(error_type, f"RequestId: {request_id} Error: {message}")
 
 
-def timed_out(request_id: str, limit_s: float) -> Answer:
-    """Return the answer for an invocation that took longer than `limit_s` seconds; the words are Lambda's."""
-    return failure(request_id, TIMED_OUT, f"Task timed out after {limit_s:.2f} seconds", duration_s=limit_s)
+def timed_out(request_id: str, limit_s: float, *, peak_kib: int) -> Answer:
+    """Return the answer for an invocation that took longer than `limit_s` seconds; the words are Lambda's.
+
+    Args:
+        request_id: the invocation's request id.
+        limit_s: the time limit.
+        peak_kib: peak memory of the process at the time limit, KiB.
+    """
+    head, body = failure(request_id, TIMED_OUT, f"Task timed out after {limit_s:.2f} seconds", duration_s=limit_s)
+    head.peak_kib = peak_kib
+    return head, body

@@ -1,4 +1,4 @@
-"""If access keys are configured, checks the signatures of requests to the Lambda, Logs and queue APIs.
+"""If access keys are configured, checks the signatures of requests to the Lambda, Logs, CloudWatch and queue APIs.
 
 Source: AWS Lambda API reference, "Common Errors".
 """
@@ -27,6 +27,7 @@ from thawd.gateway.http import (
 )
 from thawd.gateway.lambda_api.control import MAX_BODY_BYTES
 from thawd.gateway.logs.endpoint import is_logs_request
+from thawd.gateway.metrics.endpoint import is_metrics_request
 from thawd.gateway.sigv4 import SignatureError, SignedRequest, check_claim, verify
 from thawd.invocation import new_request_id
 
@@ -50,7 +51,7 @@ class Gate:
             The ASGI callable that gives the request's body; None if the request has been refused and answered.
         """
         request_id = new_request_id()
-        service = "logs" if is_logs_request(scope) else "lambda"
+        service = "logs" if is_logs_request(scope) else "monitoring" if is_metrics_request(scope) else "lambda"
         request = SignedRequest(
             method=scope["method"],
             raw_path=raw_path_of(scope),

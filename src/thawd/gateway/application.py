@@ -1,10 +1,10 @@
 """The ASGI application of the HTTP port: checks a request's key or signature and decides which part serves the request.
 
 The first of these parts that matches a request serves it: emulated APIs (with ``thawd up --aws``), function URLs,
-downloads of uploaded code, Invoke and
-InvokeWithResponseStream, the control plane (the Lambda API's other operations), thawd's own pages (``/_thawd`` and
-``/metrics``), the AWS emulator (moto, with ``thawd up --aws``), the Logs API, buckets if the request is recognisably
-meant for S3 whatever its path, declared routes, buckets by the request's path, the ``$default`` route.
+downloads of uploaded code, Invoke and InvokeWithResponseStream, the control plane (the Lambda API's other operations),
+thawd's own pages (``/_thawd`` and ``/metrics``), the CloudWatch metrics API, the AWS emulator (moto, with ``thawd up
+--aws``), the Logs API, buckets if the request is recognisably meant for S3 whatever its path, declared routes, buckets
+by the request's path, the ``$default`` route.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from thawd.gateway.lambda_api.control import CODE_PREFIX, ControlApi
 from thawd.gateway.lambda_api.invoke import InvokeApi, InvokeAsyncApi
 from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs.endpoint import LogsApi, is_logs_request
+from thawd.gateway.metrics.endpoint import MetricsApi, is_metrics_request
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
 from thawd.gateway.thawd_api.queue import QueueApi
@@ -66,6 +67,7 @@ class GatewayParts:
         routes: serves declared routes.
         objects: serves buckets.
         logs: the Logs API.
+        cloudwatch: the CloudWatch metrics API; None: it is not served.
         status: makes the document for ``/_thawd/status``.
         count_table: returns the number of items in a table, by the table's name.
         metrics: makes the text for ``/metrics``.
@@ -93,6 +95,7 @@ class GatewayParts:
     control: ControlApi
     key: str | None
     urls: FunctionUrlApi | None = None
+    cloudwatch: MetricsApi | None = None
     invoke_stream: InvokeStreamApi | None = None
     invoke_async: InvokeAsyncApi | None = None
     aws: AwsProxy | None = None
@@ -173,10 +176,8 @@ class Application:
             await parts.control(scope, receive, send)
         elif path.startswith("/_thawd/") or path == "/metrics":
             await self._own_page(scope, receive, send)
-        elif parts.aws is not None and parts.aws.claims(scope):
-            await parts.aws(scope, receive, send)
-        elif is_logs_request(scope):
-            await parts.logs(scope, receive, send)
+        elif (service := self._other_service(scope)) is not None:
+            await service(scope, receive, send)
         elif parts.objects.claims(scope):
             await parts.objects(scope, receive, send)
         else:
@@ -186,6 +187,15 @@ class Application:
         """Whether the request's ``Host`` is accepted: it may be a custom domain name of the API that is addressed."""
         hosts = self.parts.hosts
         return hosts is None or (address is not None and address.is_custom_host) or hosts.serves(scope)
+
+    def _other_service(self, scope: Scope) -> Callable[[Scope, Receive, Send], Awaitable[None]] | None:
+        """What serves a request for a service of AWS other than Lambda and S3; None: it is for none of them."""
+        parts = self.parts
+        if parts.cloudwatch is not None and is_metrics_request(scope):
+            return parts.cloudwatch
+        if parts.aws is not None and parts.aws.claims(scope):
+            return parts.aws
+        return parts.logs if is_logs_request(scope) else None
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """Check the request's key or signature.
@@ -221,7 +231,7 @@ class Application:
         if self.parts.queue is not None and self.parts.queue.claims(path):
             return True
         is_lambda = path.startswith(_INVOKING) or self.parts.control.claims(path)
-        return is_lambda or is_logs_request(scope)
+        return is_lambda or is_logs_request(scope) or is_metrics_request(scope)
 
     def _cors_for(self, scope: Scope) -> Cors | None:
         """The settings of http.cors; None if there are none, or if another API than the routes serves the request."""
@@ -233,6 +243,7 @@ class Application:
         is_of_other_api = (
             parts.control.claims(path)
             or header(scope, b"x-amz-target") is not None
+            or is_metrics_request(scope)
             or (parts.aws is not None and parts.aws.claims(scope))
             or objects.claims(scope)
             or objects.owns(path)

@@ -29,6 +29,7 @@ from thawd.errors import (
 from thawd.grammar import lineage
 from thawd.invocation import Invocation, Result, StartKind
 from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
+from thawd.scheduling import counting
 from thawd.scheduling.function_entries import BEING_PUBLISHED, FunctionEntry, VersionEntry
 from thawd.scheduling.leases import PoolRetiredError
 from thawd.scheduling.pool import Pool
@@ -329,20 +330,21 @@ class Dispatcher:
         if entry.pool is None:
             entry = await self._published(entry, invocation)
         if family.is_full(entry):
-            family.metrics.throttles += 1
+            counting.throttled(family.metrics, invocation)
             raise TooManyRequestsException("Rate Exceeded.", reason="ReservedFunctionConcurrentInvocationLimitExceeded")
         family.in_flight += 1
         entry.in_flight += 1
         if not self._in_flight:
             self._idle.clear()
         self._in_flight += 1
+        counting.begun(family.metrics, family.in_flight, self._metrics, self._in_flight)
         invocation.trace_id = lineage.advanced(received, invocation.function)
         try:
             result = await self._run(entry, invocation)
         except ThawdError as error:
             invocation.trace_id = received  # the caller may try again with the same object
             if isinstance(error, TooManyRequestsException):
-                family.metrics.throttles += 1
+                counting.throttled(family.metrics, invocation)
             raise
         finally:
             family.in_flight -= 1
@@ -350,7 +352,7 @@ class Dispatcher:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
-        family.metrics.count(result, (time.monotonic() - asked_s) * 1000)
+        counting.ended(family.metrics, invocation, result, (time.monotonic() - asked_s) * 1000)
         return result
 
     def refuses_loop(self, function: str, trace_id: str | None) -> bool:

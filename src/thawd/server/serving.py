@@ -149,6 +149,7 @@ class Server:
         await platform.stop_aws()  # only now, because running functions could call the emulator
         await platform.events.settled(_KEEP_S)
         await platform.events.close()
+        await platform.cloudwatch.close()
         for task in lasting:
             task.cancel()
         await self._close(web, serving)

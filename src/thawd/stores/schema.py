@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from thawd.stores import log_events
+from thawd.stores import log_events, metric_history
 from thawd.stores.database import Database
 
 QUEUED, DEAD, DELIVERING = 0, 2, 3
@@ -141,6 +141,7 @@ ALTER TABLE events ADD COLUMN tenant TEXT;
 MIGRATIONS = (
     *(_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS, _STREAMS, _TENANTS),
     log_events.SCHEMA,
+    metric_history.SCHEMA,
 )
 
 

@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from thawd.invocation import Result, StartKind
+from thawd.telemetry.samples import Samples
 
 _RATIO = math.log(1.02)
 _SMALLEST_MS = 0.001
@@ -107,10 +108,29 @@ class Distributions(dict[StartKind, Distribution]):
         return made
 
 
+class InvocationCell:
+    """What was measured lately for one qualifier of a function and the version that ran.
+
+    Attributes:
+        errors: invocations that ended in a function error.
+        throttles: requests refused because of a limit.
+        durations: the times in the handler, milliseconds, one for each invocation.
+    """
+
+    __slots__ = ("durations", "errors", "throttles")
+
+    def __init__(self) -> None:
+        self.errors = 0
+        self.throttles = 0
+        self.durations = Samples()
+
+
 class FunctionMetrics:
     """Counters of one function, kept across its versions.
 
     Attributes:
+        cells: what was measured since the last `take_cells`, by qualifier and executed version.
+        peak: most invocations that waited or ran at the same time since the last `take_cells`.
         starts: time from spawning an environment until it is ready, by start kind.
         invocations: time from the request for an environment to the answer, by start kind.
         errors: invocations that ended in a function error.
@@ -129,6 +149,7 @@ class FunctionMetrics:
 
     __slots__ = (
         "batched",
+        "cells",
         "dead_letter_errors",
         "deliveries",
         "destination_failures",
@@ -137,6 +158,7 @@ class FunctionMetrics:
         "fallbacks",
         "init_failures",
         "invocations",
+        "peak",
         "recursive_invocations_dropped",
         "starts",
         "throttles",
@@ -144,6 +166,8 @@ class FunctionMetrics:
     )
 
     def __init__(self) -> None:
+        self.cells: dict[tuple[str | None, str], InvocationCell] = {}
+        self.peak = 0
         self.starts = Distributions()
         self.invocations = Distributions()
         self.errors = 0
@@ -168,6 +192,20 @@ class FunctionMetrics:
                 self.timeouts += 1
             elif b'"Runtime.ExitError"' in result.payload[:100]:
                 self.exits += 1
+
+    def cell(self, qualifier: str | None, version: str) -> InvocationCell:
+        """Return what is measured for a qualifier and the version that ran; empty for a request that did not run."""
+        key = (qualifier, version)
+        found = self.cells.get(key)
+        if found is None:
+            found = self.cells[key] = InvocationCell()
+        return found
+
+    def take_cells(self) -> tuple[dict[tuple[str | None, str], InvocationCell], int]:
+        """Return what was measured since the last call, and the peak, and begin again."""
+        taken, peak = self.cells, self.peak
+        self.cells, self.peak = {}, 0
+        return taken, peak
 
     def summary(self) -> dict[str, Any]:
         """Return the function's part of ``/_thawd/status``."""
@@ -259,9 +297,14 @@ GAUGES: Mapping[str, str] = {
 
 
 class Metrics:
-    """All metrics, by function."""
+    """All metrics, by function.
+
+    Attributes:
+        peak: most invocations of all functions that waited or ran at the same time since it was last set to 0.
+    """
 
     def __init__(self) -> None:
+        self.peak = 0
         self.functions: dict[str, FunctionMetrics] = {}
         self.gauges: dict[str, dict[tuple[str, str], float]] = {}  # by function, then by the gauge's name and state
         self.events: Mapping[str, Mapping[str, float]] = {}

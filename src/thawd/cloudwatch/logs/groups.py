@@ -25,7 +25,7 @@ from thawd.cloudwatch.logs.errors import (
     no_stream,
 )
 from thawd.cloudwatch.logs.events import GroupEvents, GroupSource
-from thawd.cloudwatch.logs.records import GroupRecord
+from thawd.cloudwatch.logs.records import GroupRecord, MetricFilterRecord
 from thawd.errors import StoreError
 from thawd.stores.log_events import LogStore
 from thawd.system.retry import SayOnce
@@ -103,7 +103,7 @@ class LogGroups:
         store: see above.
         folder: see above.
         on_change: called with the name of a group whose subscription filters have changed, or which was deleted.
-        on_events: called with the name of a group into which a client has put events.
+        on_events: called with the name of a group into which a client has put events, and with their messages.
     """
 
     def __init__(self, store: LogStore, folder: Path, *, max_bytes: int, flush: Callable[[], None]) -> None:
@@ -111,7 +111,7 @@ class LogGroups:
         self.folder = folder
         self.flush = flush
         self.on_change: Callable[[str], None] = lambda name: None
-        self.on_events: Callable[[str], None] = lambda name: None
+        self.on_events: Callable[[str, Sequence[bytes]], None] = lambda name, messages: None
         self._max_bytes = max_bytes * (KEPT_FILES + 1)
         self._known: dict[str, _Group] = {}
         self._changing = asyncio.Lock()
@@ -136,6 +136,11 @@ class LogGroups:
     def recorded(self) -> list[tuple[str, GroupRecord]]:
         """The groups that have a record, with their records."""
         return [(name, group.record) for name, group in self._known.items()]
+
+    def metric_filters(self, name: str) -> Sequence[MetricFilterRecord]:
+        """The metric filters of a group; none if there is no such group."""
+        known = self._known.get(name)
+        return () if known is None else known.record.metric_filters
 
     def record(self, name: str) -> GroupRecord:
         """The record of an existing group; an empty one if nothing is stored.
@@ -339,7 +344,7 @@ class LogGroups:
         if kept and not await self.store.put_events(group, stream, kept, now_ms=now, most_bytes=self._max_bytes):
             raise no_stream()
         if kept:
-            self.on_events(name)
+            self.on_events(name, [message for _, message in kept])
         return rejected
 
     async def _with_stream(self, name: str, source: GroupSource, stream: str) -> int:

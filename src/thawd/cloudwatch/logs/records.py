@@ -25,6 +25,37 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     distribution: str = "ByLogStream"
 
 
+class MetricFilterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A metric filter.
+
+    Attributes:
+        name: name of the filter.
+        pattern: which events count.
+        created_ms: when it was put first, milliseconds since 1970.
+        namespace: namespace of the metric.
+        metric: name of the metric.
+        value: a number, or a selector such as ``$.took``.
+        unit: unit of the metric.
+        default: the value for an event that the pattern does not match; None: such an event does not count.
+        dimensions: names of dimensions, and selectors of their values.
+    """
+
+    name: str
+    pattern: str
+    created_ms: int
+    namespace: str
+    metric: str
+    value: str
+    unit: str = "None"
+    default: float | None = None
+    dimensions: dict[str, str] = {}
+
+    @property
+    def needs_document(self) -> bool:
+        """Whether a value is taken from a JSON message."""
+        return self.value.startswith("$") or bool(self.dimensions)
+
+
 class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A log group.
 
@@ -36,6 +67,7 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         kms_key: ARN of the key in the request; thawd does not encrypt logs.
         is_protected: whether the group cannot be deleted.
         subscriptions: its subscription filters.
+        metric_filters: its metric filters.
         hidden: streams of functions that were deleted: their events up to this time, in milliseconds since 1970, are
             gone.
     """
@@ -47,4 +79,5 @@ class GroupRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     kms_key: str | None = None
     is_protected: bool = False
     subscriptions: tuple[SubscriptionRecord, ...] = ()
+    metric_filters: tuple[MetricFilterRecord, ...] = ()
     hidden: dict[str, int] = {}

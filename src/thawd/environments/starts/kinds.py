@@ -145,7 +145,7 @@ class Starter:
         child = self._launcher.watch(pid, start.identifier)
         environment = _environment(version, start, StartKind.FORK, disk=template.disk)
         try:
-            return await self._ready(environment, child, started_s=started_s)
+            return await self._ready(environment, child, started_s=started_s, usable_s=template.usable_s)
         except InitError as error:
             # A fork that dies with its template may leave no wait status. The fork's death is not the function's.
             if template.ended.is_set() and child.ended.done() and child.ended.result() is None:
@@ -168,7 +168,7 @@ class Starter:
         child = self._launcher.thaw(version, thawable.command("environment", start), start)
         environment = _environment(version, start, StartKind.THAW, disk=thawable.disk)
         try:
-            await self._ready(environment, child, started_s=started_s)
+            await self._ready(environment, child, started_s=started_s, usable_s=thawable.usable_s)
         except InitError as error:
             if error.by_function:
                 raise
@@ -353,6 +353,7 @@ class Starter:
             tail.end()
         template.restored = True
         template.disk = thawable.disk
+        template.usable_s = thawable.usable_s
         thawable.restore_ms = min(thawable.restore_ms, template.ready.result().restore_ms)
         return template
 
@@ -387,17 +388,32 @@ class Starter:
             except BaseException:
                 child.kill()
                 raise
+        template.usable_s = time.monotonic()
         return template
 
-    async def _ready(self, environment: Environment, child: Child, *, started_s: float) -> Environment:
-        """Connect to the process and wait until it reports that it can serve."""
+    async def _ready(
+        self, environment: Environment, child: Child, *, started_s: float, usable_s: float = 0.0
+    ) -> Environment:
+        """Connect to the process and wait until it reports that it can serve.
+
+        Args:
+            environment: the environment.
+            child: its process.
+            started_s: when its start was requested, ``time.monotonic()`` seconds.
+            usable_s: when the image or template could be used. If that was after the request, then the request has
+                waited for an init.
+        """
         try:
             await environment.connect(self._services)
         except BaseException:
             environment.dying = True
             child.kill()
             raise
-        return await self._init(environment, child, started_s=started_s, deadline=_deadline(environment))
+        begun_s = max(started_s, usable_s)
+        await self._init(environment, child, started_s=begun_s, deadline=_deadline(environment))
+        if begun_s > started_s:
+            environment.include_init(started_s)
+        return environment
 
     async def _init(
         self, environment: Environment, child: Child, *, started_s: float, deadline: ReadyDeadline

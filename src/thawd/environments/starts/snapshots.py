@@ -258,6 +258,7 @@ class Snapshots:
             await asyncio.to_thread(draft.discard)
         thawable.image = lease.snapshot.path
         thawable.disk = await self._load_disk(lease)
+        thawable.usable_s = time.monotonic()
         return FreezeResult(Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped))
 
     def _key(self, version: Version) -> str:

@@ -104,6 +104,8 @@ class Template:
     Attributes:
         identifier: 32 hexadecimal digits, unique.
         restored: whether the before-snapshot hooks have run in it, so that the after-restore hooks run in its forks.
+        usable_s: when its init, or the init of the process that it is a copy of, had ended, ``time.monotonic()``
+            seconds; 0: before this server started, or not yet.
         folder: its temporary folder; None if it does not have its own.
         disk: the first content of its forks' temporary folders; None: they are empty.
         disk_refused: why its forks cannot get the content of its temporary folder; None when they can.
@@ -118,6 +120,7 @@ class Template:
         self.version = version
         self.identifier = identifier
         self.restored = False
+        self.usable_s = 0.0
         self.folder: PreparedFolder | None = None
         self.disk: DiskSnapshot | None = None
         self.disk_refused: str | None = None

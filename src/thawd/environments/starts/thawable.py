@@ -42,12 +42,14 @@ class Thawable:
         disk: the first content of a copy's temporary folder; None: the folder is empty.
         restore_ms: the shortest restore of this image so far, milliseconds; infinite before the first. A restore maps
             the memory and makes the threads; the copy's own repairs and hooks come after it.
+        usable_s: when the image was made, after an init, ``time.monotonic()`` seconds; 0: before this server started.
     """
 
     program: Path
     image: Path
     disk: DiskSnapshot | None = None
     restore_ms: float = math.inf
+    usable_s: float = 0.0
 
     def command(self, role: str, start: Start, *arguments: str) -> list[str]:
         """Program and arguments for a copy. `role` says what the copy becomes.

@@ -1,4 +1,4 @@
-"""The operations of the Logs API on subscription filters, and the test of a filter pattern."""
+"""The operations of the Logs API on subscription filters and metric filters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import msgspec
 
 from thawd.cloudwatch.logs.errors import InvalidParameterException, LimitExceededException, LogsNotFoundException
 from thawd.cloudwatch.logs.groups import LogGroups, now_ms
-from thawd.cloudwatch.logs.records import GroupRecord, SubscriptionRecord
+from thawd.cloudwatch.logs.metric_filters import MOST_DIMENSIONS, MOST_FILTERS, is_value
+from thawd.cloudwatch.logs.records import GroupRecord, MetricFilterRecord, SubscriptionRecord
 from thawd.cloudwatch.logs.subscriptions import Subscriptions
 from thawd.gateway.logs.event_operations import pattern_of
 from thawd.gateway.logs.requests import MAX_PAGE, Request, parts_of, token_of
@@ -131,6 +132,70 @@ class FilterOperations:
         self._groups.on_change(name)
         await self._subscriptions.end(name, filter_name)
 
+    async def put_metric_filter(self, request: Request) -> None:
+        pattern_of(request["filterPattern"])
+        (given,) = request["metricTransformations"]
+        dimensions = given.get("dimensions", {})
+        if not is_value(given["metricValue"]) or not all(map(is_value, dimensions.values())):
+            raise InvalidParameterException(
+                "Invalid metric transformation: metricValue must be a number or a selector, such as $.took, and "
+                "dimensions must be selectors"
+            )
+        if len(dimensions) > MOST_DIMENSIONS or (dimensions and "defaultValue" in given):
+            raise InvalidParameterException(
+                f"Invalid metric transformation: at most {MOST_DIMENSIONS} dimensions, and no default value with them"
+            )
+
+        def changed(record: GroupRecord) -> GroupRecord:
+            before = {each.name: each for each in record.metric_filters}
+            old = before.get(request["filterName"])
+            if old is None and len(before) >= MOST_FILTERS:
+                raise LimitExceededException("Resource limit exceeded.")
+            before[request["filterName"]] = MetricFilterRecord(
+                name=request["filterName"],
+                pattern=request["filterPattern"],
+                created_ms=now_ms() if old is None else old.created_ms,
+                namespace=given["metricNamespace"],
+                metric=given["metricName"],
+                value=given["metricValue"],
+                unit=given.get("unit", "None"),
+                default=given.get("defaultValue"),
+                dimensions=dimensions,
+            )
+            return msgspec.structs.replace(record, metric_filters=tuple(before.values()))
+
+        self._groups.flush()  # what was printed before the filter was put does not count
+        await self._groups.change(request["logGroupName"], changed)
+
+    async def describe_metric_filters(self, request: Request) -> dict[str, Any]:
+        limit, prefix = request.get("limit", MAX_PAGE), request.get("filterNamePrefix", "")
+        if "logGroupName" in request:
+            known = [(request["logGroupName"], self._groups.record(request["logGroupName"]))]
+        else:
+            known = sorted(self._groups.recorded(), key=lambda pair: pair[0])
+        (after,) = parts_of(request.get("nextToken"), 1) or ("",)
+        found = [
+            (f"{name}\n{each.name}", _described_metric_filter(name, each))
+            for name, record in known
+            for each in sorted(record.metric_filters, key=lambda each: each.name)
+            if each.name.startswith(prefix) and request.get("metricName") in (None, each.metric)
+            if request.get("metricNamespace") in (None, each.namespace)
+        ]
+        found = [(key, described) for key, described in found if key > after]
+        answer: dict[str, Any] = {"metricFilters": [described for _, described in found[:limit]]}
+        if len(found) > limit:
+            answer["nextToken"] = token_of(found[limit - 1][0])
+        return answer
+
+    async def delete_metric_filter(self, request: Request) -> None:
+        def changed(record: GroupRecord) -> GroupRecord:
+            kept = tuple(each for each in record.metric_filters if each.name != request["filterName"])
+            if len(kept) == len(record.metric_filters):
+                raise LogsNotFoundException("The specified metric filter does not exist.")
+            return msgspec.structs.replace(record, metric_filters=kept)
+
+        await self._groups.change(request["logGroupName"], changed)
+
     async def test_metric_filter(self, request: Request) -> dict[str, Any]:
         wanted = pattern_of(request["filterPattern"])
         return {
@@ -140,6 +205,27 @@ class FilterOperations:
                 if wanted(message)
             ]
         }
+
+
+def _described_metric_filter(group: str, record: MetricFilterRecord) -> dict[str, Any]:
+    transformation: dict[str, Any] = {
+        "metricName": record.metric,
+        "metricNamespace": record.namespace,
+        "metricValue": record.value,
+    }
+    if record.default is not None:
+        transformation["defaultValue"] = record.default
+    if record.dimensions:
+        transformation["dimensions"] = record.dimensions
+    if record.unit != "None":
+        transformation["unit"] = record.unit
+    return {
+        "filterName": record.name,
+        "filterPattern": record.pattern,
+        "metricTransformations": [transformation],
+        "creationTime": record.created_ms,
+        "logGroupName": group,
+    }
 
 
 def _described(group: str, record: SubscriptionRecord) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class GroupOperations:
         described: dict[str, Any] = {"logGroupName": group, "creationTime": created_ms or now_ms()}
         if record.retention_days is not None:
             described["retentionInDays"] = record.retention_days
-        described |= {"metricFilterCount": 0, "arn": f"{arn_of(group)}:*", "storedBytes": size}
+        described |= {"metricFilterCount": len(record.metric_filters), "arn": f"{arn_of(group)}:*", "storedBytes": size}
         if record.kms_key is not None:
             described["kmsKeyId"] = record.kms_key
         described |= {"logGroupClass": record.log_class, "logGroupArn": arn_of(group)}

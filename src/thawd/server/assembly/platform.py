@@ -76,7 +76,7 @@ class Platform:
         watchers: the watchers of the buckets that are folders, by the bucket's name; a watcher notices changes in a
             bucket.
         control: the control plane.
-        cloudwatch: log groups.
+        cloudwatch: log groups and metrics.
         sources: event sources.
         urls: function URLs.
         application: the HTTP application.
@@ -174,8 +174,11 @@ class Platform:
             self.stores.state,
             self.settings.server,
             execution=self.execution,
-            accept=self._accept,
-            aws=self._aws_endpoint,
+            events=self.events,
+            metrics=self._metrics,
+            emulated=None
+            if self.emulated is None or self._aws_endpoint is None
+            else (self._aws_endpoint, self.emulated),
         )
         await self.cloudwatch.open()
         self.sources = self._compose_sources()
@@ -304,6 +307,7 @@ class Platform:
                 uploads=self._uploads,
             ),
             logs=self.cloudwatch.logs,
+            cloudwatch=self.cloudwatch.metrics,
             status=self._status,
             count_table=self.stores.count_table,
             metrics=self._exposition,

@@ -15,8 +15,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from thawd.server.emulator import custom_resources, stack_apis, stack_resources
+from thawd.server.emulator import custom_resources, log_resources, stack_apis, stack_resources
 from thawd.server.emulator.custom_resources import CustomResource
+from thawd.server.emulator.log_resources import LogResource
 from thawd.server.emulator.stack_resources import Properties, StackResource
 
 # The resource in a text for Fn::Sub: ${Name} or ${Name.Attribute}.
@@ -36,6 +37,7 @@ def install(connect: Connect, complain: Callable[[str], None]) -> None:
     stack_resources.connect(lambda: connect("lambda"))
     stack_apis.connect(connect)
     stack_resources.add(stack_apis.KINDS)
+    log_resources.connect(lambda: connect("logs"))
     custom_resources.start(lambda: connect("lambda", is_patient=True))
     _make_resources(complain)
     _notify(connect)
@@ -53,6 +55,8 @@ def _make_resources(complain: Callable[[str], None]) -> None:
     def class_of_ours_too(resource_type: str) -> Any:
         if custom_resources.makes(resource_type):
             return CustomResource
+        if log_resources.makes(resource_type):
+            return LogResource
         return StackResource if stack_resources.makes(resource_type) else class_of(resource_type)
 
     def parse_or_report(resource: Properties, resources: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Metrics: what thawd measured and what functions report, minute by minute, and statistics over it."""

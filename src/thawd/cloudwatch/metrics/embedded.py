@@ -1,0 +1,86 @@
+"""Metrics in log lines: CloudWatch's embedded metric format, which Powertools Metrics writes.
+
+Source: CloudWatch user guide, "Specification: Embedded metric format".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from thawd.cloudwatch.metrics.recorder import Dimensions, sorted_dimensions
+from thawd.telemetry.samples import Samples
+
+MARK = b'"_aws"'
+_MOST_DIMENSIONS = 30
+_MOST_METRICS = 100
+_MOST_VALUES = 100
+_MOST_NAME = 255
+_MOST_VALUE = 1024
+
+
+class Embedded(NamedTuple):
+    """Values of a metric in a log line; `at_s` is None if the line has no time."""
+
+    namespace: str
+    dimensions: Dimensions
+    metric: tuple[str, str]
+    samples: Samples
+    at_s: float | None
+
+
+def embedded(message: bytes) -> Iterator[Embedded]:
+    """Yield the metrics in a message. What does not follow the format is left out."""
+    try:
+        document = msgspec.json.decode(message)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    metadata = document.get("_aws") if isinstance(document, dict) else None
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("CloudWatchMetrics"), list):
+        return
+    time_ms = metadata.get("Timestamp")
+    at_s = time_ms / 1000 if isinstance(time_ms, int | float) and not isinstance(time_ms, bool) else None
+    for directive in metadata["CloudWatchMetrics"]:
+        if isinstance(directive, dict):
+            yield from _of_directive(document, directive, at_s)
+
+
+def _of_directive(document: dict[str, Any], directive: dict[str, Any], at_s: float | None) -> Iterator[Embedded]:
+    namespace, metrics = directive.get("Namespace"), directive.get("Metrics")
+    sets = directive.get("Dimensions") or [[]]
+    if not isinstance(namespace, str) or not namespace or not isinstance(metrics, list) or not isinstance(sets, list):
+        return
+    known = [dimensions for names in sets if (dimensions := _dimensions(document, names)) is not None]
+    for metric in metrics[:_MOST_METRICS]:
+        name = metric.get("Name") if isinstance(metric, dict) else None
+        if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME:
+            continue
+        unit = metric.get("Unit", "None")
+        for dimensions in known:
+            samples = _samples(document.get(name))
+            if samples is not None:
+                yield Embedded(namespace, dimensions, (name, str(unit)), samples, at_s)
+
+
+def _dimensions(document: dict[str, Any], names: Any) -> Dimensions | None:
+    if not isinstance(names, list) or len(names) > _MOST_DIMENSIONS:
+        return None
+    pairs: list[tuple[str, str]] = []
+    for name in names:
+        value = document.get(name) if isinstance(name, str) else None
+        if not isinstance(value, str | int | float) or not 0 < len(str(value)) <= _MOST_VALUE:
+            return None
+        pairs.append((name, str(value)))
+    return sorted_dimensions(pairs)
+
+
+def _samples(value: Any) -> Samples | None:
+    values = value if isinstance(value, list) else [value]
+    samples = Samples()
+    for each in values[:_MOST_VALUES]:
+        if isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each):
+            samples.add(float(each))
+    return samples if samples.count else None
