@@ -1,4 +1,4 @@
-"""`thawd up --aws`: emulated Step Functions run state machines, whose tasks are thawd's functions and services."""
+"""`thawd up --aws`: Step Functions run state machines, whose tasks are functions and services; stacks make them."""
 
 from __future__ import annotations
 
@@ -211,3 +211,31 @@ def test_executions_are_there_after_a_restart_and_those_that_ran_have_failed(tmp
         assert (done["status"], len(history)) == ("SUCCEEDED", 4)
         found = client.describe_execution(executionArn=running_arn)
         assert (found["status"], found["error"]) == ("FAILED", "States.Runtime")
+
+
+def test_a_stack_makes_schedules(machines: Machines, running: Running) -> None:
+    aws = AwsAt(running.url)
+    properties = {
+        "Name": "stacked",
+        "GroupName": {"Ref": "Group"},
+        "ScheduleExpression": "rate(1 hour)",
+        "FlexibleTimeWindow": {"Mode": "OFF"},
+        "Target": {"Arn": {"Fn::GetAtt": ["Queue", "Arn"]}, "RoleArn": ROLE, "Input": "from a schedule"},
+    }
+    resources = {
+        "Queue": {"Type": "AWS::SQS::Queue", "Properties": {"QueueName": "scheduled"}},
+        "Group": {"Type": "AWS::Scheduler::ScheduleGroup", "Properties": {"Name": "group"}},
+        "Schedule": {"Type": "AWS::Scheduler::Schedule", "Properties": properties},
+    }
+    stacks, scheduler = aws.client("cloudformation"), aws.client("scheduler")
+    stacks.create_stack(StackName="schedules", TemplateBody=json.dumps({"Resources": resources}))
+    assert scheduler.get_schedule(Name="stacked", GroupName="group")["State"] == "ENABLED"
+    queue = "arn:aws:sqs:us-east-1:000000000000:scheduled"
+    eventually(lambda: [one["Body"] for one in aws.messages(queue)] == ["from a schedule"], what="the first run")
+    changed = {**properties, "ScheduleExpression": "rate(2 hours)", "State": "DISABLED"}
+    resources["Schedule"] = {"Type": "AWS::Scheduler::Schedule", "Properties": changed}
+    stacks.update_stack(StackName="schedules", TemplateBody=json.dumps({"Resources": resources}))
+    found = scheduler.get_schedule(Name="stacked", GroupName="group")
+    assert (found["ScheduleExpression"], found["State"]) == ("rate(2 hours)", "DISABLED")
+    stacks.delete_stack(StackName="schedules")
+    assert scheduler.list_schedules()["Schedules"] == []

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from thawd.server.emulator import custom_resources, log_resources, stack_apis, stack_resources
+from thawd.server.emulator import custom_resources, log_resources, stack_apis, stack_resources, stack_schedules
 from thawd.server.emulator.custom_resources import CustomResource
 from thawd.server.emulator.log_resources import LogResource
 from thawd.server.emulator.stack_resources import Properties, StackResource
@@ -38,6 +38,8 @@ def install(connect: Connect, complain: Callable[[str], None]) -> None:
     stack_apis.connect(connect)
     stack_resources.add(stack_apis.KINDS)
     log_resources.connect(lambda: connect("logs"))
+    stack_schedules.connect(connect)
+    stack_resources.add(stack_schedules.KINDS)
     custom_resources.start(lambda: connect("lambda", is_patient=True))
     _make_resources(complain)
     _notify(connect)
