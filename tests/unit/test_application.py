@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,10 +18,13 @@ from thawd.gateway.http import respond
 from thawd.gateway.routes.endpoint import RouteTable
 from thawd.gateway.thawd_api.sources import SourcesApi
 from thawd.resources import Cors, HttpApi, Route
+from thawd.system.inline import run_inline
 
 
 class Part:
     """Answers with its name. It has the bucket ``data``."""
+
+    had_task: ClassVar[list[bool]] = []  # whether a task ran each request
 
     def __init__(self, name: str, routes: tuple[str, ...] = (), cors: Cors | None = None) -> None:
         self.name = name
@@ -38,6 +41,7 @@ class Part:
         await respond(send, 204, [(b"answered", b"preflight")])
 
     async def __call__(self, scope: Any, receive: Any, send: Any, **found: Any) -> None:
+        self.had_task.append(asyncio.current_task() is not None)
         route = found.get("route")
         await respond(send, 200, [], f"{self.name} {route.key if route else ''}".strip().encode())
 
@@ -115,7 +119,15 @@ def get(
         "query_string": b"",
         "headers": [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()],
     }
-    asyncio.run(Application(parts)(scope, receive, send))  # type: ignore[arg-type]
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        work = Application(parts)(scope, receive, send)  # type: ignore[arg-type]
+        loop.call_soon(run_inline, work, loop.create_task)
+        while len(sent) < 2:  # noqa: ASYNC110 - a turn of the loop is what it waits for
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
     return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
 
 
@@ -137,6 +149,13 @@ INVOKE = "/2015-03-31/functions/f/invocations"
 )
 def test_each_path_is_answered_by_its_part(path: str, answer: bytes) -> None:
     assert get(path, routes=("GET /classify", "GET /data/declared"))[:2] == (200, answer)
+
+
+@pytest.mark.parametrize(("path", "has_task"), [(INVOKE, False), ("/cats", False), ("/data/x", True)])
+def test_invocations_begin_without_a_task_and_other_apis_get_one(path: str, has_task: bool) -> None:
+    Part.had_task.clear()
+    get(path, method="POST", routes=("POST /cats",))
+    assert Part.had_task == [has_task]
 
 
 def test_the_logs_api_is_found_by_its_target_at_the_root() -> None:

@@ -20,5 +20,6 @@ def check_tenant(tenant_id: str | None, *invocations: Invocation) -> None:
     Raises:
         ServiceException: an invocation names another tenant, or names one and the environment has none (500).
     """
-    if any(each.tenant_id != tenant_id for each in invocations):
-        raise ServiceException("the execution environment belongs to another tenant")
+    for each in invocations:
+        if each.tenant_id != tenant_id:
+            raise ServiceException("the execution environment belongs to another tenant")

@@ -163,25 +163,24 @@ class Application:
             return
         if InvokeApi.claims(path):
             await parts.invoke(scope, receive, send)
-        else:
+        elif (api := self._api_of(scope, path)) is not None:
             await in_task()
-            await self._serve_others(scope, receive, send, path)
-
-    async def _serve_others(self, scope: Scope, receive: Receive, send: Send, path: str) -> None:
-        """Serve an admitted request that is not for Invoke."""
-        parts = self.parts
-        if (invoking := self._invoking(path)) is not None:
-            await invoking(scope, receive, send)
-        elif parts.control.claims(path):
-            await parts.control(scope, receive, send)
-        elif path.startswith("/_thawd/") or path == "/metrics":
-            await self._own_page(scope, receive, send)
-        elif (service := self._other_service(scope)) is not None:
-            await service(scope, receive, send)
-        elif parts.objects.claims(scope):
-            await parts.objects(scope, receive, send)
+            await api(scope, receive, send)
         else:
             await self._route_or_object(scope, receive, send)
+
+    def _api_of(self, scope: Scope, path: str) -> Callable[[Scope, Receive, Send], Awaitable[None]] | None:
+        """What serves a request that is neither for Invoke nor for a route; None: that depends on the routes."""
+        parts = self.parts
+        if (invoking := self._invoking(path)) is not None:
+            return invoking
+        if parts.control.claims(path):
+            return parts.control
+        if path.startswith("/_thawd/") or path == "/metrics":
+            return self._own_page
+        if (service := self._other_service(scope)) is not None:
+            return service
+        return parts.objects if parts.objects.claims(scope) else None
 
     def _serves_host(self, scope: Scope, address: ApiAddress | None) -> bool:
         """Whether the request's ``Host`` is accepted: it may be a custom domain name of the API that is addressed."""
@@ -258,6 +257,7 @@ class Application:
         if found is not None and not (is_object and found[0].key == "$default"):
             await parts.routes(scope, receive, send, route=found[0], parameters=found[1])
         elif is_object:
+            await in_task()
             await parts.objects(scope, receive, send)
         elif allowed := parts.routes.table.methods(raw_path):
             allow = (b"allow", ", ".join(allowed).encode())

@@ -6,6 +6,7 @@ This module only keeps state and counts: `thawd.queue.invoker` leases and runs t
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from thawd.invocation import Result
 from thawd.stores.events.event_rows import Event
@@ -51,7 +52,7 @@ class Lane:
         self.function = function
         self.backoff = backoff
         self.reports = reports
-        self.ahead: list[Event] = []
+        self.ahead: deque[Event] = deque()
         self._ahead_bytes = 0
         self.running = 0
         self.open = 0
@@ -86,12 +87,12 @@ class Lane:
 
     def add_first(self, event: Event) -> None:
         """Add a leased event at the front of `ahead`."""
-        self.ahead.insert(0, event)
+        self.ahead.appendleft(event)
         self._ahead_bytes += _size(event)
 
     def take(self) -> Event:
         """Remove and return the first event of `ahead`."""
-        event = self.ahead.pop(0)
+        event = self.ahead.popleft()
         self._ahead_bytes -= _size(event)
         return event
 

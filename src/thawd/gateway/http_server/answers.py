@@ -23,6 +23,10 @@ from thawd.system.flag import Flag
 _JOINED_BYTES = 1 << 16
 
 
+def _lines(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    return b"".join([b"%b: %b\r\n" % (name, value) for name, value in headers])
+
+
 class AnsweredConnection(Protocol):
     """The attributes of a connection that its answers use; all but `outlet` are uvicorn's."""
 
@@ -169,7 +173,11 @@ class Answer(RequestResponseCycle):
         Raises:
             RuntimeError: a header is not valid, or the request has been answered.
         """
-        names = [name.lower() for name, _ in headers]
+        names = [name for name, _ in headers]
+        all_names = b"".join(names)
+        if not all_names.islower():
+            headers = [(name.lower(), value) for name, value in headers]
+            names = [name for name, _ in headers]
         if b"connection" in names or self.access_log:
             await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
             await self.send({"type": "http.response.body", "body": body})
@@ -180,18 +188,13 @@ class Answer(RequestResponseCycle):
             return
         if self.response_started:
             raise RuntimeError("the request has been answered already")
-        values = [value for _, value in headers]
-        if HEADER_RE.search(b"".join(names)) or HEADER_VALUE_RE.search(b"".join(values)):
+        if HEADER_RE.search(all_names) or HEADER_VALUE_RE.search(b"".join([value for _, value in headers])):
             raise RuntimeError("a header of the answer is not valid")
-        parts = [STATUS_LINE[status]]
-        for name, value in self.default_headers:
-            parts += (name, b": ", value, b"\r\n")
-        for name, value in zip(names, values, strict=True):
-            parts += (name, b": ", value, b"\r\n")
-        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        head = STATUS_LINE[status] + _lines(self.default_headers) + _lines(headers)
+        head += b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         self.response_started = self.response_complete = True
         self.waiting_for_100_continue = False
-        self.transport.write_whole(b"".join(parts), b"" if self.scope["method"] == "HEAD" else body)
+        self.transport.write_whole(head, b"" if self.scope["method"] == "HEAD" else body)
         self.message_event.set()
         if not self.keep_alive:
             self.transport.close()

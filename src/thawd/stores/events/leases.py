@@ -41,7 +41,7 @@ class Leases:
         Returns:
             False if a call of `EventQueue.lease` is perhaps reading the event at this moment, or has leased it.
         """
-        if self._reading[function] or event_id <= self.ready_after.get(function, 0) or event_id in self._function:
+        if self._reading.get(function) or event_id <= self.ready_after.get(function, 0) or event_id in self._function:
             return False
         self.add(event_id, function)
         return True

@@ -45,6 +45,8 @@ class FunctionLog:
         self._when_flushed: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._dropping = False
+        self._second = -1
+        self._second_text = b""
         self._now_ms = -1
         self._now_text = b""
 
@@ -70,7 +72,10 @@ class FunctionLog:
         if now_ms != self._now_ms:
             self._now_ms = now_ms
             second, ms = divmod(now_ms, 1000)
-            self._now_text = b"%s.%03dZ\t" % (time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode(), ms)
+            if second != self._second:
+                self._second = second
+                self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
+            self._now_text = b"%b.%03dZ\t" % (self._second_text, ms)
         return b"%b%b\t" % (self._now_text, stream)
 
     def _add(self, data: bytes) -> None:
