@@ -23,9 +23,8 @@ class Ec2:
         if self.is_down:
             raise EndpointConnectionError(endpoint_url="http://127.0.0.1:9")
         for group in set(GroupIds) - {"sg-1"}:
-            self._refuse(
-                "InvalidGroup.NotFound", f"The security group '{group}' does not exist", "DescribeSecurityGroups"
-            )
+            message = f"The security group '{{'{group}'}}' does not exist"  # as the emulator words it
+            self._refuse("InvalidGroup.NotFound", message, "DescribeSecurityGroups")
 
     def describe_subnets(self, *, SubnetIds: list[str]) -> Any:  # noqa: N803 - boto3's name
         for subnet in set(SubnetIds) - {"subnet-1"}:

@@ -5,6 +5,7 @@ Source: Amazon EC2 API reference, DescribeSubnets and DescribeSecurityGroups; er
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,9 @@ from thawd.resources import REGION
 from thawd.sources.aws_calls import Endpoint, SourceError, explained, in_thread, make_client
 
 _ANSWER_S = 10.0
+# The id in an error's text, and what boto3 puts before the text.
+_ID = re.compile(r"\b(?:sg|subnet)-[0-9a-zA-Z]+")
+_WORDS = re.compile(r"^An error occurred \([\w.]+\) when calling the \w+ operation(?: \(reached max retries: \d+\))?: ")
 _COEXIST = "SubnetIds and SecurityIds must coexist or be both empty list."
 
 
@@ -60,7 +64,9 @@ class Networks:
         except SourceError as error:
             if not error.code:
                 raise
-            message = str(error).partition("operation: ")[2] or str(error)
+            named = _ID.search(str(error))
+            what = "security group" if operation == "DescribeSecurityGroups" else "subnet ID"
+            message = _WORDS.sub("", str(error)) if named is None else f"The {what} '{named[0]}' does not exist"
             raise InvalidParameterValueException(
                 f"Error occurred while {operation}. EC2 Error Code: {error.code}. EC2 Error Message: {message}"
             ) from error
