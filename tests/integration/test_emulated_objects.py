@@ -33,6 +33,9 @@ def test_an_object_of_several_parts_its_copy_and_ranges_are_read_also_after_a_re
                 ("nonsense=1", CONTENT),
             ):
                 assert s3.get_object(Bucket="large", Key=key, Range=wanted)["Body"].read() == expected
+            for number, expected in enumerate((CONTENT[:PART], CONTENT[PART : 2 * PART], CONTENT[2 * PART :]), 1):
+                answer = s3.get_object(Bucket="large", Key=key, PartNumber=number)
+                assert (answer["Body"].read(), answer["PartsCount"]) == (expected, 3)
         got = io.BytesIO()
         s3.download_fileobj("large", "object", got, Config=BY_PARTS)
         assert got.getvalue() == CONTENT

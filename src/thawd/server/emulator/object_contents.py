@@ -2,13 +2,15 @@
 
 moto, the emulator, keeps every object of many classes for ever, even deleted ones, keeps the parts of an upload beside
 the object that they became, and reads a whole object for each range of it. Downloads of large objects read many ranges
-at the same time. Here objects are freed, parts are freed when their upload is complete, and a range is read alone.
+at the same time. Here objects are freed, parts are freed when their upload is complete, and a range is read alone. A
+request for one part of an object gets that part; moto would answer with the whole object.
 """
 
 from __future__ import annotations
 
 import ctypes
 import threading
+from http import HTTPStatus
 from typing import Any
 
 _M_MMAP_THRESHOLD = -3
@@ -64,9 +66,24 @@ class _Contents:
         begin, end, _ = part.indices(len(self))
         return _read(self._key, begin, end)
 
+    @property
+    def count(self) -> str:
+        """How many parts the object was uploaded in."""
+        return str(len(self._key.multipart.parts))
+
+    def part(self, number: str) -> slice | None:
+        """The range of a part; None: the object was not uploaded in parts, or has no such part."""
+        if not number.isdecimal() or self._key.multipart is None:
+            return None
+        sizes = {part_id: part.contentsize for part_id, part in sorted(self._key.multipart.parts.items())}
+        if int(number) not in sizes or sum(sizes.values()) != len(self):  # an upload may leave out some of its parts
+            return None
+        begin = sum(size for part_id, size in sizes.items() if part_id < int(number))
+        return slice(begin, begin + sizes[int(number)])
+
 
 class _Request(threading.local):
-    """Whether this thread serves a request for a range of an object."""
+    """Whether this thread serves a request for a range or a part of an object."""
 
     is_for_range = False
 
@@ -93,12 +110,21 @@ def _read_ranges() -> None:
         return contents if _request.is_for_range else contents[:]
 
     def key_response(response: Any, request: Any, full_url: str, headers: Any) -> Any:
-        _request.is_for_range = request.method == "GET" and bool(request.headers.get("range"))
+        number = request.args.get("partNumber", "") if request.method == "GET" else ""
+        _request.is_for_range = request.method == "GET" and bool(request.headers.get("range") or number)
         try:
             status, answered, body = respond(response, request, full_url, headers)
         finally:
             _request.is_for_range = False
-        return status, answered, body[:] if isinstance(body, _Contents) else body
+        if not isinstance(body, _Contents):
+            return status, answered, body
+        part = body.part(number) if status == HTTPStatus.OK else None
+        if part is None:
+            return status, answered, body[:]
+        content = body[part]
+        place = f"bytes {part.start}-{part.stop - 1}/{len(body)}"
+        shown = {"content-range": place, "content-length": str(len(content)), "x-amz-mp-parts-count": body.count}
+        return HTTPStatus.PARTIAL_CONTENT, {**answered, **shown}, content
 
     def copy_range(backend: Any, *given: Any, **named: Any) -> Any:
         _request.is_for_range = named.get("start_byte") is not None
