@@ -77,6 +77,18 @@ def test_a_name_that_no_group_can_have_is_refused(logs: Any, name: str | None, w
         logs.create_log_group(**({} if name is None else {"logGroupName": name}))
 
 
+def test_a_group_may_have_the_longest_name_that_is_allowed(logs: Any) -> None:
+    name = "long/" + "n" * 507
+    logs.create_log_group(logGroupName=name)
+    logs.create_log_stream(logGroupName=name, logStreamName="s")
+    put(logs, name, (now_ms(), "kept"))
+    assert messages(logs.filter_log_events(logGroupName=name)) == ["kept"]
+    assert [group["logGroupName"] for group in logs.describe_log_groups(logGroupNamePrefix="long")["logGroups"]] == [
+        name
+    ]
+    logs.delete_log_group(logGroupName=name)
+
+
 def test_a_protected_group_is_not_deleted(logs: Any, group: str) -> None:
     logs.put_log_group_deletion_protection(logGroupIdentifier=group, deletionProtectionEnabled=True)
     with refused("ValidationException", "deletion protection"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def rows(*messages: Any, step_ms: int = 1000, group: str = "/aws/lambda/f") -> l
             f"s{index % 2}",
             group,
             "000000000000",
-            f"p{index}",
+            partial(str, f"p{index}"),
         )
         for index, message in enumerate(messages)
     ]

@@ -6,7 +6,7 @@ Source: CloudWatch Logs API reference, "StartLiveTail"; quotas, "Live Tail".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from thawd.cloudwatch.logs.errors import LimitExceededException, LogsNotFoundException
@@ -65,7 +65,7 @@ class LiveTails:
         self._groups = groups
         self._sessions = 0
 
-    async def follow(self, selection: Selection) -> AsyncIterator[Update]:
+    async def follow(self, selection: Selection) -> AsyncGenerator[Update, None]:
         """Yield an update about once a second: what has arrived since the one before.
 
         Raises:

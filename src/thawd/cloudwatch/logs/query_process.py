@@ -145,8 +145,10 @@ def _latest_first(name: str, events: GroupEvents, task: QueryTask) -> Iterator[t
 
 
 def _record(event: Event, group: str, account: str) -> Record:
-    place = (group, *event.before.file, *event.before.stored, event.id)
-    pointer = base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
+    def pointer() -> str:
+        place = (group, *event.before.file, *event.before.stored, event.id)
+        return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
+
     return Record(event.time_ms, event.ingested_ms, event.text, event.stream, group, account, pointer)
 
 

@@ -6,7 +6,9 @@ Source: CloudWatch Logs API reference, "StartLiveTail"; botocore's ``initial-res
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
@@ -40,7 +42,15 @@ async def serve(tails: LiveTails, request: Request, send: Send, receive: Receive
         ThawdError: see `LiveTails.follow`; not raised after the answer has begun.
     """
     updates = tails.follow(_selection(request))
-    await anext(updates)  # raises before the answer begins
+    async with contextlib.aclosing(updates):
+        await anext(updates)  # raises before the answer begins
+        await _follow(updates, request, send, receive, request_id=request_id)
+
+
+async def _follow(
+    updates: AsyncGenerator[Update, None], request: Request, send: Send, receive: Receive, *, request_id: str
+) -> None:
+    """Send the answer, and one update after the other, until the client disconnects."""
     headers = [(b"content-type", event_stream.CONTENT_TYPE), (b"x-amzn-requestid", request_id.encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     start = {
@@ -69,7 +79,6 @@ async def serve(tails: LiveTails, request: Request, send: Send, receive: Receive
         await send({"type": "http.response.body", "body": b""})
     finally:
         gone.cancel()
-        await updates.aclose()  # type: ignore[attr-defined]
 
 
 async def _until_gone(receive: Receive) -> None:

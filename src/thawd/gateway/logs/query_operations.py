@@ -118,7 +118,11 @@ class QueryOperations:
             for event in events.forward(place):
                 if event.id != event_id:
                     break
-                row = Row(Record(event.time_ms, event.ingested_ms, event.text, event.stream, name, ACCOUNT_ID, pointer))
+                row = Row(
+                    Record(
+                        event.time_ms, event.ingested_ms, event.text, event.stream, name, ACCOUNT_ID, lambda: pointer
+                    )
+                )
                 fields = row.everything()
                 return {"logRecord": fields}
         raise LogsNotFoundException("The specified log record does not exist.")

@@ -31,6 +31,7 @@ _BYTES_IN_MB = 1_000_000
 _SEARCHED = 1 << 20
 _MOST_FIELDS = 1000  # Source: user guide: at most a thousand fields of a JSON event are extracted.
 _MISSING = object()
+_decode = json.JSONDecoder().raw_decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Record:
         stream: name of its log stream.
         group: name of its log group.
         account: account of the group.
-        pointer: identifies the event; the value of ``@ptr``.
+        pointer: returns what identifies the event, the value of ``@ptr``.
     """
 
     time_ms: int
@@ -53,7 +54,7 @@ class Record:
     stream: str
     group: str
     account: str
-    pointer: str
+    pointer: Callable[[], str]
 
 
 _OF_EVENT: dict[str, Callable[[Record], Value]] = {
@@ -62,7 +63,7 @@ _OF_EVENT: dict[str, Callable[[Record], Value]] = {
     "@ingestionTime": lambda record: Time(record.ingested_ms),
     "@logStream": lambda record: record.stream,
     "@log": lambda record: f"{record.account}:{record.group}",
-    "@ptr": lambda record: record.pointer,
+    "@ptr": lambda record: record.pointer(),
 }
 
 
@@ -122,7 +123,7 @@ def _document(message: str) -> Value:
     if begin < 0:
         return None
     try:
-        return json.JSONDecoder().raw_decode(message, begin)[0]
+        return _decode(message, begin)[0]
     except (ValueError, RecursionError):
         return None
 
