@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,8 +81,10 @@ def invoke(served: Served, function: str, event: object) -> object:
 
 
 @contextmanager
-def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
+def thawd(configuration: str, files: dict[str, str], *, options: Sequence[str] = ()) -> Iterator[Served]:
     """Run `thawd up` on `configuration` (TOML), with `files` (texts by their paths) beside it.
+
+    `options` are further options of the command.
 
     The server stops at the end of the ``with`` block. Its folder is under ``build/``, because temporary folders are
     often on a memory file system, where the queue would be faster than on a disk.
@@ -100,7 +102,7 @@ def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
                 (folder / path).chmod(0o755)
         ready = folder / "ready.json"
         command = [sys.executable, "-m", "thawd", "up", "--config", str(folder / "thawd.toml")]
-        command += ["--port", "0", "--ready-file", str(ready), "--ready-when", "published"]
+        command += ["--port", "0", "--ready-file", str(ready), "--ready-when", "published", *options]
         with _process(command, folder / "server.log") as process:
             announced = await_ready(ready, process, folder / "server.log")
             yield Served(announced["url"], announced["pid"], folder)

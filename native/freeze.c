@@ -157,15 +157,28 @@ static int open_all(struct freezing *f, const char *partial) {
     return fault_point(f, "open");
 }
 
+// Writes the image. A complete image refers to no earlier image, so its landing must not name one: another file may
+// have the number of that image's inode by the time of the thaw, and its memory would be taken for memory of an image.
+static int output_with_landing(struct freezing *f) {
+    uint32_t image_count = thawd_landing.image_count;
+    uint64_t moved = thawd_landing.moved;
+    if (f->request->flags & FREEZE_COMPLETE)
+        thawd_landing.image_count = thawd_landing.moved = 0;
+    int result = output(f);
+    thawd_landing.image_count = image_count;
+    thawd_landing.moved = moved;
+    return result;
+}
+
 // Called in a signal handler of the thread that called thawd_freeze, while all other threads are stopped.
 static int write_image(struct freezing *f) {
     static int (*const steps[])(struct freezing *) = {
-        park_describe, mappings_read, process_describe, pages_find, descriptors_describe, plan, output,
+        park_describe, mappings_read, process_describe, pages_find, descriptors_describe, plan, output_with_landing,
     };
     uint64_t started_ns = monotonic_ns();
     int result = patches_install(f);
     for (unsigned i = 0; !result && i < sizeof steps / sizeof *steps; i++) {
-        if (steps[i] == output)
+        if (steps[i] == output_with_landing)
             f->report->scan_ns = monotonic_ns() - started_ns;
         result = steps[i](f);
     }
@@ -271,7 +284,8 @@ static int refuse_without_leader(struct freezing *f) {
 
 static int freeze(struct freezing *f, const char *partial) {
     int result = refuse_without_leader(f);
-    if (!result && thawd_landing.image_count >= LANDING_IMAGES)
+    int is_complete = (f->request->flags & FREEZE_COMPLETE) != 0;
+    if (!result && !is_complete && thawd_landing.image_count >= LANDING_IMAGES)
         result =
             refuse(f, "open", "the process was frozen and thawed too often (eight times at most); start it again", "");
     if (!result)

@@ -22,6 +22,10 @@ enum freeze_flag {
     // In a copy, the thread that called thawd_freeze continues alone. The others wait until it calls
     // thawd_release_threads, but at most five seconds, because one of them may hold a lock that the first needs.
     FREEZE_HOLD_THREADS = 32,
+    // If a copy is frozen again, store all of its pages, so that the image does not refer to the earlier one. Without
+    // this flag, only what the copy has changed is stored, and every copy of that image changes the earlier image's
+    // pages again, so that each needs pages of its own for that.
+    FREEZE_COMPLETE = 64,
 };
 
 enum freeze_result {

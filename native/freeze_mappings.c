@@ -155,6 +155,7 @@ static int drop_and_refuse(struct freezing *f) {
                 "memory of a device, of huge pages or of the kernel is mapped; free it before the freeze, or open "
                 "the device on the first invocation. Mapped: ",
                 *name ? name : "huge pages");
+        mapping->complete = f->request->flags & FREEZE_COMPLETE && image_of(mapping);
         *AT(f->mappings, struct mapping, kept++) = *mapping;
     }
     f->mappings.count = kept;

@@ -38,8 +38,7 @@ _Static_assert(sizeof(struct pm_scan_arg) == 96, "part of the ioctl's number");
 #define WORDS_MOST 128
 #define PAGE_WORDS (IMAGE_PAGE / 8)
 
-// The image that this mapping maps; NULL if it maps none. Only a copy that is frozen again has such mappings.
-static const struct landed_image *image_of(const struct mapping *mapping) {
+const struct landed_image *image_of(const struct mapping *mapping) {
     for (uint32_t i = 0; i < thawd_landing.image_count; i++) {
         const struct landed_image *image = &thawd_landing.images[i];
         if (mapping->inode == image->inode && mapping->device == image->device)
@@ -217,13 +216,14 @@ int pages_find(struct freezing *f) {
             continue;
         uint64_t at = mapping->start;
         int result = 0;
-        if (mapping->deleted) // the file will be missing at the thaw, so all pages are stored
-            result = add_range(f, i, mapping->start, mapping->end);
+        int is_whole = mapping->deleted || mapping->complete; // a deleted file will be missing at the thaw
+        if (is_whole)
+            result = add_pages(f, i, mapping->start, mapping->end, 0);
         else if (can_scan)
             result = scan(f, i, &at);
         if (can_scan && (result == -ENOTTY || result == -EINVAL))
             can_scan = result = 0;
-        if (!can_scan && !mapping->deleted)
+        if (!can_scan && !is_whole)
             result = read_entries(f, i, at);
         if (result)
             return result;

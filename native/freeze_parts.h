@@ -42,6 +42,7 @@ struct mapping {
     uint32_t path;          // offset in SECTION_STRINGS; NO_INDEX: none
     uint32_t object;        // index in SECTION_OBJECTS, once `plan` has run; NO_INDEX: none
     uint32_t deleted;       // the file has no path any more
+    uint32_t complete;      // a mapping of an earlier image of which all pages are stored: FREEZE_COMPLETE
     uint32_t refused_flags; // 1: memory of huge pages or of a device, which cannot be frozen
 };
 
@@ -137,8 +138,10 @@ int mappings_read(struct freezing *f);
 // freeze_rings.c: records a mapping of an io_uring, which is left out of the image. Returns 0 or a freeze_result.
 int ring_note_mapping(struct freezing *f, const struct mapping *mapping);
 
-// freeze_pages.c: finds the pages that must be stored.
+// freeze_pages.c: finds the pages that must be stored. image_of returns the image that this mapping maps; NULL if it
+// maps none. Only a copy that is frozen again has such mappings.
 int pages_find(struct freezing *f);
+const struct landed_image *image_of(const struct mapping *mapping);
 
 // freeze_descriptors.c: fills SECTION_DESCRIPTORS and SECTION_EPOLL.
 int descriptors_describe(struct freezing *f);

@@ -123,7 +123,7 @@ static int plan_base(struct freezing *f, uint32_t index) {
         to->offset = mapping->offset;
         return plan_shared(f, mapping, to);
     }
-    if (mapping->path == NO_INDEX || mapping->deleted || !mapping->inode)
+    if (mapping->path == NO_INDEX || mapping->deleted || mapping->complete || !mapping->inode)
         return 0; // `kind` is 0, OPERATION_ANONYMOUS
     to->kind = OPERATION_FILE;
     to->offset = mapping->offset;
@@ -155,7 +155,7 @@ static int is_copied(struct freezing *f, const struct range *range) {
     if (f->request->flags & FREEZE_COPY || is_stack(f, mapping))
         return 1;
     if (range->of_image)
-        return range->end - range->start <= COPY_OF_IMAGE_MOST;
+        return !mapping->complete && range->end - range->start <= COPY_OF_IMAGE_MOST;
     return range->of_file && range->end - range->start <= COPY_MOST && !is_of_program(f, mapping);
 }
 

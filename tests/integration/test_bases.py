@@ -98,7 +98,7 @@ def test_init_sees_the_same_with_a_base_as_without(project: Project) -> None:
     with project.up() as running:
         without = ask(running, "second")
         assert (snapshot(running, "second")["base"], snapshot(running, "second")["base_refused"]) == (None, None)
-    for own in "thawd.runtime.base_process", "thawd.runtime.package_base":  # loaded only in copies of bases
+    for own in "thawd.runtime.base_process", "thawd.runtime.package_base", "thawd.runtime.rehearsal":
         assert over["modules"].pop(own) is not None
     assert over["modules"] == without["modules"]
     assert over["path"] == without["path"]

@@ -109,7 +109,7 @@ def test_init_sees_the_same_with_the_packages_in_a_base_as_without(project: Proj
             assert snapshot(running, "one")["base_refused"] is None
             assert (snapshot(running, "one")["base"] is not None) is bool(server)
     over, without = answers
-    for own in ("base_process", "package_base"):
+    for own in ("base_process", "package_base", "rehearsal"):
         assert over["modules"].pop(f"thawd.runtime.{own}")
     for answer in answers:
         for name in ("_X_AMZN_TRACE_ID", "AWS_LAMBDA_LOG_STREAM_NAME", "THAWD_ENVIRONMENT", "TMPDIR"):

@@ -18,6 +18,7 @@ import pytest
 from tests.native.engine import Case, Engine, Trial, cases_of, require
 
 CASES = {case.name: case for case in cases_of("delivery", "generations")}
+COMPLETE = 64  # FREEZE_COMPLETE of native/freeze.h
 ONLY_OPEN = next(case for case in cases_of("files") if case.name == "only_what_was_open")
 
 
@@ -195,6 +196,19 @@ def test_an_older_generation_may_be_deleted_only_when_no_younger_one_needs_it(tr
     outcome = one.thaw(image=second)
     assert outcome.status == 120
     assert str(one.image) in outcome.errors
+
+
+def test_complete_images_of_copies_need_no_older_generation(trial: Callable[..., Trial]) -> None:
+    one = trial(CASES["again"])
+    assert one.freeze(flags=COMPLETE) is None
+    image = one.image
+    for generation in range(1, 10):  # more than the eight generations that may refer to each other
+        following = one.folder / f"image{generation}"
+        assert one.await_freeze(one.start_copy(str(following), image=image)) is None
+        assert following.stat().st_blocks * 512 > 4000 * 4096
+        image.unlink()
+        image = following
+        require(one.case, one.thaw(image=image))
 
 
 def test_the_child_of_a_copy_can_be_frozen(trial: Callable[..., Trial]) -> None:

@@ -8,16 +8,16 @@ the platform also starts the interpreter without the base (mode ``bare``). That 
 and the platform compares the report with that of the copy.
 """
 
+import gc
 import os
 import sys
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Sequence
 
-from thawd.runtime import freezing, process
+from thawd.runtime import freezing, process, rehearsal, shared_pages
 from thawd.runtime.changed_files import SourceFiles, Stamp, changed, file_of
 from thawd.runtime.channel import Channel
 from thawd.snapshot import engine, uniqueness
-from thawd.snapshot.connections import Openings
 from thawd.wire import frames
 
 _CONTROL, _SERVICES, _LIFELINE = frames.DESCRIPTORS
@@ -82,8 +82,14 @@ def freeze(
     channel.send(frames.STAGE, {"stage": "freezing"})
     own_pid, library = os.getpid(), request.head["library"]
     stamps = sources.stamps([], below)
-    _rehearse()
-    outcome, head = freezing.freeze(request.head, filters, any_port=[])
+    shared_pages.forget_lookups()
+    rehearsal.run(state())
+    shared_pages.keep_locals()
+    gc.collect()
+    gc.freeze()
+    if below:  # without packages there are few free blocks, and the image of each version would be larger
+        shared_pages.fill_free_blocks()
+    outcome, head = freezing.freeze(request.head, filters, any_port=[], complete=True)
     if outcome is None or not outcome.restored:
         facts = {"init_ms": 0.0, "fork_refused": None, "answers_differ": False}
         channel.send(frames.FROZEN, {**facts, **head})
@@ -106,20 +112,9 @@ def freeze(
     return BaseCopy(stamps, outcome.arguments, outcome.environment)
 
 
-def _rehearse() -> None:
-    """Record openings and report the state once before the freeze, as each copy does before init.
-
-    The memory that these steps change is then part of the base, so the images of versions need not store it.
-    """
-    openings = Openings("/")
-    openings.watch()
-    openings.stop()
-    frames.encode(frames.READY, {"before_init": state()})
-
-
 def report(channel: Channel) -> NoReturn:
     """In mode ``bare``, report the state of this process to the platform and end the process."""
-    _rehearse()
+    rehearsal.run(state(), runs=1)  # which imports modules, as it does in the process of a base
     channel.send(frames.READY, {"before_init": state()})
     os._exit(0)
 

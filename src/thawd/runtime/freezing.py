@@ -8,12 +8,25 @@ the other steps.
 """
 
 import gc
+import json
 import os
 import sys
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from thawd.runtime import context, faults, logs, loop, priming, process, services, shared_files, spare, template
+from thawd.runtime import (
+    context,
+    faults,
+    logs,
+    loop,
+    priming,
+    process,
+    services,
+    shared_files,
+    shared_pages,
+    spare,
+    template,
+)
 from thawd.runtime.changed_files import SourceFiles, Stamp, changed
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
@@ -50,7 +63,7 @@ def run(
     channel: Channel,
     *,
     started_s: float,
-    before_init: Optional[Head] = None,
+    before_init: Optional[str] = None,
     base: Sequence[Sequence[Stamp]] = (),
     state: Optional[Callable[[], Head]] = None,
 ) -> Tuple[Channel, Handler, Head]:
@@ -75,10 +88,7 @@ def run(
     handler = loop.init(channel)
     sources.stop()
     facts: Head = {"init_ms": (time.monotonic() - started_s) * 1000}
-    reported: Head = {} if before_init is None else {"before_init": before_init}
-    if state is not None:
-        reported["after_init"] = state()
-    channel.send(frames.READY, {"pid": os.getpid(), **facts, **reported})
+    _report(channel, facts, before_init, state)
     request = channel.receive()
     if request is None or request.kind != frames.FREEZE:
         os._exit(0)
@@ -97,6 +107,8 @@ def run(
     facts["fork_refused"] = template.fork_refusal() or unshared
     facts["dropped"] = [one.describe() for one in openings.sockets(frames.DESCRIPTORS) if one.kind == CONNECTED]
     frozen = _Frozen(os.getpid(), original, facts, sources.stamps(_stored_folders(request.head), base))
+    # Otherwise each copy would write to the pages of these objects when it frees them.
+    shared_pages.keep(frozen)
     outcome_head: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
     if outcome_head["refused"] is None:
         with services.quiet():
@@ -146,8 +158,16 @@ def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
     process.flush_output()
 
 
-def freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
+def freeze(
+    request: Head, filters: int, *, any_port: List[int], complete: bool = False
+) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
     """Freeze this process. Returns in it, and once more in each copy.
+
+    Args:
+        request: head of the FREEZE frame.
+        filters: number of seccomp filters that this process was started under.
+        any_port: descriptors of sockets whose port the kernel chose.
+        complete: whether the image is to refer to no other image, although this process is a copy.
 
     Returns:
         The outcome, and fields for the FROZEN frame. If the freeze was refused or failed, the outcome is None and the
@@ -169,11 +189,24 @@ def freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Option
             any_port=any_port,
             seccomp_filters=filters,
             hold_threads=True,
+            complete=complete,
         )
     except (engine.SnapshotRefused, engine.SnapshotFailed) as error:
         return None, {"refused": str(error)}
     figures = ("park_ms", "scan_ms", "write_ms", "sync_ms", "image_bytes", "data_bytes", "threads", "operations")
     return outcome, {"refused": None, **{name: getattr(outcome, name) for name in figures}}
+
+
+def _report(channel: Channel, facts: Head, before_init: Optional[str], state: Optional[Callable[[], Head]]) -> None:
+    """Send READY. Nothing that this function makes is left at the freeze.
+
+    The states refer to strings of all modules. If they were left, the image would contain a changed reference count for
+    each of these strings, and each copy would need a page of its own for it.
+    """
+    reported: Head = {} if before_init is None else {"before_init": json.loads(before_init)}
+    if state is not None:
+        reported["after_init"] = state()
+    channel.send(frames.READY, {"pid": os.getpid(), **facts, **reported})
 
 
 def _continue_in_copy(

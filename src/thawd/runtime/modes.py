@@ -3,6 +3,7 @@
 The docstring of `bootstrap` lists the modes.
 """
 
+import json
 import os
 import time
 from typing import Any, NoReturn
@@ -53,7 +54,7 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
             # From here on this process is a thawed copy of the package base.
             started_s = time.monotonic()
             logs.configure()
-        before_init = base_process.state() if packages is None else packages.state()
+        before_init = json.dumps(base_process.state() if packages is None else packages.state())
         after_init = base_process.short_state if "compare" in base.arguments else None
     services.connect(service)
     if mode == "bare":

@@ -26,6 +26,7 @@ LIBRARY_VARIABLE = "THAWD_FREEZE_LIBRARY"
 # Results and flags of the freeze library's functions, as in native/freeze.h.
 _FROZEN, _THAWED, _REFUSED = 0, 1, -1
 _COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY, _REFUSE_CONNECTED, _MUTE_LISTENERS, _HOLD_THREADS = 1, 2, 4, 8, 16, 32
+_COMPLETE = 64
 
 # Longer than a busy machine takes to stop all threads, but short enough for a thread that always computes: freezing
 # waits that long until such a thread gives up the GIL.
@@ -309,6 +310,7 @@ def freeze(
     any_port: Sequence[int] = (),
     seccomp_filters: int = -1,
     hold_threads: bool = False,
+    complete: bool = False,
 ) -> FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each thawed copy.
 
@@ -336,6 +338,8 @@ def freeze(
             the process has more filters now, it has added some itself and is not frozen.
         hold_threads: whether in a copy only the thread that called this function continues, until it calls
             `release_threads`; the other threads wait at most five seconds.
+        complete: in a copy, whether to store all pages. Otherwise the image stores only what the copy has changed, and
+            refers to the image from which the copy was thawed.
 
     Raises:
         SnapshotRefused: the process has state that no copy could have.
@@ -354,7 +358,7 @@ def freeze(
     gc.collect()
     flags = _COPY * copy | _NO_PAGEMAP_SCAN * (not pagemap_scan) | _NO_PROCMAP_QUERY * (not procmap_query)
     flags |= _REFUSE_CONNECTED * (connections == "refuse") | _MUTE_LISTENERS * (listeners == "close")
-    flags |= _HOLD_THREADS * hold_threads
+    flags |= _HOLD_THREADS * hold_threads | _COMPLETE * complete
     request = _Request(
         bytes=ctypes.sizeof(_Request),
         flags=flags,

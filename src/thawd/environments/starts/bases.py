@@ -305,14 +305,13 @@ class SharedBases:
         except ThawdError as error:
             raise NotMadeError(f"the version's base could not be made: {error.message}") from error
 
-    async def freeze(self, key: str, version: Version, template: Template, *, below: Base | None = None) -> Base:
+    async def freeze(self, key: str, version: Version, template: Template) -> Base:
         """Freeze a process, end it, and store the image as a base.
 
         Args:
             key: digest of everything that determines the base's contents.
             version: a version whose priming event and snapshot options are those of `unprimed`.
-            template: the process.
-            below: the base of which the process is a copy; None: none.
+            template: the process. Its image is complete, even if the process is a copy of another base.
 
         Raises:
             NoBaseError: the process cannot be frozen as a base.
@@ -324,16 +323,14 @@ class SharedBases:
             room_bytes = await asyncio.to_thread(private_bytes, template.child.pid) + _ROOM_BYTES
             draft = await asyncio.to_thread(self._store.begin, room_bytes=room_bytes)
             try:
-                lease = await self._freeze(key, version, template, draft, below=below)
+                lease = await self._freeze(key, version, template, draft)
             finally:
                 await asyncio.to_thread(draft.discard)
         finally:
             template.kill()
         return Base(key, Thawable(self._engine.program, lease.snapshot.path), lease)
 
-    async def _freeze(
-        self, key: str, version: Version, template: Template, draft: Draft, *, below: Base | None
-    ) -> SnapshotLease:
+    async def _freeze(self, key: str, version: Version, template: Template, draft: Draft) -> SnapshotLease:
         head, _ = await template.freeze(draft.image, library=self._engine.freezer)
         if head.refused is not None:
             raise NoBaseError(f"the version's base could not be frozen: {head.refused}")
@@ -353,7 +350,6 @@ class SharedBases:
             freeze_ms=head.freeze_ms,
             data_bytes=head.data_bytes,
             self_test="each version tests it",
-            base=None if below is None else below.lease.snapshot.sha256,
         )
         return await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))
 

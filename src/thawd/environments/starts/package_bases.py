@@ -168,7 +168,7 @@ class PackageBases:
             template.kill()
             why = "the process that imports the packages ended without a report" if head is None else head.refused
             raise NoBaseError(str(why))
-        return await self._shared.freeze(key, plain, template, below=below)
+        return await self._shared.freeze(key, plain, template)
 
     async def _import(self, version: Version, below: Base, role: str, request: Mapping[str, object]) -> Template:
         copy = await self._starter.packages(version, below.thawable, role, msgspec.json.encode(request))
