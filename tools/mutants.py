@@ -38,6 +38,13 @@ SOURCE = ROOT / "src" / "thawd"
 
 # The unit tests of each module: names of tests/unit/test_*.py. When a module is renamed, change its line here.
 PAIRS: dict[str, str] = {
+    "thawd.gateway.aws.api_messages": "api_addresses",
+    "thawd.server.emulator.apis.paths": "api_paths",
+    "thawd.server.emulator.apis.policies": "api_access",
+    "thawd.server.emulator.apis.authorizer_cache": "api_access",
+    "thawd.server.emulator.apis.usage": "api_access",
+    "thawd.server.emulator.apis.tokens": "api_access",
+    "thawd.server.emulator.apis.rest.proxy_events": "api_proxy_events",
     "thawd.scheduling.waiting_requests": "request_batches",
     "thawd.scheduling.batch_runs": "request_batches",
     "thawd.scheduling.pool": "pool pool_failed_starts pool_ends pool_counts pool_keep_alive",

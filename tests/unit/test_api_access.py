@@ -17,11 +17,20 @@ from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
 from tests.unit.rest_calls import call, definition
+from thawd.server.emulator.apis import authorizer_cache
 from thawd.server.emulator.apis.authorizer_cache import AuthorizerCache
 from thawd.server.emulator.apis.policies import PolicyError, Verdict, verdict
 from thawd.server.emulator.apis.rest.gateway_responses import GatewayError
 from thawd.server.emulator.apis.rest.request_checks import require_api_key, schema_errors, validate
-from thawd.server.emulator.apis.tokens import TokenError, TokenKeys, as_texts, checked, require_audience, scopes_of
+from thawd.server.emulator.apis.tokens import (
+    TokenError,
+    TokenKeys,
+    as_texts,
+    checked,
+    require_audience,
+    require_scope,
+    scopes_of,
+)
 from thawd.server.emulator.apis.usage import Refusal, Usage
 
 ARN = "arn:aws:execute-api:us-east-1:000000000000:abc/dev/GET/pets/7"
@@ -41,6 +50,8 @@ def statement(effect: str, resource: Any, action: Any = "execute-api:Invoke", **
         ([statement("Allow", "*", "*")], Verdict.ALLOWED),
         ([statement("Allow", "*", "s3:GetObject")], Verdict.NOT_ALLOWED),
         ([statement("Allow", ARN[:-1])], Verdict.NOT_ALLOWED),
+        ([statement("Allow", "other"), statement("Allow", ARN)], Verdict.ALLOWED),
+        ([statement("Allow", "other"), statement("Deny", ARN)], Verdict.DENIED),
         ([statement("Allow", "*"), statement("Deny", ARN)], Verdict.DENIED),
         ([statement("Deny", ARN), statement("Allow", "*")], Verdict.DENIED),
         ([statement("Allow", "*", Condition={"Bool": {"a": "true"}})], Verdict.NOT_ALLOWED),
@@ -60,6 +71,8 @@ def test_an_explicit_deny_wins_and_what_nothing_allows_is_not_allowed(statements
         {"Statement": [{"Effect": "Maybe", "Action": "*", "Resource": "*"}]},
         {"Statement": [{"Effect": "Allow", "Action": "*"}]},
         {"Statement": [statement("Allow", [1])]},
+        {"Statement": [statement("Allow", ["*", 1])]},
+        {"Statement": [statement("Allow", "*", NotResource="x")]},
         {"Statement": [{"Effect": "Allow", "NotAction": "*", "Action": "*", "Resource": "*"}]},
     ],
 )
@@ -329,3 +342,76 @@ def test_schemas_refer_to_other_models_of_the_api() -> None:
     schema = {"type": "array", "items": link}
     assert schema_errors(schema, [{"a": 1}], models) == []
     assert len(schema_errors(schema, [{"a": 1}, {}], models)) == 1
+
+
+def test_a_rate_without_a_burst_is_its_own_burst_and_earns_requests_by_time() -> None:
+    now = [100.0]
+    usage = Usage(lambda: now[0])
+    throttle = {"rateLimit": 2.0}
+    assert [usage.take("p", "a", throttle=throttle, quota={}) for _ in range(3)] == [None, None, Refusal.THROTTLED]
+    now[0] = 100.5
+    assert [usage.take("p", "a", throttle=throttle, quota={}) for _ in range(2)] == [None, Refusal.THROTTLED]
+
+
+def test_the_offset_of_a_quota_counts_as_used() -> None:
+    usage = Usage(lambda: 0.0)
+    quota = {"limit": 2, "offset": 1, "period": "MONTH"}
+    answers = [usage.take("p", "a", throttle={}, quota=quota) for _ in range(2)]
+    assert answers == [None, Refusal.QUOTA_EXCEEDED]
+
+
+def test_months_of_two_years_are_different_periods() -> None:
+    now = [0.0]  # January 1970
+    usage = Usage(lambda: now[0])
+    quota = {"limit": 1, "period": "MONTH"}
+    assert usage.take("p", "a", throttle={}, quota=quota) is None
+    now[0] = 365 * 86_400.0
+    assert usage.take("p", "a", throttle={}, quota=quota) is None
+
+
+POOL = "https://cognito-idp.eu-west-1.amazonaws.com/eu-west-1_abc"
+
+
+def test_the_keys_of_an_emulated_user_pool_are_not_fetched() -> None:
+    asked = []
+
+    def pool_keys(region: str, pool: str) -> Any:
+        asked.append((region, pool))
+        return {"keys": [KEY.as_dict(private=False)]}
+
+    def fetch(url: str) -> Any:
+        raise AssertionError(url)
+
+    found = checked(token(iss=POOL), TokenKeys(pool_keys, fetch), issuers=[POOL], now_s=NOW_S)
+    assert (found["iss"], asked) == (POOL, [("eu-west-1", "eu-west-1_abc")])
+
+
+def test_an_issuer_whose_keys_cannot_be_fetched_accepts_no_token() -> None:
+    def fetch(url: str) -> Any:
+        raise OSError("no route")
+
+    with pytest.raises(TokenError, match="cannot be fetched: no route"):
+        checked(token(), TokenKeys(lambda *_: None, fetch), issuers=[ISSUER], now_s=NOW_S)
+
+
+@pytest.mark.parametrize(("claims", "is_expired"), [({"exp": NOW_S}, True), ({"nbf": NOW_S + 1}, False)])
+def test_an_expired_token_is_told_from_one_that_is_wrong(claims: dict[str, Any], is_expired: bool) -> None:
+    with pytest.raises(TokenError) as refused:
+        claims_of(token(**claims))
+    assert (refused.value.is_expired, refused.value.code) == (is_expired, "invalid_token")
+
+
+def test_a_route_that_wants_scopes_needs_one_of_them() -> None:
+    require_scope(["a"], [])
+    require_scope(["a", "b"], ["b", "c"])
+    with pytest.raises(TokenError) as refused:
+        require_scope(["a"], ["b"])
+    assert refused.value.code == "insufficient_scope"
+
+
+def test_the_oldest_answers_of_authorizers_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorizer_cache, "_MOST", 2)
+    cache, stage = AuthorizerCache(lambda: 0.0), ("abc", "dev")
+    for name in ("first", "second", "third"):
+        cache.keep(stage, ("a", name), name, ttl_s=1)
+    assert [cache.find(stage, ("a", name)) for name in ("first", "second", "third")] == [None, "second", "third"]
