@@ -1,9 +1,9 @@
 """Filter patterns of CloudWatch Logs, which select messages. No side effects.
 
-Two kinds are supported: terms (``ERROR``, ``"a phrase"``, ``?this ?that``, ``-"not this"``) and JSON patterns
-(``{ $.level = "ERROR" && $.took > 5 }``). Patterns for space-delimited fields (``[ip, user, ...]``) are refused.
-Regular expressions are refused, too, because they could block the whole server. The time to match a message is
-proportional to its length.
+Three kinds are supported: terms (``ERROR``, ``"a phrase"``, ``?this ?that``, ``-"not this"``), JSON patterns
+(``{ $.level = "ERROR" && $.took > 5 }``), and patterns for space-delimited fields (``[ip, user, ...]``,
+`thawd.grammar.space_delimited_filters`). Regular expressions are refused, because they could block the whole server.
+The time to match a message is proportional to its length.
 
 Source: CloudWatch Logs user guide, "Filter pattern syntax for metric filters, subscription filters, filter log events,
 and Live Tail".
@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from thawd.grammar import space_delimited_filters
 from thawd.grammar.wildcards import is_like
 
 Wanted = Callable[[str], bool]
@@ -56,7 +57,10 @@ def parse(pattern: str) -> Wanted:
         matches = _Json(pattern[1:-1]).parse()
         return lambda message: _matches_json(matches, message)
     if pattern.startswith("["):
-        raise FilterPatternError("patterns for space-delimited fields are not supported; use terms or a JSON pattern")
+        try:
+            return space_delimited_filters.parse(pattern)
+        except space_delimited_filters.SpaceDelimitedError as error:
+            raise FilterPatternError(str(error)) from None
     return _terms(pattern)
 
 
