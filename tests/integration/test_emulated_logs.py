@@ -92,6 +92,17 @@ def test_a_stacks_groups_and_filters_are_thawds_and_end_with_the_stack(running: 
         lambda: logs.describe_log_groups(logGroupNamePrefix="/stack")["logGroups"][0]["retentionInDays"] == 14,
         what="the update",
     )
+
+    # IteratorAge: a function reads the stream.
+    lambda_client = client_of(running.url, "lambda")
+    lambda_client.create_event_source_mapping(
+        FunctionName="f",
+        EventSourceArn="arn:aws:kinesis:us-east-1:000000000000:stream/sink",
+        StartingPosition="TRIM_HORIZON",
+    )
+    cloudwatch = client_of(running.url, "cloudwatch")
+    asked = {"Namespace": "AWS/Lambda", "MetricName": "IteratorAge"}
+    eventually(lambda: cloudwatch.list_metrics(**asked)["Metrics"], what="the age of the stream's record")
     cloudformation.delete_stack(StackName="s")
     eventually(
         lambda: not logs.describe_log_groups(logGroupNamePrefix="/stack")["logGroups"], what="the stack's deletion"

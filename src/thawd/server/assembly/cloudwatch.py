@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 from thawd.cloudwatch.logs.groups import LogGroups
@@ -14,7 +14,7 @@ from thawd.cloudwatch.logs.queries import Queries
 from thawd.cloudwatch.logs.subscriptions import Subscriptions, payload
 from thawd.cloudwatch.metrics.embedded import MARK, embedded
 from thawd.cloudwatch.metrics.history import MetricHistory
-from thawd.cloudwatch.metrics.recorder import MetricRecorder
+from thawd.cloudwatch.metrics.recorder import LAMBDA, MetricRecorder
 from thawd.config.settings import ServerSettings
 from thawd.control.names import parse_function
 from thawd.errors import StoreError
@@ -31,8 +31,9 @@ from thawd.stores.database import Database
 from thawd.stores.log_events import LogStore
 from thawd.stores.metric_history import MetricStore
 from thawd.telemetry.metrics import Metrics
+from thawd.telemetry.samples import Samples
 
-_LAMBDA = "lambda"
+_FUNCTIONS = "lambda"
 # Metrics in log lines count if their time is at most this far from now. Source: embedded metric format, "Timestamp".
 _EMBEDDED_S = 2 * 60 * 60
 
@@ -51,6 +52,7 @@ class CloudWatchSubsystem:
     Attributes:
         logs: serves the Logs API.
         metrics: serves the CloudWatch metrics API.
+        stream_ages: see `SourceSubsystem.stream_ages`.
     """
 
     def __init__(
@@ -67,6 +69,8 @@ class CloudWatchSubsystem:
         self._execution = execution
         self._events = events
         self._counts = metrics
+        self.stream_ages: Callable[[], list[tuple[str, str, int, float]]] = list
+        self._read: dict[str, int] = {}
         self._kinesis = None if emulated is None else KinesisStreams(emulated[0])
         self._groups = LogGroups(
             LogStore(state),
@@ -150,6 +154,7 @@ class CloudWatchSubsystem:
     async def _count(self) -> dict[str, dict[str, float]]:
         """The counters of each function, by AWS's name of the metric. First, metrics in log lines are read."""
         self._execution.launcher.flush_logs()
+        self._record_ages()
         await self._events.measure(self._counts)
         counts: dict[str, dict[str, float]] = {}
         for name, figures in self._counts.events.items():
@@ -164,6 +169,16 @@ class CloudWatchSubsystem:
                 RecursiveInvocationsDropped=function.recursive_invocations_dropped,
             )
         return counts
+
+    def _record_ages(self) -> None:
+        """Record the age of the last record of each stream that has been read since the last call."""
+        for mapping, function, received, age_s in self.stream_ages():
+            if received > self._read.get(mapping, 0):
+                samples = Samples()
+                samples.add(age_s * 1000)
+                metric = ("IteratorAge", "Milliseconds")
+                self._recorder.put(LAMBDA, (("FunctionName", function),), metric, samples, time.time())
+            self._read[mapping] = received
 
     def _find_function(self, arn: str) -> Function:
         """The function with this ARN.
@@ -181,7 +196,7 @@ class CloudWatchSubsystem:
             ResourceNotFoundException: the destination does not exist (404).
             ThawdError: the destination does not accept the document now.
         """
-        if destination.split(":")[2] != _LAMBDA:
+        if destination.split(":")[2] != _FUNCTIONS:
             if self._kinesis is not None:
                 await self._kinesis.put(destination, document, stream)
             return

@@ -182,6 +182,7 @@ class Platform:
         )
         await self.cloudwatch.open()
         self.sources = self._compose_sources()
+        self.cloudwatch.stream_ages = self.sources.stream_ages
         self.application = Application(self._parts())
         await self.events.recover()
 

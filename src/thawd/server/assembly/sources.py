@@ -214,6 +214,15 @@ class SourceSubsystem:
             "runs": 0 if state is None else state.runs,
         }
 
+    def stream_ages(self) -> list[tuple[str, str, int, float]]:
+        """For each mapping of a stream: its UUID, its function, how many records it has read, and the last one's age.
+
+        The age is in seconds, at the time when the record was read.
+        """
+        mappings = [mapping for mapping in self._mappings.all() if mapping.is_stream]
+        known = [(mapping, self._pollers.progress(mapping.uuid)) for mapping in mappings]
+        return [(mapping.uuid, mapping.function, read.received, read.oldest_s) for mapping, read in known]
+
     def measure(self, metrics: Metrics) -> None:
         """Set the metrics of all sources."""
         metrics.sources.clear()
