@@ -223,14 +223,28 @@ static long locked_flags(const char *path) {
     return found;
 }
 
+static long mount_read_only(const char *folder, const char *at) {
+    long result = sys6(SYS_mount, (long)folder, (long)at, 0, MS_BIND, 0, 0);
+    return result ? result : sys6(SYS_mount, 0, (long)at, 0, MS_BIND | MS_REMOUNT | MS_RDONLY | locked_flags(at), 0, 0);
+}
+
 static int protect_code(const struct disk *disk, struct disk_failure *failure) {
-    if (!disk->code)
-        return 0;
-    long result = sys6(SYS_mount, (long)disk->code, (long)disk->code, 0, MS_BIND, 0, 0);
-    if (!result)
-        result =
-            sys6(SYS_mount, 0, (long)disk->code, 0, MS_BIND | MS_REMOUNT | MS_RDONLY | locked_flags(disk->code), 0, 0);
+    long result = disk->code ? mount_read_only(disk->code, disk->code) : 0;
     return result < 0 ? fails(failure, result, 1, "the code folder cannot be made read-only: ", disk->code) : 0;
+}
+
+// Mounts code, runtime and layers where Lambda has them.
+static int mount_as_on_lambda(const struct disk *disk, struct disk_failure *failure) {
+    const struct {
+        const char *folder, *at;
+    } places[] = {{disk->task, "/var/task"}, {disk->runtime, "/var/runtime"}, {disk->opt, "/opt"}};
+    for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
+        long result = places[i].folder ? mount_read_only(places[i].folder, places[i].at) : 0;
+        if (result < 0)
+            return fails(failure, result, 1, "this folder is missing, or nothing can be mounted on it: ", places[i].at);
+    }
+    long moved = disk->task ? sys3(SYS_chdir, (long)"/var/task", 0, 0) : 0;
+    return moved < 0 ? fails(failure, moved, 0, "the working folder cannot be changed to ", "/var/task") : 0;
 }
 
 int disk_enter(const struct disk *disk, struct disk_failure *failure) {
@@ -248,6 +262,8 @@ int disk_enter(const struct disk *disk, struct disk_failure *failure) {
         result = mount_tmp(disk, failure);
     if (!result)
         result = protect_code(disk, failure);
+    if (!result)
+        result = mount_as_on_lambda(disk, failure);
     if (!result)
         mount_shared_memory(disk);
     return !result && with_user ? drop_needless(failure) : result;

@@ -5,13 +5,16 @@
 #define THAWD_DISK_H
 
 struct disk {
-    const char *at;     // path of the frozen process's temporary folder, where a folder must exist; NULL: no disk
-    const char *own;    // folder that only this process uses; with `lower` it holds the folders "upper" and "work"
-    const char *lower;  // folder with the initial contents of all copies, never written to; NULL: `own` is mounted
-    const char *tmp;    // a second path at which to mount the folder, such as "/tmp"; NULL: none
-    const char *code;   // a folder to make read-only; NULL: none
-    int own_user;       // always enter a user namespace; root then has capabilities in that namespace only
-    int is_environment; // limit the processes to 1,024 if a user namespace is entered
+    const char *at;      // path of the frozen process's temporary folder, where a folder must exist; NULL: no disk
+    const char *own;     // folder that only this process uses; with `lower` it holds the folders "upper" and "work"
+    const char *lower;   // folder with the initial contents of all copies, never written to; NULL: `own` is mounted
+    const char *tmp;     // a second path at which to mount the folder, such as "/tmp"; NULL: none
+    const char *code;    // a folder to make read-only; NULL: none
+    const char *task;    // the code, to mount at /var/task, which becomes the working folder; NULL: not mounted
+    const char *runtime; // the runtime, to mount read-only at /var/runtime; NULL: not mounted
+    const char *opt;     // the merged layers, to mount read-only at /opt; NULL: not mounted
+    int own_user;        // always enter a user namespace; root then has capabilities in that namespace only
+    int is_environment;  // limit the processes to 1,024 if a user namespace is entered
 };
 
 struct disk_failure {
@@ -20,10 +23,10 @@ struct disk_failure {
 };
 
 // Moves this process, which must have a single thread, into a mount namespace of its own. Mounts its folder on `at`: an
-// overlay over `lower`, or `own` itself. Then mounts the same folder on `tmp`, with a private /dev/shm, and makes
-// `code` read-only. If the process has no right to mount, it also enters a user namespace: its user and group stay the
-// same and, unless it is root, it has no capabilities afterwards. With `own_user`, `at` may be NULL; then nothing is
-// mounted. Returns 0, or -errno.
+// overlay over `lower`, or `own` itself. Then mounts the same folder on `tmp`, with a private /dev/shm, makes `code`
+// read-only, and mounts `task`, `runtime` and `opt` at Lambda's paths, where folders must exist. If the process has no
+// right to mount, it also enters a user namespace: its user and group stay the same and, unless it is root, it has no
+// capabilities afterwards. With `own_user`, `at` may be NULL; then nothing is mounted. Returns 0, or -errno.
 int disk_enter(const struct disk *disk, struct disk_failure *failure);
 
 // Whether `path` is below the folder `at`.

@@ -79,6 +79,8 @@ static const char help[] =
     "  --disk-lower PATH mount an overlay: the folder PATH has the initial contents and is never written to\n"
     "  --disk-tmp PATH   mount the same folder or overlay at PATH, too, for example at /tmp\n"
     "  --disk-code PATH  make the folder PATH read-only for the copy\n"
+    "  --disk-task PATH  mount the folder PATH read-only at /var/task; in the same way --disk-runtime at /var/runtime\n"
+    "                    and --disk-opt at /opt\n"
     "  --environment     the process is an environment, not a template: if it gets a user namespace, it may have\n"
     "                    1,024 processes at most\n"
     "  --rights none     drop all capabilities after mounting the folders\n"
@@ -137,12 +139,15 @@ static void keep(char *to, uint64_t bytes, const char *text) {
 }
 
 static void take_disk(struct thaw *t, const char *option, const char *path) {
-    const char **to = text_equal(option, "--disk-at")      ? &t->disk.at
-                      : text_equal(option, "--disk-own")   ? &t->disk.own
-                      : text_equal(option, "--disk-lower") ? &t->disk.lower
-                      : text_equal(option, "--disk-tmp")   ? &t->disk.tmp
-                      : text_equal(option, "--disk-code")  ? &t->disk.code
-                                                           : 0;
+    const char **to = text_equal(option, "--disk-at")        ? &t->disk.at
+                      : text_equal(option, "--disk-own")     ? &t->disk.own
+                      : text_equal(option, "--disk-lower")   ? &t->disk.lower
+                      : text_equal(option, "--disk-tmp")     ? &t->disk.tmp
+                      : text_equal(option, "--disk-code")    ? &t->disk.code
+                      : text_equal(option, "--disk-task")    ? &t->disk.task
+                      : text_equal(option, "--disk-runtime") ? &t->disk.runtime
+                      : text_equal(option, "--disk-opt")     ? &t->disk.opt
+                                                             : 0;
     if (!to || *path != '/')
         misused(to ? path : option);
     *to = path;
@@ -198,7 +203,9 @@ static int take_options(struct thaw *t, int argc, char **argv) {
     }
     if (i >= argc)
         misused("IMAGE is missing");
-    if (!t->disk.at != !t->disk.own || ((t->disk.lower || t->disk.tmp || t->disk.code) && !t->disk.at))
+    if (!t->disk.at != !t->disk.own ||
+        ((t->disk.lower || t->disk.tmp || t->disk.code || t->disk.task || t->disk.runtime || t->disk.opt) &&
+         !t->disk.at))
         misused("--disk-at and --disk-own must be given together, and other --disk options only with them");
     return i;
 }

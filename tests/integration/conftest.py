@@ -65,7 +65,7 @@ def processes_of(data: Path) -> list[int]:
                 state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
             except OSError:
                 continue
-            if f"LAMBDA_TASK_ROOT={data}".encode() in variables and state != "Z":
+            if f"THAWD_CODE={data}".encode() in variables and state != "Z":
                 found.append(int(entry.name))
     return found
 

@@ -277,6 +277,8 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
             "waiting": 0,
             "spare": False,
             "spare_refused": None,
+            "paths": None,
+            "paths_reason": None,
             "tenants": None,
             "cores_each": None,
         }
@@ -294,6 +296,8 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
         "waiting": 1,
         "spare": False,
         "spare_refused": None,
+        "paths": "real",
+        "paths_reason": None,
         "tenants": None,
         "cores_each": None,
     }

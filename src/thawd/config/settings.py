@@ -51,6 +51,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             whose outcome is not delivered yet, count too; dead letters do not. At the limit, no more are accepted.
         dead_letter_retention_s: how long a dead letter is kept, seconds, 60-315,360,000.
         private_tmp: whether each environment has its own ``/tmp`` and read-only code, if the kernel allows that.
+        paths: ``lambda``: environments see code, runtime and layers at ``/var/task``, ``/var/runtime`` and ``/opt`` if
+            the kernel allows that; ``real``: at their real paths.
         capabilities: whether functions keep the Linux capabilities of the server's process, such as root's.
         user: a server that root starts continues as this user; None: it continues as root.
         cpu_limits: whether environments are limited to the CPU share that corresponds to their memory, if the server
@@ -86,6 +88,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     # Source: SQS quotas, the longest that a message is kept.
     dead_letter_retention_s: float = 1_209_600.0
     private_tmp: bool = True
+    paths: str = "real"
     capabilities: bool = False
     user: str | None = None
     cpu_limits: bool = False

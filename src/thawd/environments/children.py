@@ -313,19 +313,21 @@ def _state_and_session(pid: int) -> tuple[str, int] | None:
         return None
 
 
-def kill_left_over(packages: Path) -> int:
-    """Kill the processes that a killed server left behind: those of functions whose code is under `packages`.
+def kill_left_over(data: Path) -> int:
+    """Kill the processes that a killed server left behind: those of functions whose code is in the data folder.
 
     Call it when a server starts: at that time no other server uses the data folder.
 
     Returns:
         How many processes were killed.
     """
-    mark = f"LAMBDA_TASK_ROOT={packages}/".encode()
+    # Versions of thawd that did not set THAWD_CODE ran no function at Lambda's paths.
+    marks = (f"THAWD_CODE={data}/".encode(), f"LAMBDA_TASK_ROOT={data}/packages/".encode())
     killed = 0
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (entry / "environ").read_bytes() and int(entry.name) != os.getpid():
+            variables = (entry / "environ").read_bytes()
+            if any(mark in variables for mark in marks) and int(entry.name) != os.getpid():
                 os.kill(int(entry.name), signal.SIGKILL)
                 killed += 1
         except OSError:

@@ -17,7 +17,8 @@ from thawd import __file__ as package_file
 from thawd.errors import EnvironmentBuildError
 from thawd.resources import NODE_RUNTIMES, PROVIDED_RUNTIMES, PYTHON_RUNTIMES, Function
 
-_NODE_CLIENT = Path(package_file).parent / "runtime_node" / "bootstrap.mjs"
+NODE_FOLDER = Path(package_file).parent / "runtime_node"
+_NODE_CLIENT = NODE_FOLDER / "bootstrap.mjs"
 _BOOTSTRAP = "bootstrap"
 _EXTENSIONS = "extensions"
 _ANSWER_WITHIN_S = 10.0

@@ -14,6 +14,7 @@ from thawd import __file__ as package_file
 from thawd.environments import sdk
 from thawd.environments.programs import Program
 from thawd.resources import LATEST, MEMORY_MB_PER_VCPU, REGION, Function
+from thawd.snapshot.disk.places import RUNTIME, TASK, Places
 
 GUARDED = "THAWD_AWS"
 """Environment variable. The value ``local`` means that thawd emulates AWS; functions' processes then refuse requests to
@@ -21,7 +22,8 @@ the real AWS.
 """
 _ENDPOINT = "AWS_ENDPOINT_URL"
 _SITE = str(Path(package_file).parent / "runtime" / "site")
-_BOOTSTRAP = str(Path(package_file).parent / "runtime" / "bootstrap.py")
+RUNTIME_FOLDER = Path(package_file).parent / "runtime"
+_BOOTSTRAP = str(RUNTIME_FOLDER / "bootstrap.py")
 # The only environment variables that functions inherit from the platform, so that secrets in the platform's other
 # variables do not reach functions.
 _PASSED_ON = ("PATH", "HOME", "LD_LIBRARY_PATH")
@@ -42,6 +44,8 @@ class Version:
         program: the program that its environments execute instead of thawd's Python runtime; `python` is then the
             path of that program's file. None: thawd's Python runtime.
         wrapper: command line of a program that gets the interpreter's command line and executes it; empty: none.
+        places: what its processes see at Lambda's paths; None: they see code and layers at their real paths.
+        why_real: why they see the real paths; empty if they do not.
     """
 
     function: Function
@@ -53,6 +57,8 @@ class Version:
     number: str = LATEST
     program: Program | None = None
     wrapper: tuple[str, ...] = ()
+    places: Places | None = None
+    why_real: str = ""
 
     @property
     def runtime_title(self) -> str:
@@ -84,6 +90,7 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
     number: str = LATEST,
     layers: Sequence[Path] = (),
     aws: Mapping[str, str] | None = None,
+    places: Places | None = None,
 ) -> dict[str, str]:
     """Environment variables of a function's processes, without those of `variables_of_environment`.
 
@@ -97,9 +104,13 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         number: the version's number.
         layers: folders of its layers, in order; if two layers have the same file, the file of the later one is used.
         aws: endpoint and credentials for AWS's SDKs; None: only what the function's own variables contain.
+        places: what its processes see at Lambda's paths; None: they see the real paths.
 
     Source: AWS Lambda developer guide, "Defined runtime environment variables".
     """
+    if places is not None:
+        layers = () if places.layers is None else (places.layers,)
+    shown_root = str(task_root if places is None else TASK)
     defaults = {
         "LANG": "en_US.UTF-8",
         "TZ": ":UTC",
@@ -120,9 +131,11 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(function.memory_mb),
         "AWS_LAMBDA_LOG_GROUP_NAME": function.log_group_name,
         "AWS_LAMBDA_LOG_FORMAT": function.log_format,
-        "LAMBDA_TASK_ROOT": str(task_root),
-        "PWD": str(task_root),
-        "LAMBDA_RUNTIME_DIR": str(Path(_BOOTSTRAP).parent),
+        "LAMBDA_TASK_ROOT": shown_root,
+        "PWD": shown_root,
+        "LAMBDA_RUNTIME_DIR": str(RUNTIME_FOLDER if places is None else RUNTIME),
+        # The next server finds by this variable the processes that a killed server has left behind.
+        "THAWD_CODE": str(task_root),
         "THAWD_BUCKETS": msgspec.json.encode({name: str(path) for name, path in buckets.items()}).decode(),
     }
     if function.batch is not None:
@@ -143,8 +156,8 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), _SITE]))
     if layers:
         # The runtime adds the layers to sys.path, as on Lambda; PYTHONPATH would also add them for other interpreters.
-        variables["THAWD_LAYERS"] = os.pathsep.join(map(str, reversed(layers)))
-    for name, paths in _layer_paths(layers).items():
+        variables["THAWD_LAYERS"] = os.pathsep.join(_seen(layer, places) for layer in reversed(layers))
+    for name, paths in _layer_paths(layers, places).items():
         variables[name] = os.pathsep.join([*paths, variables[name]] if variables.get(name) else paths)
     return variables
 
@@ -160,20 +173,24 @@ def _is_known_home(name: str, value: str) -> bool:
         return False  # the user has no entry, so programs need the variable
 
 
-def _layer_paths(layers: Sequence[Path]) -> dict[str, list[str]]:
+def _seen(path: Path, places: Places | None) -> str:
+    return str(path if places is None else places.seen(path))
+
+
+def _layer_paths(layers: Sequence[Path], places: Places | None) -> dict[str, list[str]]:
     """The folders that the layers add to each search path, by variable. `thawd.runtime.search_path` adds Python's.
 
-    Source: AWS Lambda developer guide, "Layer paths for each Lambda runtime". Lambda puts all layers into /opt; here
-    each layer has its own folder.
+    Source: AWS Lambda developer guide, "Layer paths for each Lambda runtime". Lambda puts all layers into /opt. At real
+    paths, each layer has its own folder.
     """
-    places = {
+    parts_of = {
         "PATH": ("bin",),
         "LD_LIBRARY_PATH": ("lib",),
         "NODE_PATH": ("nodejs/node_modules",),
     }
     found = {
-        name: [str(layer / part) for layer in reversed(layers) for part in parts if (layer / part).is_dir()]
-        for name, parts in places.items()
+        name: [_seen(layer / part, places) for layer in reversed(layers) for part in parts if (layer / part).is_dir()]
+        for name, parts in parts_of.items()
     }
     return {name: paths for name, paths in found.items() if paths}
 

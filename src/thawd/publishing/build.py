@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from thawd.environments.programs import (
+    NODE_FOLDER,
     WRAPPER,
     Program,
     check_program,
@@ -26,16 +28,21 @@ from thawd.environments.programs import (
     runs_a_program,
     variables_of_program,
 )
-from thawd.environments.version import Version, api_command, variables_of
-from thawd.errors import EnvironmentBuildError
+from thawd.environments.version import RUNTIME_FOLDER, Version, api_command, variables_of
+from thawd.errors import EnvironmentBuildError, StoreError
 from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare_environment
+from thawd.publishing.layer_merge import merge
 from thawd.publishing.uv import find_uv
 from thawd.publishing.virtual_environments import remove_unused
-from thawd.resources import LATEST, Bucket, Function
+from thawd.resources import LATEST, NODE_RUNTIMES, Bucket, Function
+from thawd.snapshot.disk.places import RUNTIME, Places
 from thawd.stores.code_copies import PackageStore
 
 Progress = Callable[[str], None]
 """Called with lines of text for the operator about a step that takes long."""
+
+WhyReal = Callable[[Function, Places, Sequence[Path]], str | None]
+"""Says why the processes of a function must see its code and layers at their real paths; see `Launcher.why_real`."""
 
 # How long a virtual environment is kept when no version uses it any more. To make it again would take minutes.
 _ENVIRONMENT_UNUSED_S = 7 * 86_400.0
@@ -85,6 +92,23 @@ class _Executable:
     program: Program | None = None
     wrapper: tuple[str, ...] = ()
 
+    @property
+    def needed(self) -> tuple[Path, ...]:
+        """Files and folders that the processes need besides code and layers."""
+        return (self.python, *(() if self.program is None else self.program.modules))
+
+    def seen(self, places: Places) -> _Executable:
+        """The same, with the paths that the processes see."""
+
+        def command(argv: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(str(places.seen(Path(text))) if text.startswith("/") else text for text in argv)
+
+        program = self.program
+        if program is not None:
+            extensions = tuple(map(places.seen, program.extensions))
+            program = replace(program, argv=command(program.argv), extensions=extensions)
+        return replace(self, program=program, wrapper=command(self.wrapper))
+
 
 @dataclass(frozen=True, slots=True)
 class _Search:
@@ -115,14 +139,17 @@ class Builder:
         helped: context manager that is entered while thawd runs a program of its own, for example an installer. Inside
             it, thawd does not take such a program for a stray.
         aws: endpoint and credentials for AWS SDKs in functions.
+        why_real: why a function's processes must see its code and layers at their real paths; None: they need not.
     """
 
     def __init__(self, data: Path, *, own: Mapping[str, str]) -> None:
         self.runtimes: Mapping[str, str] = {}
         self.helped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         self.aws: Mapping[str, str] = {}
+        self.why_real: WhyReal = lambda function, places, needed: "this server does not mount folders"
         self._packages = PackageStore(data / "packages")
         self._environments = data / "environments"
+        self._data = data
         self._own = own
         self._generations = itertools.count(1)
         self._searches: dict[tuple[str | None, Path], _Search] = {}
@@ -155,11 +182,11 @@ class Builder:
         package = release.package
         if package is None:
             package = (await asyncio.to_thread(self._packages.publish, function.code, exclude=context.not_code)).path
-        roots = (package, *release.layers)
-        if interpreter is None:
-            executable = await self._own_program(function, roots, context.folder)
-        else:
-            executable = self._python(function, interpreter, roots)
+        places, why_real = await self._places(function, package, release.layers)
+        executable = await self._executable(function, interpreter, release, package, places, context.folder)
+        if places is not None and (why_real := self.why_real(function, places, executable.needed) or ""):
+            places = None
+            executable = await self._executable(function, interpreter, release, package, None, context.folder)
         variables = variables_of(
             function,
             task_root=package,
@@ -169,9 +196,12 @@ class Builder:
             number=release.number,
             layers=release.layers,
             aws=self.aws,
+            places=places,
         )
         if executable.program is not None:
             variables = variables_of_program(function, executable.program, variables)
+            if places is not None:
+                variables["LAMBDA_RUNTIME_DIR"] = str(RUNTIME)
         version = Version(
             function=function,
             generation=0 if last is None else last.generation,
@@ -182,8 +212,56 @@ class Builder:
             number=release.number,
             program=executable.program,
             wrapper=executable.wrapper,
+            places=places,
+            why_real=why_real,
         )
         return last if last == version else replace(version, generation=next(self._generations))
+
+    async def _places(self, function: Function, code: Path, layers: Sequence[Path]) -> tuple[Places | None, str]:
+        """Return what the function's processes see at Lambda's paths, or None and the reason.
+
+        If there are several layers, their files are merged into one package.
+        """
+        is_node = function.runtime in NODE_RUNTIMES
+        places = Places(code, NODE_FOLDER if is_node else RUNTIME_FOLDER, layers[0] if layers else None)
+        why = self.why_real(function, places, ())
+        if why is not None:
+            return None, why
+        if len(layers) > 1:
+            try:
+                places = replace(places, layers=await asyncio.to_thread(self._merged, layers))
+            except (OSError, StoreError) as error:
+                return None, f"the layers could not be merged: {error}"
+        return places, ""
+
+    def _merged(self, layers: Sequence[Path]) -> Path:
+        with tempfile.TemporaryDirectory(dir=self._data, prefix="layers-") as folder:
+            merge(layers, Path(folder))
+            return self._packages.publish(Path(folder)).path
+
+    async def _executable(
+        self,
+        function: Function,
+        interpreter: Interpreter | None,
+        release: Release,
+        package: Path,
+        places: Places | None,
+        folder: Path,
+    ) -> _Executable:
+        """Return what the function's processes execute, at the paths that they see.
+
+        Raises:
+            EnvironmentBuildError: there is no working program, or the wrapper script cannot be executed.
+        """
+        layers = release.layers
+        if places is not None:
+            layers = () if places.layers is None else (places.layers,)
+        roots = (package, *layers)
+        if interpreter is None:
+            executable = await self._own_program(function, roots, folder)
+        else:
+            executable = self._python(function, interpreter, roots)
+        return executable if places is None else executable.seen(places)
 
     async def _interpreter(self, function: Function, folder: Path, progress: Progress) -> Interpreter:
         """Return a Python function's interpreter. If it has requirements, that of the virtual environment with them.
@@ -296,6 +374,8 @@ class Builder:
             keep: returns the names of other packages to keep; called again for each package.
         """
         used = {version.task_root.name for version in in_use}
+        layers = (version.places.layers for version in in_use if version.places is not None)
+        used |= {folder.name for folder in layers if folder is not None}
         self._packages.remove_except(lambda name: name in used or name in keep())
         pythons = [version.python for version in in_use]
         environments = {python.parent.parent.name for python in pythons if python.is_relative_to(self._environments)}

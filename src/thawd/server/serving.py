@@ -98,7 +98,7 @@ class Server:
         with lock(server.data) as self._lock, contextlib.ExitStack() as closing:
             for note in self._lock.notes:
                 complain(f"thawd: {note}")
-            left_over = kill_left_over(server.data / "packages")
+            left_over = kill_left_over(server.data)
             if left_over:
                 processes = "1 process" if left_over == 1 else f"{left_over} processes"
                 complain(f"thawd: ended {processes} that functions of an earlier server had left behind")

@@ -110,6 +110,12 @@ SERVER = (
         "Whether each environment has its own `/tmp` and cannot write to its code, if the kernel allows that.",
     ),
     Option(
+        "paths",
+        kinds.choice("real", "lambda"),
+        '"lambda": environments see code, runtime and layers at `/var/task`, `/var/runtime` and `/opt`, if the kernel '
+        'allows that; "real": at their real paths.',
+    ),
+    Option(
         "capabilities",
         kinds.flag(),
         "Whether functions keep the Linux capabilities of the server's process, such as root's. If not, they have "

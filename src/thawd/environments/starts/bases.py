@@ -368,6 +368,8 @@ def refusal(version: Version) -> str | None:
         return "the function's wrapper script starts the interpreter in its own way"
     if GUARDED in version.variables:
         return "thawd emulates AWS, which changes how the function's interpreter starts"
+    if version.places is not None and version.places.layers is not None:
+        return "the function has layers at /opt, whose files other functions on the base would not see"
     named = sorted(name for name in version.function.environment if name.startswith(_READ_AT_START))
     if named:
         return f"the function sets {', '.join(named)}, which a process reads only when it starts"
@@ -389,6 +391,7 @@ def key_of_base(version: Version, engine: Engine, *, confined: bool) -> str:
         "python": [str(version.python), version.python_version],
         "variables": sorted(startup_variables(version).items()),
         "confined": confined,
+        "real paths": version.places is None,
     }
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 

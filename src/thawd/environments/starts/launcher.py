@@ -27,7 +27,8 @@ from thawd.environments.sandbox.capabilities import Rights
 from thawd.environments.version import Version, variables_of_environment
 from thawd.errors import StoreError
 from thawd.resources import Function
-from thawd.snapshot.disk.temporary_folders import DiskRefusedError, Disks, DiskSnapshot, PreparedFolder, in_tmp
+from thawd.snapshot.disk.places import Places, in_tmp
+from thawd.snapshot.disk.temporary_folders import DiskRefusedError, Disks, DiskSnapshot, PreparedFolder
 from thawd.snapshot.engine import PROGRAM_NAME
 from thawd.telemetry.logs.groups import path_of_group
 from thawd.telemetry.logs.writer import FunctionLog, LogStream
@@ -184,7 +185,7 @@ class Launcher:
             self._with_folder.add(identifier)
             try:
                 confined = version.task_root if self.confines(version) else None
-                start.folder = self.disks.prepare(disk, identifier, confined=confined)
+                start.folder = self.disks.prepare(disk, identifier, confined=confined, places=version.places)
                 start.tmpdir = str(start.folder.path) if start.folder.tmp is None else None
             except StoreError as error:
                 self.abandon(start)
@@ -206,6 +207,25 @@ class Launcher:
         if self.disks.shared_tmp is not None:
             return self.disks.shared_tmp
         return in_tmp([version.task_root, version.python])
+
+    def why_real(self, function: Function, places: Places, needed: Sequence[Path]) -> str | None:
+        """Why the processes of a function must see its code and layers at their real paths.
+
+        Args:
+            function: as declared.
+            places: what they would see at Lambda's paths.
+            needed: files that they need besides.
+
+        Returns:
+            The reason; None: they can see Lambda's paths.
+        """
+        if self.disks is None:
+            return "this server makes no temporary folders"
+        if self.disks.real_paths is not None:
+            return self.disks.real_paths
+        if "TMPDIR" in function.environment:
+            return "the function sets TMPDIR"
+        return in_tmp([places.code, *needed]) or self.disks.hides(places, needed)
 
     def confined(self, start: Start, argv: Sequence[str]) -> list[str]:
         """The command line for a program; it begins with thawd-thaw if `start` needs mounts or drops capabilities."""

@@ -445,6 +445,8 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: b
     }
     if confined:
         parts["confined"] = True
+    if version.places is not None:
+        parts["layers"] = str(version.places.layers)
     if bases:
         parts["bases"] = True
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()

@@ -77,7 +77,12 @@ class ExecutionSubsystem:
         self._limiter_kind = limiter.kind
         engine = _find_engine()
         program = None if isinstance(engine, str) else engine.program
-        self._disks = Disks(server.data / "tmp", program=program, needed=_needed(settings, program))
+        self._disks = Disks(
+            server.data / "tmp",
+            program=program,
+            needed=_needed(settings, program),
+            as_on_lambda=server.paths == "lambda",
+        )
         self.launcher = Launcher(
             log_folder=server.data / "logs", log_max_bytes=server.log_max_mb << 20, disks=self._disks, program=program
         )
@@ -96,6 +101,7 @@ class ExecutionSubsystem:
         self.builder = Builder(server.data, own=environ)
         self.builder.helped = self.launcher.helped
         self.builder.runtimes = settings.runtimes
+        self.builder.why_real = self.launcher.why_real
 
     def _set_up_snapshots(self, engine: Engine | str, settings: Settings) -> None:
         """Enable snapshots in the spawner, or tell it why there are none.

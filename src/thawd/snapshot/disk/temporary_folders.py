@@ -26,6 +26,7 @@ from pathlib import Path
 from thawd.errors import StoreError
 from thawd.snapshot.disk import file_trees
 from thawd.snapshot.disk.file_trees import DiskRefusedError, Survey
+from thawd.snapshot.disk.places import TMP, Places, in_tmp, make_mount_points
 from thawd.snapshot.store.trust_and_locks import stored_bytes, using
 
 __all__ = ["MAX_BYTES", "DiskRefusedError", "DiskSnapshot", "Disks", "MountKind", "PreparedFolder"]
@@ -33,7 +34,6 @@ __all__ = ["MAX_BYTES", "DiskRefusedError", "DiskSnapshot", "Disks", "MountKind"
 MAX_BYTES = 10 << 30
 """Largest disk snapshot, bytes on the disk: Lambda's limit for ``/tmp``, 10,240 MB."""
 
-TMP = Path("/tmp")
 _RECORD = "disk.json"
 _FILES = "files"
 _LAYOUT = 1
@@ -85,6 +85,7 @@ class PreparedFolder:
         lower: folder with the initial contents, for an overlay; None when there is no overlay.
         tmp: a second path at which the folder is mounted, ``/tmp``; None when there is no second path.
         code: folder that is mounted read-only for the process; None when there is no such folder.
+        places: what is mounted at Lambda's paths; None: nothing.
     """
 
     path: Path
@@ -93,6 +94,7 @@ class PreparedFolder:
     lower: Path | None = None
     tmp: Path | None = None
     code: Path | None = None
+    places: Places | None = None
 
     @property
     def options(self) -> list[str]:
@@ -104,7 +106,8 @@ class PreparedFolder:
             "--disk-tmp": self.tmp,
             "--disk-code": self.code,
         }
-        return [text for option, path in named.items() if path is not None for text in (option, str(path))]
+        options = [text for option, path in named.items() if path is not None for text in (option, str(path))]
+        return options if self.places is None else [*options, *self.places.options]
 
 
 class Disks:
@@ -115,23 +118,30 @@ class Disks:
         program: path of thawd-thaw; None when it is missing, so that nothing is frozen.
         needed: files that processes need besides their code and interpreter. If one of them is in ``/tmp``, or if this
             is None, processes see the machine's ``/tmp``.
+        as_on_lambda: whether processes see code, runtime and layers at Lambda's paths if that is possible.
 
     Attributes:
         program: path of thawd-thaw, or None; see the argument.
         shared_tmp: why processes see the machine's ``/tmp``, empty if `needed` is None. If this is None, each process
             sees its own folder at ``/tmp``.
+        real_paths: why processes see code, runtime and layers at their real paths. If this is None, they can see them
+            at Lambda's paths.
 
     Raises:
         StoreError: the folder cannot be made (HTTP 500).
     """
 
-    def __init__(self, folder: Path, *, program: Path | None, needed: Sequence[Path] | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, program: Path | None, needed: Sequence[Path] | None = None, as_on_lambda: bool = False
+    ) -> None:
         with using(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Resolved, because the folder is compared with the kernel's paths of mapped files, which contain no links.
             self._folder = folder.resolve()
         self.program = program
         self.shared_tmp: str | None = "" if needed is None else in_tmp([self._folder, *needed])
+        self.real_paths: str | None = None if as_on_lambda else 'server.paths is "real"'
+        self._needed = needed or ()
         self._lock = threading.Lock()
         self._mount_kind: tuple[MountKind, str] | None = None
         self._mount_points: dict[
@@ -256,7 +266,35 @@ class Disks:
         return snapshot
 
     def confine(self) -> None:
-        """Test whether processes can have their own ``/tmp``, and set `shared_tmp` accordingly. Blocks."""
+        """Test whether processes can have their own ``/tmp`` and see Lambda's paths. Blocks.
+
+        Sets `shared_tmp` and `real_paths` accordingly.
+        """
+        self._confine()
+        if self.real_paths is None:
+            self.real_paths = self.shared_tmp or self._why_real_paths()
+
+    def _why_real_paths(self) -> str | None:
+        trial = self._folder / f"{_TRIED}{secrets.token_hex(8)}"
+        if self.shared_tmp is not None:
+            return "private_tmp is false"
+        if (why := make_mount_points()) is not None:
+            return why
+        try:
+            with using(trial):
+                trial.mkdir(mode=0o700)
+            places = Places(trial, trial, trial)
+            return self._try(PreparedFolder(trial, trial, trial, tmp=TMP, code=trial, places=places))
+        except StoreError as error:
+            return error.message
+        finally:
+            file_trees.remove(trial)
+
+    def hides(self, places: Places, needed: Iterable[Path]) -> str | None:
+        """Say what processes need that mounts at Lambda's paths would hide; None: nothing."""
+        return places.hides([*needed, self._folder, *self._needed, *([self.program] if self.program else [])])
+
+    def _confine(self) -> None:
         if self.shared_tmp is not None:
             return
         if self.program is None:
@@ -272,7 +310,14 @@ class Disks:
         finally:
             file_trees.remove(trial)
 
-    def prepare(self, snapshot: DiskSnapshot | None, name: str, *, confined: Path | None = None) -> PreparedFolder:
+    def prepare(
+        self,
+        snapshot: DiskSnapshot | None,
+        name: str,
+        *,
+        confined: Path | None = None,
+        places: Places | None = None,
+    ) -> PreparedFolder:
         """Prepare a folder for one process, with the contents of `snapshot` or, for None, empty.
 
         Takes long only when overlays do not work and `snapshot` is large.
@@ -282,6 +327,7 @@ class Disks:
             name: name of the new process; its first 12 characters name the folder.
             confined: folder with the process's code. It is mounted read-only for the process, and the process's own
                 folder is mounted at ``/tmp``. None: neither is mounted.
+            places: what is mounted at Lambda's paths, for a confined process; None: nothing.
 
         Raises:
             DiskRefusedError: this machine cannot mount the folder for the copy (HTTP 500).
@@ -291,7 +337,7 @@ class Disks:
         if confined is not None:
             prepared = self.prepare(snapshot, name)
             at, own = (prepared.at or prepared.path), (prepared.own or prepared.path)
-            return replace(prepared, at=at, own=own, tmp=TMP, code=confined)
+            return replace(prepared, at=at, own=own, tmp=TMP, code=confined, places=places)
         if snapshot is None:
             return PreparedFolder(self.make(name))
         kind = self._mount_kind_for(snapshot)
@@ -404,15 +450,6 @@ class Disks:
 
     def _folder_of(self, name: str) -> Path:
         return self._folder / name[:_NAME_LENGTH]
-
-
-def in_tmp(paths: Iterable[Path]) -> str | None:
-    """Say which of `paths` is in ``/tmp``, where a process's own ``/tmp`` would hide it; None when none is."""
-    for path in paths:
-        for place in (path, path.resolve()):
-            if TMP in (place, *place.parents):
-                return f"{path} lies in {TMP}"
-    return None
 
 
 def _read(taken: Path) -> DiskSnapshot:
