@@ -125,6 +125,14 @@ def test_the_apis_of_a_stack_answer_also_after_a_restart_and_change_and_go_with_
         check(running, made, "GET")
         stacks.update_stack(StackName="shop", TemplateBody=template("POST"))
         check(running, outputs_of(stacks), "POST")
+        broken = json.loads(template("POST"))
+        broken["Resources"]["Broken"] = {"Type": "AWS::ApiGateway::Resource", "Properties": {"RestApiId": "x"}}
+        stacks.update_stack(StackName="shop", TemplateBody=json.dumps(broken))
+        (stack,) = stacks.describe_stacks(StackName="shop")["Stacks"]
+        assert stack["StackStatus"] == "UPDATE_ROLLBACK_FAILED"
+        events = stacks.describe_stack_events(StackName="shop")["StackEvents"]
+        assert any("Broken could not be created" in one.get("ResourceStatusReason", "") for one in events)
+        check(running, made, "POST")
         stacks.delete_stack(StackName="shop")
         path = f"/_aws/execute-api/{made['Rest']}/prod/items/7"
         assert request(running.url, path, method="POST", X_Api_Key="k" * 24).json == {"message": "Forbidden"}

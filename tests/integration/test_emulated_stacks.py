@@ -216,7 +216,7 @@ def wired(prefix: str, wanted: str) -> str:
                 "FilterPolicy": {"kind": [wanted]},
             },
         },
-        "Unknown": {"Type": "AWS::Scheduler::ScheduleGroup"},
+        "Unknown": {"Type": "AWS::Amplify::App"},
     }
     return json.dumps({"Resources": resources, "Outputs": {"Subscription": {"Value": {"Ref": "Subscription"}}}})
 
@@ -237,7 +237,7 @@ def test_a_stacks_buckets_and_subscriptions_invoke_functions(running: Running) -
 
     stacks.create_stack(StackName="wired", TemplateBody=wired("a", "a"))
     assert statuses(stacks, "wired") == "CREATE_COMPLETE"
-    assert "resource of the type AWS::Scheduler::ScheduleGroup: the emulator has none" in "".join(running.output)
+    assert "resource of the type AWS::Amplify::App: the emulator has none" in "".join(running.output)
     (output,) = stacks.describe_stacks(StackName="wired")["Stacks"][0]["Outputs"]
     assert output["OutputValue"] == topics.list_subscriptions()["Subscriptions"][0]["SubscriptionArn"]
     send(1)

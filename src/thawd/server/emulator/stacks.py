@@ -202,14 +202,29 @@ def _update_before_deleting() -> None:
                 resources._delete_resource(made, before[name])
             resources._parsed_resources.pop(name, None)
 
-        for name in dependents_first(template["Resources"])[::-1]:
-            if name in changes["Add"]:
-                resources[name]  # moto makes a resource when something asks for it
-            elif name in changes["Modify"]:
-                _in_rounds([name], modify)
-        _in_rounds([name for name in dependents_first(before) if name in changes["Remove"]], remove)
+        try:
+            for name in dependents_first(template["Resources"])[::-1]:
+                if name in changes["Add"]:
+                    resources[name]  # moto makes a resource when something asks for it
+                elif name in changes["Modify"]:
+                    modify(name)
+            _in_rounds([name for name in dependents_first(before) if name in changes["Remove"]], remove)
+        except Exception as error:
+            raise _UpdateFailedError(error) from error
 
     setattr(ResourceMap, "update", update)  # noqa: B010
+
+
+class _UpdateFailedError(Exception):
+    """A resource could not be created, changed or deleted. What was changed before stays changed.
+
+    Args:
+        cause: the resource's error.
+    """
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(_words(cause))
+        self.message = _words(cause)
 
 
 def _in_rounds(names: list[str], work: Callable[[str], None]) -> None:
@@ -268,6 +283,7 @@ def _end_as_on_aws() -> None:
 
     create_change_set = CloudFormationResponse.create_change_set
     create_stack, execute = CloudFormationBackend.create_stack, CloudFormationBackend.execute_change_set
+    update_stack = CloudFormationBackend.update_stack
 
     def create_or_roll_back(backend: Any, *given: Any, **named: Any) -> Any:
         before = set(backend.stacks)
@@ -279,6 +295,14 @@ def _end_as_on_aws() -> None:
                 raise  # the template itself is refused
             _roll_back(new[0], error)
             return new[0]
+
+    def update_or_end(backend: Any, name: str, *given: Any, **named: Any) -> Any:
+        try:
+            return update_stack(backend, name, *given, **named)
+        except _UpdateFailedError as error:
+            stack = backend.get_stack(name)
+            _end(stack, "UPDATE_ROLLBACK_FAILED", error)
+            return stack
 
     def execute_or_roll_back(backend: Any, change_set_name: str, stack_name: str | None = None) -> None:
         found = _change_set(backend, change_set_name, stack_name)
@@ -305,6 +329,7 @@ def _end_as_on_aws() -> None:
 
     setattr(CloudFormationResponse, "create_change_set", create_change_set_even_without_changes)  # noqa: B010
     setattr(CloudFormationBackend, "create_stack", create_or_roll_back)  # noqa: B010
+    setattr(CloudFormationBackend, "update_stack", update_or_end)  # noqa: B010
     setattr(CloudFormationBackend, "execute_change_set", execute_or_roll_back)  # noqa: B010
 
 
