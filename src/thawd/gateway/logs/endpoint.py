@@ -31,6 +31,7 @@ from thawd.gateway.logs.filter_operations import FilterOperations
 from thawd.gateway.logs.group_operations import GroupOperations
 from thawd.gateway.logs.query_operations import QueryOperations
 from thawd.invocation import new_request_id
+from thawd.telemetry.console import complain
 
 TARGET_PREFIX = b"Logs_20140328."
 _SMALL_BYTES = 1 << 20
@@ -89,6 +90,12 @@ class LogsApi:
             body = msgspec.json.encode({"__type": "ServiceUnavailableException", "message": text})
         except ClientGoneError:
             return
+        except Exception as error:  # a bug in thawd; the text of the error may contain what was logged
+            failure = f"failed inside thawd: {type(error).__name__}"
+            complain(f"thawd: the request {operation_of(scope)} of the Logs API {failure}")
+            status = 500
+            document = {"__type": "ServiceUnavailableException", "message": f"The request {failure}"}
+            body = msgspec.json.encode(document)
         await respond(send, status, [_JSON_1_1, (b"x-amzn-requestid", request_id.encode())], body)
 
     async def _request(self, name: str, scope: Scope, receive: Receive) -> dict[str, Any]:

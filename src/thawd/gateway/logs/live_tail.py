@@ -15,6 +15,7 @@ import msgspec
 
 from thawd.cloudwatch.logs.errors import InvalidParameterException
 from thawd.cloudwatch.logs.live_tails import LiveTails, Selection, Update
+from thawd.errors import StoreError
 from thawd.gateway.http import Receive, Send
 from thawd.gateway.lambda_api import event_stream
 from thawd.gateway.logs.event_operations import pattern_of
@@ -24,7 +25,6 @@ from thawd.resources import ACCOUNT_ID
 
 _LONGEST_S = 3 * 60 * 60
 _JSON = "application/json"
-_TIMED_OUT = b'{"message":"The session has lasted for three hours."}'
 
 
 async def serve(tails: LiveTails, request: Request, send: Send, receive: Receive, *, request_id: str) -> None:
@@ -70,15 +70,22 @@ async def _follow(
             if gone.done():
                 break
             if time.monotonic() > until_s:
-                headers_of_end = {":message-type": "exception", ":exception-type": "SessionTimeoutException"}
-                end = event_stream.message({**headers_of_end, ":content-type": _JSON}, _TIMED_OUT)
+                end = _exception("SessionTimeoutException", "The session has lasted for three hours.")
                 await send({"type": "http.response.body", "body": end, "more_body": True})
                 break
             body = _event("sessionUpdate", _document(update))
             await send({"type": "http.response.body", "body": body, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+    except (StoreError, OSError) as error:
+        end = _exception("SessionStreamingException", f"The log cannot be read: {error}")
+        await send({"type": "http.response.body", "body": end, "more_body": True})
     finally:
         gone.cancel()
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _exception(kind: str, message: str) -> bytes:
+    headers = {":message-type": "exception", ":exception-type": kind, ":content-type": _JSON}
+    return event_stream.message(headers, msgspec.json.encode({"message": message}))
 
 
 async def _until_gone(receive: Receive) -> None:

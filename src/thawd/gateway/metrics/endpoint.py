@@ -19,6 +19,7 @@ from thawd.gateway.metrics.operations import MetricOperations
 from thawd.gateway.metrics.protocols import TARGET_PREFIX, MetricsError, Protocol, protocol_of
 from thawd.gateway.sigv4 import claimed_service
 from thawd.invocation import new_request_id
+from thawd.telemetry.console import complain
 
 _MAX_BODY_BYTES = 4 << 20
 _SERVICE = "monitoring"
@@ -78,6 +79,12 @@ class MetricsApi:
             headers, content = protocol.error(_shown(error), request_id)
         except ClientGoneError:
             return
+        except Exception as error:  # a bug in thawd
+            text = f"The request failed inside thawd: {type(error).__name__}"
+            complain(f"thawd: CloudWatch metrics API: {text}")
+            status = 500
+            failure = MetricsError("InternalServiceError", "InternalServiceFault", status, text)
+            headers, content = protocol.error(failure, request_id)
         await respond(send, status, [*headers, (b"x-amzn-requestid", request_id.encode())], content)
 
     async def _document(self, protocol: Protocol, name: str, body: bytes) -> dict[str, Any] | None:
