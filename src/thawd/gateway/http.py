@@ -71,7 +71,10 @@ class ClientGoneError(Exception):
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first header `name` (lower case), or None."""
-    return headers_by_name(scope).get(name)
+    kept = scope.get(_BY_NAME)
+    by_name = kept[1] if kept is not None and kept[0] is scope["headers"] else keep_by_name(scope)
+    value: bytes | None = by_name.get(name)
+    return value
 
 
 def headers_by_name(scope: Scope) -> Mapping[bytes, bytes]:

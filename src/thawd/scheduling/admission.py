@@ -404,7 +404,10 @@ class Cores:
 
     def _carry(self, share: Share) -> bool:
         """Whether the cores carry one more invocation: at least half of its load must be free."""
-        return self._find_capacity is None or self.load + share.expected_load // 2 <= self.capacity()
+        if self._find_capacity is None:
+            return True
+        load = share.expected_load if share.load is None else share.load
+        return self.load + load // 2 <= self.capacity()
 
     def _look_soon(self, wait_s: float) -> None:
         if self._timer is None:

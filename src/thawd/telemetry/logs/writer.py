@@ -52,12 +52,18 @@ class FunctionLog:
 
     def write(self, stream: bytes, message: bytes) -> None:
         """Add one line. `message` must not contain a newline."""
-        self._add(b"%s%s\n" % (self._prefix(stream), message))
+        now_ms = int(time.time() * 1000)
+        if now_ms != self._now_ms:
+            self._set_now(now_ms)
+        self._add(b"%b%b\t%b\n" % (self._now_text, stream, message))
 
     def write_lines(self, stream: bytes, lines: bytes) -> None:
         """Add several lines. They are separated by newlines in `lines`, which must not end with one."""
-        prefix = self._prefix(stream)
-        self._add(b"%s%s\n" % (prefix, lines.replace(b"\n", b"\n" + prefix)))
+        now_ms = int(time.time() * 1000)
+        if now_ms != self._now_ms:
+            self._set_now(now_ms)
+        prefix = b"%b%b\t" % (self._now_text, stream)
+        self._add(b"%b%b\n" % (prefix, lines.replace(b"\n", b"\n" + prefix)))
 
     def is_full(self) -> bool:
         """Return whether callers should add no lines until the next flush; see `when_flushed`."""
@@ -67,16 +73,14 @@ class FunctionLog:
         """Call `proceed` once, after the next flush."""
         self._when_flushed.append(proceed)
 
-    def _prefix(self, stream: bytes) -> bytes:
-        now_ms = int(time.time() * 1000)
-        if now_ms != self._now_ms:
-            self._now_ms = now_ms
-            second, ms = divmod(now_ms, 1000)
-            if second != self._second:
-                self._second = second
-                self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
-            self._now_text = b"%b.%03dZ\t" % (self._second_text, ms)
-        return b"%b%b\t" % (self._now_text, stream)
+    def _set_now(self, now_ms: int) -> None:
+        """Set the time of the lines that are added now, milliseconds since the epoch."""
+        second, ms = divmod(now_ms, 1000)
+        if second != self._second:
+            self._second = second
+            self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
+        self._now_ms = now_ms
+        self._now_text = b"%b.%03dZ\t" % (self._second_text, ms)
 
     def _add(self, data: bytes) -> None:
         self._pending.append(data)
