@@ -24,7 +24,7 @@ TITLE = "overhead: a no-op function compared with a plain Starlette echo"
 
 MOST_P50 = 5.0
 TARGET_P50 = 2.2
-LEAST_RATE = 0.2
+LEAST_RATE = 0.3
 TARGET_RATE = 0.4
 CLIENTS = 16
 ROUNDS = 5

@@ -81,8 +81,15 @@ def test_an_environment_that_is_killed_while_others_wait_for_its_core_costs_its_
         eventually(lambda: running.function("compute")["environments"]["busy"] == 1, what="the long computation")
         others = [threads.submit(running.invoke, "compute", {}) for _ in range(4)]
         eventually(lambda: running.function("compute")["waiting"] == 4, what="requests in line")
-        (found,) = [pid for pid in running_environments(running) if is_computing(pid)]
-        os.kill(found, signal.SIGKILL)
+        found: list[int] = []
+
+        def is_known() -> bool:
+            """Whether one process computes. Another one may run for a moment."""
+            found[:] = [pid for pid in running_environments(running) if is_computing(pid)]
+            return len(found) == 1
+
+        eventually(is_known, what="the process of the long computation")
+        os.kill(found[0], signal.SIGKILL)
         assert long.result()[1] == "Unhandled"
         assert [other.result()[1] for other in others] == [None] * 4
         assert running.status()["admission"]["load"] == 0.0
