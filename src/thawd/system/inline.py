@@ -215,8 +215,12 @@ class _InlineRun:
             self._spawn(_rest(self._work, awaited))
 
 
+async def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> None:
+    await _steps(work, awaited)  # since Python 3.12, a task takes no generator
+
+
 @types.coroutine
-def _rest(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+def _steps(work: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
     """Wait for `awaited`, which `work` waits for, and then run the rest of `work`."""
     while True:
         go_on: Callable[[Any], Any]
