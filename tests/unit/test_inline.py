@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -255,3 +257,32 @@ def test_an_exception_that_a_coroutine_does_not_handle_is_reported_and_hits_nobo
         yield
 
     in_callbacks(scenario)
+
+
+def test_a_coroutine_that_runs_inline_in_one_thread_leaves_a_task_of_another_thread_alone() -> None:
+    inside, over = threading.Event(), threading.Event()
+
+    def of_the_thread() -> None:
+        def scenario(run: Runs) -> Any:
+            async def holds() -> None:
+                inside.set()
+                assert over.wait(60)
+
+            run(holds())
+            yield
+
+        in_callbacks(scenario)
+
+    async def waits() -> int:
+        answer = future()
+        asyncio.get_running_loop().call_later(0, answer.set_result, 5)
+        return await answer
+
+    with ThreadPoolExecutor() as threads:
+        thread = threads.submit(of_the_thread)
+        assert inside.wait(60)
+        try:
+            assert asyncio.run(waits()) == 5
+        finally:
+            over.set()
+        thread.result()

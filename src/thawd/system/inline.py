@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Generic, TypeVar
@@ -153,19 +154,16 @@ class InlineFuture(Generic[T]):
         return self.result()
 
 
-class _Now:
-    """What runs inline at this moment. An object, because setting an attribute of a class takes ten times as long.
+class _Now(threading.local):
+    """What runs inline at this moment in this thread: a program may run an event loop in each of several threads.
 
     Attributes:
         running: the coroutine that runs inline; None: none does.
         depth: how many are nested.
     """
 
-    __slots__ = ("depth", "running")
-
-    def __init__(self) -> None:
-        self.running: _InlineRun | None = None
-        self.depth = 0
+    running: _InlineRun | None = None
+    depth = 0
 
 
 _now = _Now()
