@@ -64,6 +64,7 @@ def all_of_a_server(**limits: Any) -> Connections:
 
 
 def connect(application: Any, connections: Connections | None = None) -> tuple[Connection, Transport]:
+    application.begins_inline = True
     config = uvicorn.Config(application, loop="none", lifespan="off", log_config=None, ws="none", access_log=False)
     config.load()
     connections = all_of_a_server() if connections is None else connections

@@ -107,7 +107,13 @@ class GatewayParts:
 
 
 class Application:
-    """The ASGI application that serves the HTTP port."""
+    """The ASGI application that serves the HTTP port.
+
+    Attributes:
+        begins_inline: a request begins without a task (`thawd.system.inline`); what needs one awaits `in_task` first.
+    """
+
+    begins_inline = True
 
     def __init__(self, parts: GatewayParts) -> None:
         self.parts = parts

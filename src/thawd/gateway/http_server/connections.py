@@ -402,15 +402,16 @@ class Connection(HttpToolsProtocol):
     # Methods for serving requests and sending answers.
 
     def _start(self) -> None:
-        """Let the application serve the request: without a task if the request is complete, until it has to wait."""
+        """Serve the request, without a task at first if it is complete and the application ``begins_inline``."""
         self._is_to_start = False
         cycle, head = self.cycle, self._last_head
         assert head is not None
-        app = self.app
-        if not head.is_forwarded and isinstance(app, ProxyHeadersMiddleware):
-            app = app.app  # the middleware changes nothing if there are no headers of a proxy
+        app: Any = self.app
+        own = app.app if isinstance(app, ProxyHeadersMiddleware) else app
+        if not head.is_forwarded:
+            app = own  # the middleware changes nothing if there are no headers of a proxy
         work = cycle.run_asgi(partial(expecting, cycle, app) if head.expects_continue else app)
-        if cycle.more_body:
+        if cycle.more_body or not getattr(own, "begins_inline", False):
             self._spawn(work)
             return
         if cycle.body and not head.expects_continue:
