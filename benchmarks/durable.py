@@ -39,7 +39,7 @@ TITLE = "durable: asynchronous events, stored before they are acknowledged"
 
 LEAST_OF_BARE = 0.3
 TARGET_OF_BARE = 0.7
-LEAST_OF_SYNCHRONOUS = 0.5
+LEAST_OF_SYNCHRONOUS = 0.4
 TARGET_OF_SYNCHRONOUS = 0.8
 MOST_COST_RATIO = 1.5
 MOST_START_S = 2.0
