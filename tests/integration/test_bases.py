@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +162,7 @@ def test_a_base_whose_files_have_changed_is_made_again(project: Project, interpr
         before = snapshot(running, "first")["base"]
         assert before is not None
         file.write_text(code.format(23))
+        os.utime(file, (time.time() - 60,) * 2)  # no base is made of a file that may still be changing
         project.code(CODE + "# changed\n", name="second.py")
         running.process.send_signal(signal.SIGHUP)
         eventually(lambda: ask(running, "second")["switch"] == 23, what="the new version of second")
