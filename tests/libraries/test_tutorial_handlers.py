@@ -210,7 +210,7 @@ def set_up(running: Running, name: str) -> None:
 
 
 def upload_and_compare(running: Running, name: str, folder: Path, expected: dict[str, str]) -> list[dict[str, str]]:
-    """Upload until `ENVIRONMENTS` environments were thawed.
+    """Upload until `ENVIRONMENTS` environments have each handled an event.
 
     Compare each row with a cold process's result, and return the rows.
     """
@@ -222,19 +222,19 @@ def upload_and_compare(running: Running, name: str, folder: Path, expected: dict
             found += [{key: value["S"] for key, value in item.items()} for item in page["Items"]]
         return found
 
-    uploaded = 0
-    while running.function(name)["starts"].get("thaw", {"count": 0})["count"] < ENVIRONMENTS:
+    # Not the count of starts: an environment may thaw for an event which another one has taken by then.
+    uploaded, found = 0, rows()
+    while len({row["stream"] for row in found}) < ENVIRONMENTS:
         assert running.function(name)["start"] == "thaw", running.function(name)["start_reason"]
         for path in sorted(folder.iterdir()):
             s3.upload_file(str(path), "uploads", f"{uploaded}/{path.name}")
             uploaded += 1
         eventually(lambda so_many=uploaded: len(rows()) == so_many, what=f"{uploaded} rows")
-    found = rows()
+        found = rows()
     assert {row["image"]: row["result"] for row in found} == {
         row["image"]: expected[row["image"].partition("/")[2]] for row in found
     }
     assert len({row["request"] for row in found}) == uploaded
-    assert len({row["stream"] for row in found}) >= ENVIRONMENTS
     invocations = running.function(name)["invocations"]
     assert not any(one["count"] for kind, one in invocations.items() if kind == "cold"), invocations
     return found
