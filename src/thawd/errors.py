@@ -262,6 +262,22 @@ class EnvironmentBuildError(ThawdError):
     retryable = False
 
 
+class ImageError(ThawdError):
+    """A container image cannot be used: it is broken, hostile, missing or for another machine (HTTP 400)."""
+
+    type = "InvalidParameterValueException"
+    status = 400
+    retryable = False
+
+
+class RegistryError(ImageError):
+    """A registry of container images refused or failed; the message names the registry and its answer (HTTP 502)."""
+
+    type = "ServiceException"
+    status = 502
+    retryable = True
+
+
 def unexpected(error: BaseException) -> str:
     """Describe, in one line, an error that thawd did not raise on purpose: its class, message and place in the code.
 

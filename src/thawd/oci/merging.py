@@ -1,0 +1,176 @@
+"""Merges unpacked layers into one folder by hard links, with the effect of extracting their tar files in order.
+
+Files of the result are the layers' files, so they take no space and share their pages in memory; nobody may write to
+them. A link needs no right to read the file. Where the file system has no hard links, files are copied.
+
+Source: image-spec, layer.md, "Applying Changesets".
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from thawd.errors import ImageError
+from thawd.oci.paths import resolve_folder
+from thawd.oci.unpacking import TREE, Changes, read_changes
+
+
+def merge(layers: Sequence[Path], folder: Path, *, what: str) -> None:
+    """Merge unpacked layers into a new folder.
+
+    Args:
+        layers: folders of the layers, the lowest first.
+        folder: folder to make. After an error it is incomplete, and the caller removes it.
+        what: names the image in messages.
+
+    Raises:
+        ImageError: the layers do not fit together (HTTP 400).
+        OSError: the disk failed or is full.
+    """
+    folder.mkdir()
+    merging = _Merging(str(folder), what)
+    for layer in layers:
+        merging.add(layer)
+    merging.finish()
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with its contents, also where the modes of folders forbid it. Missing is fine.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    for place, names, _ in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            if not os.path.islink(path) and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+                os.chmod(path, 0o700)
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+class _Merging:
+    """The result while layers are added to it.
+
+    Args:
+        root: the folder.
+        what: names the image in messages.
+    """
+
+    def __init__(self, root: str, what: str) -> None:
+        self._root = root
+        self._what = what
+        self._modes: dict[str, int] = {}
+        self._can_link = True
+
+    def add(self, layer: Path) -> None:
+        """Add a layer above those that were added before."""
+        changes = read_changes(layer)
+        for opaque in changes.opaque:
+            folder = self._existing(opaque)
+            for name in os.listdir(folder) if folder else ():
+                self._remove(f"{folder}/{name}")
+        for removed in changes.removed:
+            parent, _, name = os.fsdecode(removed).rpartition("/")
+            folder = self._existing(os.fsencode(parent))
+            if folder:
+                self._remove(f"{folder}/{name}")
+        self._add_tree(str(layer / TREE), changes)
+        for path, target in changes.links.items():
+            self._link_to_lower(os.fsdecode(path), os.fsdecode(target))
+
+    def finish(self) -> None:
+        """Set the folders' modes, when nothing is to be written into them any more."""
+        for path, mode in sorted(self._modes.items(), reverse=True):
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.chmod(path, mode)
+        os.chmod(self._root, 0o755)
+
+    def _existing(self, path: bytes) -> str | None:
+        parts = os.fsdecode(path).split("/")
+        return resolve_folder(self._root, parts, what=f"{self._what}: {os.fsdecode(path)!r}")
+
+    def _add_tree(self, tree: str, changes: Changes) -> None:
+        waiting = [(tree, self._root)]
+        while waiting:
+            source, target = waiting.pop()
+            with os.scandir(source) as entries:
+                for entry in entries:
+                    path = f"{target}/{entry.name}"
+                    if entry.is_dir(follow_symlinks=False):
+                        inside = os.fsencode(entry.path[len(tree) + 1 :])
+                        waiting.append((entry.path, self._folder(path, inside, changes.folders.get(inside))))
+                    else:
+                        self._place(entry.path, path)
+
+    def _folder(self, path: str, inside: bytes, mode: int | None) -> str:
+        """Make or keep the folder at `path`, and return where its contents go.
+
+        Args:
+            path: place of the folder.
+            inside: its path in the layer.
+            mode: the folder's mode; None: the layer does not name the folder, it only has files in it.
+        """
+        found = _mode(path)
+        if mode is None and found is not None and stat.S_ISLNK(found):
+            parts = [*path[len(self._root) + 1 :].split("/")]
+            what = f"{self._what}: the folder {os.fsdecode(inside)!r}"
+            through = resolve_folder(self._root, parts, what=what, make=os.mkdir)
+            assert through is not None
+            return through
+        if found is not None and not stat.S_ISDIR(found):
+            os.unlink(path)
+            found = None
+        if found is None:
+            os.mkdir(path)
+        if mode is not None:
+            self._modes[path] = mode
+        return path
+
+    def _place(self, source: str, path: str) -> None:
+        self._remove(path)
+        if self._can_link:
+            try:
+                os.link(source, path, follow_symlinks=False)
+            except PermissionError:  # a file system without hard links answers so; link(2)
+                self._can_link = False
+            except OSError as error:
+                if error.errno != errno.EMLINK:  # otherwise the file has as many links as it can have
+                    raise
+            else:
+                return
+        shutil.copy2(source, path, follow_symlinks=False)
+
+    def _link_to_lower(self, path: str, target: str) -> None:
+        what = f"{self._what}: {path!r}, a hard link to {target!r}"
+        *folders, name = target.split("/")
+        parent = resolve_folder(self._root, folders, what=what)
+        source = f"{parent}/{name}"
+        found = _mode(source) if parent else None
+        if found is None or stat.S_ISDIR(found):
+            raise ImageError(f"{what}, which the image does not have")
+        *folders, name = path.split("/")
+        parent = resolve_folder(self._root, folders, what=what, make=os.mkdir)
+        if source != f"{parent}/{name}":
+            self._place(source, f"{parent}/{name}")
+
+    def _remove(self, path: str) -> None:
+        found = _mode(path)
+        if found is None:
+            return
+        if stat.S_ISDIR(found):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None

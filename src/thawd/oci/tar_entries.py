@@ -1,0 +1,224 @@
+"""Reads the entries of a layer's tar file, which anybody may have made, and refuses those that could do harm.
+
+The standard library's `tarfile` parses the headers (ustar, pax, GNU long names, sparse files). It is used as a parser
+only: it never creates a file. This module limits what one header may consume, the number of entries and the size of
+their contents, checks each path, and makes every failure an `ImageError` that names the entry.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any, cast
+
+from thawd.errors import ImageError
+from thawd.oci.compression import LayerStream
+
+_HEADER_BYTES = 4 << 20  # for one entry: headers, pax records, the map of a sparse file
+_READ_BYTES = 64 << 10
+# What `tarfile` raises for headers that it does not understand, other than by its own errors.
+_UNREADABLE = (tarfile.TarError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError, EOFError)
+_LONGEST_PATH_BYTES = 4095  # PATH_MAX less its NUL
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a layer may consume.
+
+    Attributes:
+        bytes: contents of the files, holes of sparse files included.
+        entries: number of entries.
+    """
+
+    bytes: int = 32 << 30
+    entries: int = 2_000_000
+
+
+class Kind(enum.Enum):
+    """What an entry makes."""
+
+    FOLDER = enum.auto()
+    FILE = enum.auto()
+    SYMLINK = enum.auto()
+    HARD_LINK = enum.auto()
+    DEVICE = enum.auto()
+
+
+class Content:
+    """The content of a file in a tar file.
+
+    Args:
+        file: the file, as `tarfile` opens it.
+        what: names the layer in messages.
+    """
+
+    def __init__(self, file: IO[bytes], what: str) -> None:
+        self._file = file
+        self._what = what
+
+    def read(self, size: int) -> bytes:
+        """Return up to `size` bytes; none at the end. Raises ImageError if the tar file ends before that."""
+        try:
+            return self._file.read(size)
+        except _UNREADABLE as error:
+            raise _unreadable(self._what, error) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a layer.
+
+    Attributes:
+        parts: components of the path, none of them ``.``, ``..`` or empty; empty for the root folder itself.
+        kind: what it makes. FIFOs count as devices.
+        mode: permissions, with the set-id and sticky bits.
+        mtime_s: time of the last change, seconds since 1970.
+        link: target of a symbolic link as written; path of a hard link's target, relative to the root.
+        content: the file's content, to be read before the next entry; None for other kinds.
+        size: size of the content, bytes.
+        sparse: whether the content has holes.
+    """
+
+    parts: tuple[str, ...]
+    kind: Kind
+    mode: int
+    mtime_s: float
+    link: str = ""
+    content: Content | None = None
+    size: int = 0
+    sparse: bool = False
+
+    @property
+    def path(self) -> str:
+        """The path, relative to the root."""
+        return "/".join(self.parts)
+
+
+class LayerReader:
+    """The entries of one layer, and the digest of its uncompressed bytes.
+
+    Args:
+        stream: the uncompressed tar file.
+        what: names the layer in messages.
+        limits: what the layer may consume.
+    """
+
+    def __init__(self, stream: LayerStream, what: str, limits: Limits) -> None:
+        self._source = _Source(stream, what)
+        self._what = what
+        self._limits = limits
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield the entries in their order. Raises ImageError if one cannot be used, or the tar file is broken."""
+        count = total = 0
+        try:
+            with tarfile.open(
+                fileobj=cast(IO[bytes], self._source), mode="r|", tarinfo=_StrictInfo, bufsize=_READ_BYTES
+            ) as tar:
+                while True:
+                    self._source.allow(_HEADER_BYTES)
+                    info = tar.next()
+                    if info is None:
+                        break
+                    tar.members.clear()  # type: ignore[attr-defined]  # it keeps all headers otherwise
+                    count += 1
+                    total += info.size if info.isreg() else 0
+                    self._check_limits(count, total)
+                    self._source.allow(None)
+                    yield from self._entry(tar, info)
+        except _UNREADABLE as error:
+            raise _unreadable(self._what, error) from None
+
+    def digest(self) -> str:
+        """Read to the end, and return the digest of all uncompressed bytes."""
+        self._source.allow(None)
+        while self._source.read(1 << 20):
+            pass
+        return f"sha256:{self._source.hashed.hexdigest()}"
+
+    def _check_limits(self, count: int, total: int) -> None:
+        if count > self._limits.entries:
+            raise ImageError(f"{self._what}: it has more than {self._limits.entries:,} entries")
+        if total > self._limits.bytes:
+            raise ImageError(f"{self._what}: its files have more than {self._limits.bytes:,} bytes")
+
+    def _entry(self, tar: tarfile.TarFile, info: tarfile.TarInfo) -> Iterator[Entry]:
+        parts = self._parts(info.name, f"the entry {info.name!r}")
+        if info.isdir():
+            yield Entry(parts, Kind.FOLDER, info.mode, info.mtime)
+        elif info.issym():
+            if "\0" in info.linkname or not info.linkname:
+                raise ImageError(f"{self._what}: the entry {info.name!r} is a link to {info.linkname!r}")
+            yield Entry(parts, Kind.SYMLINK, info.mode, info.mtime, info.linkname)
+        elif info.islnk():
+            target = self._parts(info.linkname.lstrip("/"), f"the hard link {info.name!r} to {info.linkname!r}")
+            yield Entry(parts, Kind.HARD_LINK, info.mode, info.mtime, "/".join(target))
+        elif info.isreg():
+            file = tar.extractfile(info)
+            assert file is not None
+            content = Content(file, self._what)
+            yield Entry(parts, Kind.FILE, info.mode, info.mtime, "", content, info.size, info.sparse is not None)
+            while content.read(1 << 20):  # what the caller left: the next header is behind it
+                pass
+        elif info.isdev():
+            yield Entry(parts, Kind.DEVICE, info.mode, info.mtime)
+        else:
+            raise ImageError(f"{self._what}: the entry {info.name!r} has the unknown type {info.type!r}")
+
+    def _parts(self, name: str, entry: str) -> tuple[str, ...]:
+        parts = tuple(part for part in name.split("/") if part not in ("", "."))
+        if name.startswith("/") or ".." in parts:
+            raise ImageError(f"{self._what}: {entry} would leave the image's folder; it is refused")
+        if "\0" in name or len(name.encode(errors="surrogateescape")) > _LONGEST_PATH_BYTES:
+            raise ImageError(f"{self._what}: {entry[:200]} has a name that no file can have")
+        return parts
+
+
+class _StrictInfo(tarfile.TarInfo):
+    """A header that `tarfile` would take for the end of the file, or that has a negative size, is an error."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Any:
+        try:
+            info = super().fromtarfile(tar)
+        except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError):  # type: ignore[attr-defined]
+            raise  # the end, with and without its blocks of zeros
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from None
+        if info.size < 0 or any(start < 0 or size < 0 for start, size in _filled(info)):
+            raise tarfile.ReadError(f"the entry {info.name!r} has a negative size")
+        return info
+
+
+class _Source:
+    """The file that `tarfile` reads: hashes all bytes, and ends with an error when an allowance is used up."""
+
+    def __init__(self, stream: LayerStream, what: str) -> None:
+        self.hashed = hashlib.sha256()
+        self._stream = stream
+        self._what = what
+        self._left: int | None = _HEADER_BYTES  # `tarfile` reads the first header when it is opened
+
+    def allow(self, size: int | None) -> None:
+        self._left = size
+
+    def read(self, size: int) -> bytes:
+        if self._left is not None:
+            if self._left <= 0:
+                raise ImageError(f"{self._what}: the header of one entry has more than {_HEADER_BYTES:,} bytes")
+            self._left -= size
+        chunk = self._stream.read(size)
+        self.hashed.update(chunk)
+        return chunk
+
+
+def _filled(info: tarfile.TarInfo) -> list[tuple[int, int]]:
+    """The parts of a sparse file that have content, as offsets and sizes in bytes."""
+    return cast("list[tuple[int, int]]", info.sparse or [])
+
+
+def _unreadable(what: str, error: BaseException) -> ImageError:
+    return ImageError(f"{what}: it is not a tar file that can be read: {str(error) or type(error).__name__}")
