@@ -1,0 +1,1 @@
+"""Deployment: reads what other tools deploy from. `templates` evaluates CloudFormation templates."""

@@ -1,0 +1,147 @@
+"""The intrinsic functions whose result depends on their arguments only. Arguments are evaluated already.
+
+Each returns `Unknown` if an argument that it needs is unknown.
+
+Source: CloudFormation template reference, "Intrinsic function reference".
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import json
+from collections.abc import Callable
+from typing import Any
+
+from thawd.deploy.templates.refusals import TemplateError
+from thawd.deploy.templates.values import Unknown, is_scalar, text_of, unknown_in
+
+_JOIN = (
+    "Template error: every Fn::Join object requires two parameters, (1) a string delimiter and (2) a list of strings "
+    "to be joined or a function that returns a list of strings (such as Fn::GetAZs) to be joined."
+)
+_SPLIT = (
+    "Template error: every Fn::Split object requires two parameters, (1) a string delimiter and (2) a string to be "
+    "split or a function that returns a string to be split."
+)
+_SELECT = (
+    "Template error: every Fn::Select object requires two parameters, the index and a list of values from which to "
+    "select, or a function that returns such a list."
+)
+_CIDR = (
+    "Template error: every Fn::Cidr object requires an IP block, a count from 1 to 256, and the number of subnet bits."
+)
+
+
+def join(argument: Any) -> Any:
+    """``[delimiter, [texts]]``: the texts with the delimiter between them."""
+    if not isinstance(argument, list) or len(argument) != 2 or not isinstance(argument[0], str | Unknown):
+        raise TemplateError(_JOIN)
+    delimiter, values = argument
+    if isinstance(delimiter, Unknown) or isinstance(values, Unknown):
+        return unknown_in([delimiter, values])
+    if not isinstance(values, list) or not all(is_scalar(each) or isinstance(each, Unknown) for each in values):
+        raise TemplateError(_JOIN)
+    return unknown_in(values) or delimiter.join(map(text_of, values))
+
+
+def split(argument: Any) -> Any:
+    """``[delimiter, text]``: the list of texts between the delimiters."""
+    if not isinstance(argument, list) or len(argument) != 2 or not isinstance(argument[0], str) or not argument[0]:
+        raise TemplateError(_SPLIT)
+    if isinstance(argument[1], Unknown):
+        return argument[1]
+    if not is_scalar(argument[1]):
+        raise TemplateError(_SPLIT)
+    return text_of(argument[1]).split(argument[0])
+
+
+def select(argument: Any) -> Any:
+    """``[index, list]``: the value at an index that counts from 0."""
+    if not isinstance(argument, list) or len(argument) != 2:
+        raise TemplateError(_SELECT)
+    index, values = argument
+    if isinstance(index, Unknown) or isinstance(values, Unknown):
+        return unknown_in([index, values])
+    if not isinstance(values, list) or not is_scalar(index):
+        raise TemplateError(_SELECT)
+    if any(each is None for each in values):
+        raise TemplateError("Template error: Fn::Select cannot have null values in its list")
+    text = text_of(index)
+    if not text.isdecimal() or int(text) >= len(values):
+        raise TemplateError(f"Template error: Fn::Select  cannot select nonexistent value at index {text}")
+    return values[int(text)]
+
+
+def to_base64(argument: Any) -> Any:
+    """The text in base64."""
+    if isinstance(argument, Unknown):
+        return argument
+    if not is_scalar(argument):
+        raise TemplateError("Template error: every Fn::Base64 object must have a String-typed value.")
+    return base64.b64encode(text_of(argument).encode()).decode()
+
+
+def cidr(argument: Any) -> Any:
+    """``[block, count, bits]``: the first `count` subnets of a block that leave `bits` bits for hosts."""
+    if isinstance(argument, list) and (unknown := unknown_in(argument)):
+        return unknown
+    if not isinstance(argument, list) or len(argument) not in (2, 3) or not all(map(is_scalar, argument)):
+        raise TemplateError(_CIDR)
+    texts = [text_of(each) for each in argument]
+    if not all(each.isdecimal() for each in texts[1:]) or not 1 <= int(texts[1]) <= 256:
+        raise TemplateError(_CIDR)
+    try:
+        network = ipaddress.ip_network(texts[0], strict=False)
+    except ValueError as error:
+        raise TemplateError(f"Template error: Fn::Cidr: {error}") from error
+    bits = int(texts[2]) if len(texts) == 3 else (8 if network.version == 4 else 64)
+    prefix = network.max_prefixlen - bits
+    if prefix < network.prefixlen or 2 ** (prefix - network.prefixlen) < int(texts[1]):
+        raise TemplateError(f"Template error: Fn::Cidr: {texts[0]} has no {texts[1]} subnets of {bits} bits")
+    subnets = network.subnets(new_prefix=prefix)
+    return [str(next(subnets)) for _ in range(int(texts[1]))]
+
+
+def length(argument: Any) -> Any:
+    """The number of items in a list."""
+    if isinstance(argument, Unknown):
+        return argument
+    if not isinstance(argument, list):
+        raise TemplateError("Template error: Fn::Length needs a list, or a function that returns a list.")
+    return len(argument)
+
+
+def to_json_string(argument: Any) -> Any:
+    """A list or a map as JSON, without blanks."""
+    if isinstance(argument, Unknown):
+        return argument
+    if not isinstance(argument, list | dict):
+        raise TemplateError("Template error: Fn::ToJsonString needs a list or a map.")
+    return unknown_in([argument]) or json.dumps(argument, separators=(",", ":"), ensure_ascii=False)
+
+
+def equals(argument: Any) -> bool:
+    """``[one, other]``: whether two values are equal. ``true`` equals ``"true"``: parameters are texts."""
+    if not isinstance(argument, list) or len(argument) != 2:
+        raise TemplateError("Template error: every Fn::Equals object requires a list of 2 string parameters.")
+    return bool(_as_texts(argument[0]) == _as_texts(argument[1]))
+
+
+def _as_texts(value: Any) -> Any:
+    if is_scalar(value):
+        return text_of(value)
+    if isinstance(value, list):
+        return [_as_texts(each) for each in value]
+    return {key: _as_texts(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+BY_NAME: dict[str, Callable[[Any], Any]] = {
+    "Fn::Base64": to_base64,
+    "Fn::Cidr": cidr,
+    "Fn::Join": join,
+    "Fn::Select": select,
+    "Fn::Split": split,
+}
+# Only with the transform AWS::LanguageExtensions.
+EXTENDED: dict[str, Callable[[Any], Any]] = {"Fn::Length": length, "Fn::ToJsonString": to_json_string}

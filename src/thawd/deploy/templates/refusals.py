@@ -1,0 +1,23 @@
+"""The error for templates that cannot be evaluated."""
+
+from __future__ import annotations
+
+
+class TemplateError(ValueError):
+    """The template, or a parameter's value, is wrong. CloudFormation answers with the code ``ValidationError`` (400).
+
+    Attributes:
+        message: CloudFormation's text where it is known, else what is wrong and how to mend it.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+def unresolved(names: list[str], section: str) -> TemplateError:
+    """The error for references to names that the template does not declare, or whose condition does not hold."""
+    return TemplateError(
+        f"Template format error: Unresolved resource dependencies [{', '.join(names)}] in the {section} block of the "
+        "template"
+    )
