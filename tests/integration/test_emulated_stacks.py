@@ -237,7 +237,10 @@ def test_a_stacks_buckets_and_subscriptions_invoke_functions(running: Running) -
 
     stacks.create_stack(StackName="wired", TemplateBody=wired("a", "a"))
     assert statuses(stacks, "wired") == "CREATE_COMPLETE"
-    assert "resource of the type AWS::Amplify::App: the emulator has none" in "".join(running.output)
+    eventually(
+        lambda: "resource of the type AWS::Amplify::App: the emulator has none" in "".join(running.output),
+        what="the line for the operator",
+    )
     (output,) = stacks.describe_stacks(StackName="wired")["Stacks"][0]["Outputs"]
     assert output["OutputValue"] == topics.list_subscriptions()["Subscriptions"][0]["SubscriptionArn"]
     send(1)

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 _OWN = ("lambda", "logs")
 # Headers that belong to one connection and so are not passed on. Source: RFC 9110, 7.6.1.
 _OF_CONNECTION = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
+# Headers of the emulator that are not passed on either: the server that answers has a date of its own. With two
+# dates AWS's SDK for JavaScript computes no time for the next signature, and fails.
+_OF_EMULATOR = {b"date", b"server"}
 # The emulator may answer late: it runs functions for a stack or a state machine first.
 _CONNECT_S, _ANSWER_S = 10.0, 1200.0
 _MOST_CODE_BYTES = 262_144_000
@@ -220,9 +223,8 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
 
 
 async def _answer(response: httpx.Response, send: Send, added: Headers) -> None:
-    headers: Headers = [
-        (name.lower(), value) for name, value in response.headers.raw if name.lower() not in _OF_CONNECTION
-    ]
+    left_out = _OF_CONNECTION | _OF_EMULATOR
+    headers: Headers = [(name.lower(), value) for name, value in response.headers.raw if name.lower() not in left_out]
     headers += added
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     async for data in response.aiter_raw():

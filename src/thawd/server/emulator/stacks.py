@@ -10,10 +10,12 @@ CloudFormation template reference, "AWS::S3::Bucket NotificationConfiguration".
 from __future__ import annotations
 
 import graphlib
+import ipaddress
 import re
 import warnings
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from thawd.server.emulator import custom_resources, log_resources, stack_apis, stack_resources, stack_schedules
 from thawd.server.emulator.custom_resources import CustomResource
@@ -41,11 +43,41 @@ def install(connect: Connect, complain: Callable[[str], None]) -> None:
     stack_schedules.connect(connect)
     stack_resources.add(stack_schedules.KINDS)
     custom_resources.start(lambda: connect("lambda", is_patient=True))
+    _read_templates_here()
     _make_resources(complain)
     _notify(connect)
     _delete_dependents_first()
     _update_before_deleting()
     _end_as_on_aws()
+
+
+def _read_templates_here() -> None:
+    """Read a template whose address has this server's host from the bucket in the path, as the SAM CLI gives it.
+
+    moto would take the first part of any host but localhost and Amazon's for a bucket.
+    """
+    from moto.cloudformation import models, responses, utils
+
+    read = utils.get_stack_from_s3_url
+
+    def read_here(template_url: str, account_id: str, partition: str) -> str:
+        address = urlsplit(template_url)
+        if not address.netloc.endswith("amazonaws.com") and not _host_names_a_bucket(address.hostname or ""):
+            template_url = f"https://s3.amazonaws.com{address.path}"
+        return read(template_url, account_id, partition)
+
+    for module in (responses, utils, models):
+        if hasattr(module, "get_stack_from_s3_url"):
+            setattr(module, "get_stack_from_s3_url", read_here)  # noqa: B010
+
+
+def _host_names_a_bucket(host: str) -> bool:
+    """Whether a host is an address with a bucket in front, such as pictures.localhost or pictures.s3.local."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return "." in host and not host.startswith(("s3.", "s3-"))
+    return False
 
 
 def _make_resources(complain: Callable[[str], None]) -> None:

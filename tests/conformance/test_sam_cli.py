@@ -1,0 +1,114 @@
+"""AWS's SAM CLI, as it comes, against a real server: a stack from nothing to an invocation, an update and a deletion.
+
+Source: AWS SAM CLI command reference.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import deployment_clients
+from tests.integration.conftest import Project, Running
+
+from .conftest import RUNTIME
+
+SOURCE = """
+import os
+
+def handler(event, context):
+    print("painting", event["picture"])
+    return {"colour": os.environ["COLOUR"], "picture": event["picture"]}
+"""
+TEMPLATE = f"""
+AWSTemplateFormatVersion: "2010-09-09"
+Parameters:
+  Colour: {{Type: String, Default: red}}
+Resources:
+  Painter:
+    Type: AWS::Lambda::Function
+    Properties:
+      Runtime: {RUNTIME}
+      Handler: app.handler
+      Role: arn:aws:iam::000000000000:role/anybody
+      Code: src
+      Environment:
+        Variables:
+          COLOUR: !Ref Colour
+Outputs:
+  Name:
+    Value: !Ref Painter
+"""
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    project = Project(tmp_path)
+    project.config("")
+    with project.up("--aws") as served:
+        yield served
+
+
+@pytest.fixture
+def sam(running: Running, tmp_path: Path) -> Sam:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "app.py").write_text(SOURCE)
+    (tmp_path / "template.yaml").write_text(TEMPLATE)
+    (tmp_path / "home").mkdir()
+    return Sam(running, tmp_path)
+
+
+class Sam:
+    """Runs `sam` in a folder with a template.
+
+    Args:
+        running: the server.
+        folder: the folder.
+    """
+
+    def __init__(self, running: Running, folder: Path) -> None:
+        self.program = deployment_clients.sam()
+        self.folder = folder
+        self.environment = deployment_clients.environment(running.url, folder / "home")
+
+    def __call__(self, *command: str, fails: bool = False) -> str:
+        ended = subprocess.run(
+            [self.program, *command],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert (ended.returncode != 0) == fails, ended.stdout + ended.stderr
+        return ended.stderr if fails else ended.stdout
+
+    def deploy(self, *more: str, fails: bool = False) -> str:
+        given = ("--stack-name", "paint", "--resolve-s3", "--no-confirm-changeset", "--no-progressbar", *more)
+        return self("deploy", *given, fails=fails)
+
+    def invoke(self) -> dict[str, str]:
+        event = json.dumps({"picture": "a boat"})
+        answer = self("remote", "invoke", "Painter", "--stack-name", "paint", "--event", event)
+        found: dict[str, str] = json.loads(answer.splitlines()[-1])
+        return found
+
+
+def test_a_stack_is_deployed_invoked_read_changed_and_deleted(sam: Sam, running: Running) -> None:
+    assert "Successfully created/updated stack - paint" in sam.deploy()
+    assert sam.invoke() == {"colour": "red", "picture": "a boat"}
+    (resource,) = json.loads(sam("list", "resources", "--stack-name", "paint", "--output", "json"))
+    (output,) = json.loads(sam("list", "stack-outputs", "--stack-name", "paint", "--output", "json"))
+    assert resource == {"LogicalResourceId": "Painter", "PhysicalResourceId": output["OutputValue"]}
+    assert "painting a boat" in sam("logs", "--stack-name", "paint", "--name", "Painter")
+    sam.deploy("--parameter-overrides", "Colour=blue")
+    assert sam.invoke()["colour"] == "blue"
+    assert "No changes to deploy" in sam.deploy("--parameter-overrides", "Colour=blue", fails=True)
+    sam("delete", "--stack-name", "paint", "--no-prompts")
+    assert running.client().list_functions()["Functions"] == []
+    assert "does not exist" in sam("remote", "invoke", "Painter", "--stack-name", "paint", fails=True)

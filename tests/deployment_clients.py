@@ -1,0 +1,79 @@
+"""The programs that people deploy with, AWS's SAM CLI and CDK, each installed once in a folder of its own in build/."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.clients import REGION
+
+BUILD = Path(__file__).parents[1] / "build" / "deployment-clients"
+SAM = "aws-sam-cli>=1.140,<2"
+# The library of CDK writes assemblies of a version which only as new a program reads. These two fit one another.
+CDK = ("aws-cdk@2.1147.0", "aws-cdk-lib@2.260.0", "constructs@10")
+
+
+def sam() -> Path:
+    """The program `sam`. Skips the test where pip cannot install it."""
+
+    def install(folder: Path) -> list[list[str]]:
+        python = folder / "bin" / "python"
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", SAM]
+        return [[sys.executable, "-m", "venv", str(folder)], pip]
+
+    return _installed("sam", "bin/sam", install)
+
+
+def cdk() -> Path:
+    """The folder `node_modules` with the program `.bin/cdk` and CDK's library. Skips where npm cannot install them."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed")
+
+    def install(folder: Path) -> list[list[str]]:
+        npm = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--ignore-scripts", "--silent"]
+        return [[*npm, *CDK]]
+
+    return _installed("cdk", "node_modules/.bin/cdk", install).parents[1]
+
+
+def environment(url: str, home: Path) -> dict[str, str]:
+    """The variables of a client that knows thawd's address, and nothing else of AWS.
+
+    Args:
+        url: the address.
+        home: a folder for the client's own files.
+    """
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "AWS_ENDPOINT_URL": url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "SAM_CLI_TELEMETRY": "0",
+        "CDK_DISABLE_CLI_TELEMETRY": "1",
+    }
+
+
+def _installed(name: str, program: str, install: Callable[[Path], list[list[str]]]) -> Path:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    folder, done = BUILD / name, BUILD / f"{name}.installed"
+    with (BUILD / f"{name}.lock").open("w") as lock:  # two workers may come at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            for command in install(folder):
+                ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+                if ended.returncode:
+                    pytest.skip(f"{name} cannot be installed: {ended.stderr.strip()[-300:]}")
+            done.touch()
+    return folder / program
