@@ -29,6 +29,8 @@ INDEXES = (INDEX, DOCKER_LIST)
 LARGEST_DOCUMENT_BYTES = 4 << 20
 """Largest manifest or index, as registries limit them. Source: distribution-spec, "Pushing Manifests"."""
 
+LARGEST_LAYER_BYTES = 32 << 30
+
 _LAYER_TYPES = {
     LAYER_TAR,
     LAYER_GZIP,
@@ -171,6 +173,10 @@ def decode_manifest(content: bytes, what: str) -> Manifest:
     manifest = _decode(content, Manifest, what)
     for layer in manifest.layers:
         checked_digest(layer.digest)
+        if not 0 <= layer.size <= LARGEST_LAYER_BYTES:
+            raise ImageError(
+                f"{what}: the layer {layer.digest} has {layer.size} bytes; at most {LARGEST_LAYER_BYTES} are read"
+            )
         if layer.media_type not in _LAYER_TYPES:
             why = "is encrypted" if "encrypted" in layer.media_type else f"has the type {layer.media_type}"
             if "foreign" in layer.media_type or "nondistributable" in layer.media_type:

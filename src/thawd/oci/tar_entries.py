@@ -116,7 +116,7 @@ class LayerReader:
         count = total = 0
         try:
             with tarfile.open(
-                fileobj=cast(IO[bytes], self._source), mode="r|", tarinfo=_StrictInfo, bufsize=_READ_BYTES
+                fileobj=cast(IO[bytes], self._source), mode="r|", tarinfo=StrictInfo, bufsize=_READ_BYTES
             ) as tar:
                 while True:
                     self._source.allow(_HEADER_BYTES)
@@ -177,7 +177,7 @@ class LayerReader:
         return parts
 
 
-class _StrictInfo(tarfile.TarInfo):
+class StrictInfo(tarfile.TarInfo):
     """A header that `tarfile` would take for the end of the file, or that has a negative size, is an error."""
 
     @classmethod
