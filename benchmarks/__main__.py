@@ -50,6 +50,11 @@ RESULTS = serving.BUILD / "bench.json"
 
 def main(arguments: Sequence[str]) -> int:
     """Run the named benchmarks, or all of them, and return the exit status."""
+    if {"-h", "--help"} & set(arguments):
+        print(f"{__doc__}\nThe benchmarks:")
+        for name, module in BENCHMARKS.items():
+            print(f"  {name:17} {module.TITLE}")
+        return 0
     unknown = set(arguments) - set(BENCHMARKS)
     if unknown:
         print(f"unknown benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(BENCHMARKS)}", file=sys.stderr)
