@@ -18,8 +18,8 @@ static void map_at(const struct descriptor *descriptor, uint64_t address, uint64
                         SYS_FAILED(at) ? at : -EEXIST);
 }
 
-// Advances the new ring to the counts of the old ring, which the program may remember. It does this with requests that
-// do nothing; a zeroed request is one.
+// Advances the new ring's tail of submissions and head of completions to the values of the old ring, because the
+// program may remember them. It does this with requests that do nothing; a zeroed request is one.
 static void bring_forward(const struct descriptor *descriptor, const struct ring_state *ring,
                           const struct io_uring_params *made, int fd) {
     uint32_t *tail = (uint32_t *)(ring->rings + made->sq_off.tail);

@@ -43,5 +43,5 @@ def queue(db: Database) -> EventQueue:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries of events and outcomes begin after 0.02 s."""
-    monkeypatch.setattr("thawd.queue.invoker._BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr("thawd.queue.retries.FIRST_WAIT_S", 0.02)
     monkeypatch.setattr("thawd.queue.outcome_delivery._BACKOFF_FIRST_S", 0.02)

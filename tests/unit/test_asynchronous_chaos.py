@@ -25,7 +25,7 @@ from thawd.errors import (
     TooManyRequestsException,
 )
 from thawd.invocation import Invocation, Result
-from thawd.queue import invoker, outcome_delivery
+from thawd.queue import invoker, outcome_delivery, retries
 from thawd.stores.events.event_rows import Depth, Event, NewEvent
 from thawd.stores.events.queue import EventQueue
 
@@ -36,11 +36,12 @@ STEPS = 120
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.005)
+    monkeypatch.setattr(outcome_delivery, "_BACKOFF_FIRST_S", 0.005)
     for module in (invoker, outcome_delivery):
-        monkeypatch.setattr(module, "_BACKOFF_FIRST_S", 0.005)
         # a task that sleeps although there is work makes the test fail
         monkeypatch.setattr(module, "_RECHECK_S", 3600.0)
-    monkeypatch.setattr(invoker, "LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(retries, "LONGEST_WAIT_S", 0.02)
 
 
 class ShakyQueue(EventQueue):

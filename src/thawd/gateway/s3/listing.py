@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
+from urllib.parse import quote
+
+import msgspec
 
 from thawd.gateway.s3.request import XML, S3Request
-from thawd.gateway.s3.xml import Listing, S3Error, document, elements, xml_time
+from thawd.gateway.s3.xml import S3Error, document, elements, text_of, xml_time
 from thawd.resources import ACCOUNT_ID, Bucket
 from thawd.stores.objects.catalog import ObjectRecord, successor
 
@@ -22,6 +25,71 @@ MAX_KEYS = 1000
 _PARAMETERS = {"prefix", "delimiter", "max-keys", "encoding-type"}
 _OF_VERSION_1 = _PARAMETERS | {"marker"}
 _OF_VERSION_2 = _PARAMETERS | {"list-type", "continuation-token", "start-after", "fetch-owner"}
+
+
+class Listing(msgspec.Struct, kw_only=True):
+    """One page of a bucket's objects.
+
+    Attributes:
+        bucket: the bucket's name.
+        prefix: the requested prefix.
+        delimiter: the requested delimiter, or empty.
+        max_keys: the requested limit on entries.
+        url_encoded: whether all keys are sent URL-encoded.
+        objects: the objects of this page.
+        prefixes: the common prefixes of this page.
+        echoed: parameters of the request that the answer repeats; a value of type bytes is a key.
+        following: name and value of the element that says where the next page begins; empty if this is the last page.
+        counted: whether the document contains the number of entries, as in an answer to ListObjectsV2.
+    """
+
+    bucket: str
+    prefix: bytes
+    delimiter: bytes
+    max_keys: int
+    url_encoded: bool
+    objects: Sequence[ObjectRecord]
+    prefixes: Sequence[bytes]
+    echoed: Mapping[str, str | bytes]
+    following: Mapping[str, str | bytes]
+    counted: bool
+
+    def document(self) -> bytes:
+        """The page as S3 sends it."""
+        fields = {
+            "Name": self.bucket,
+            "Prefix": self._text(self.prefix),
+            "MaxKeys": str(self.max_keys),
+            "IsTruncated": "true" if self.following else "false",
+            **{name: self._text(value) for name, value in (*self.echoed.items(), *self.following.items())},
+        }
+        if self.counted:
+            fields["KeyCount"] = str(len(self.objects) + len(self.prefixes))
+        if self.delimiter:
+            fields["Delimiter"] = self._text(self.delimiter)
+        if self.url_encoded:
+            fields["EncodingType"] = "url"
+        parts = [elements(fields)]
+        parts += [f"<Contents>{elements(self._entry(record))}</Contents>" for record in self.objects]
+        parts += [
+            f"<CommonPrefixes>{elements({'Prefix': self._text(prefix)})}</CommonPrefixes>" for prefix in self.prefixes
+        ]
+        return document("ListBucketResult", "".join(parts))
+
+    def _entry(self, record: ObjectRecord) -> dict[str, str]:
+        return {
+            "Key": self._text(record.key),
+            "LastModified": xml_time(record.mtime_ns / 1e9),
+            "ETag": f'"{record.etag}"',
+            "Size": str(record.size),
+            "StorageClass": "STANDARD",
+        }
+
+    def _text(self, value: str | bytes) -> str:
+        """`value` as text. Bytes are a key or a part of one; they are URL-encoded if the client asked for that."""
+        if isinstance(value, bytes) and self.url_encoded:
+            return quote(value, safe="/")
+        return text_of(value)
 
 
 class Lister(Protocol):

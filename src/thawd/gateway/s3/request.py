@@ -25,7 +25,8 @@ class S3Request:
         method: in upper case.
         bucket: first part of the path, decoded.
         key: the rest of the path, decoded to bytes; empty if the request is for the bucket itself.
-        query: the parameters that belong to the operation; bytes that are not UTF-8 become surrogates.
+        query: query parameters without those of the signature, ``x-amz-`` and ``x-id``; bytes that are not
+            UTF-8 become surrogates.
         headers: by name in lower case; of several headers with one name, only the last.
         scope: the request's ASGI scope.
         asked: all ``x-amz-`` headers and parameters (a presigned URL has headers as parameters); names in lower case.

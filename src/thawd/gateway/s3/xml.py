@@ -1,19 +1,14 @@
-"""S3's XML: makes error documents, listings and parts of other documents; parses documents. No side effects.
+"""S3's XML: makes error documents and parts of other documents; parses documents. No side effects.
 
-Source: Amazon S3 API reference, "Error responses", "ListObjectsV2" and "ListObjects".
+Source: Amazon S3 API reference, "Error responses".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from urllib.parse import quote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
-
-import msgspec
-
-from thawd.stores.objects.catalog import ObjectRecord
 
 XML_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -35,74 +30,9 @@ class S3Error(Exception):
         return (XML_HEAD + f"<Error>{elements(fields)}</Error>").encode()
 
 
-class Listing(msgspec.Struct, kw_only=True):
-    """One page of a bucket's objects.
-
-    Attributes:
-        bucket: the bucket's name.
-        prefix: the requested prefix.
-        delimiter: the requested delimiter, or empty.
-        max_keys: the requested limit on entries.
-        url_encoded: whether all keys are sent URL-encoded.
-        objects: the objects of this page.
-        prefixes: the common prefixes of this page.
-        echoed: parameters of the request that the answer repeats; a value of type bytes is a key.
-        following: name and value of the element that says where the next page begins; empty if this is the last page.
-        counted: whether the document contains the number of entries, as in an answer to ListObjectsV2.
-    """
-
-    bucket: str
-    prefix: bytes
-    delimiter: bytes
-    max_keys: int
-    url_encoded: bool
-    objects: Sequence[ObjectRecord]
-    prefixes: Sequence[bytes]
-    echoed: Mapping[str, str | bytes]
-    following: Mapping[str, str | bytes]
-    counted: bool
-
-    def document(self) -> bytes:
-        """The page as S3 sends it."""
-        fields = {
-            "Name": self.bucket,
-            "Prefix": self._text(self.prefix),
-            "MaxKeys": str(self.max_keys),
-            "IsTruncated": "true" if self.following else "false",
-            **{name: self._text(value) for name, value in (*self.echoed.items(), *self.following.items())},
-        }
-        if self.counted:
-            fields["KeyCount"] = str(len(self.objects) + len(self.prefixes))
-        if self.delimiter:
-            fields["Delimiter"] = self._text(self.delimiter)
-        if self.url_encoded:
-            fields["EncodingType"] = "url"
-        parts = [elements(fields)]
-        parts += [f"<Contents>{elements(self._entry(record))}</Contents>" for record in self.objects]
-        parts += [
-            f"<CommonPrefixes>{elements({'Prefix': self._text(prefix)})}</CommonPrefixes>" for prefix in self.prefixes
-        ]
-        return document("ListBucketResult", "".join(parts))
-
-    def _entry(self, record: ObjectRecord) -> dict[str, str]:
-        return {
-            "Key": self._text(record.key),
-            "LastModified": xml_time(record.mtime_ns / 1e9),
-            "ETag": f'"{record.etag}"',
-            "Size": str(record.size),
-            "StorageClass": "STANDARD",
-        }
-
-    def _text(self, value: str | bytes) -> str:
-        """`value` as text. Bytes are a key or a part of one; they are URL-encoded if the client asked for that."""
-        if isinstance(value, bytes) and self.url_encoded:
-            return quote(value, safe="/")
-        return _text(value)
-
-
 def elements(fields: Mapping[str, str | bytes]) -> str:
     """Encode each field as one XML element; a value of type bytes is a key or a part of one."""
-    return "".join(f"<{name}>{_xml_text(_text(value))}</{name}>" for name, value in fields.items())
+    return "".join(f"<{name}>{_xml_text(text_of(value))}</{name}>" for name, value in fields.items())
 
 
 def document(name: str, inner: str) -> bytes:
@@ -138,7 +68,8 @@ def xml_time(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
-def _text(value: str | bytes) -> str:
+def text_of(value: str | bytes) -> str:
+    """`value` as text; bytes are a key or a part of one."""
     return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 from thawd.config.settings import ServerSettings
 from thawd.destinations.delivery import Destinations
-from thawd.queue.invoker import LONGEST_WAIT_S, AsyncInvoker
+from thawd.queue.invoker import AsyncInvoker
 from thawd.queue.operator_view import OperatorView
 from thawd.queue.outcome_delivery import Outcomes
+from thawd.queue.retries import LONGEST_WAIT_S
 from thawd.queue.upkeep import Upkeep
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores.database import Database

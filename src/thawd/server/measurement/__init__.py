@@ -1,1 +1,4 @@
-"""Private servers, each for one measurement: the programs `bench` and `tune`, and `serving`, which both use."""
+"""Servers that `thawd bench` and `thawd tune` start, each for one measurement.
+
+`bench.py` and `tune.py` are the programs of these servers. Both use `serving.py`.
+"""

@@ -27,7 +27,7 @@ from thawd.sources.streams.shard import ShardReader
 from thawd.stores.stream_positions import Position, StreamPositions
 from thawd.system.retry import Backoff, is_set_within
 
-# How often the shards are listed; also when a shard has ended.
+# Seconds between two listings of a stream's shards. They are also listed as soon as a shard has ended.
 _LIST_S = 30.0
 _BACKOFF_FIRST_S, _BACKOFF_LAST_S = 1.0, 60.0
 _AFTER_BUG_S = 5.0

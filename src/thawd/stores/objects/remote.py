@@ -317,8 +317,8 @@ class BucketStores:
     """The remote buckets of a configuration.
 
     Attributes:
-        aws: endpoint and credentials to use instead of the usual ones, for example of an emulator; None: the usual.
-            Set it before the first use.
+        aws: endpoint and credentials, for example those of an emulator; None: those that the environment and the files
+            of AWS name. Set it before the first use.
     """
 
     def __init__(self, buckets: Mapping[str, RemoteBucket]) -> None:

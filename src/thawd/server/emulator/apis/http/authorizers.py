@@ -29,7 +29,7 @@ def authorize(call: HttpCall, services: ApiServices) -> None:
     """Check that a request may call its route; what the authorizer says about the caller gets into the call.
 
     Raises:
-        HttpError: it may not, or the authorizer failed.
+        HttpError: the caller may not call the route, or the authorizer failed.
     """
     kind = call.route.get("authorizationType") or "NONE"
     if kind == "NONE":
