@@ -65,6 +65,9 @@ def test_everything_is_as_it_was_after_a_kill(bare: Project) -> None:
         client.put_function_event_invoke_config(FunctionName="f", MaximumRetryAttempts=0)
         client.add_permission(FunctionName="f", StatementId="s", Action="lambda:InvokeFunction", Principal="*")
         client.publish_layer_version(LayerName="l", Content={"ZipFile": zipped("layer")})
+        client.add_layer_version_permission(
+            LayerName="l", VersionNumber=1, StatementId="s", Action="lambda:GetLayerVersion", Principal="*"
+        )
         url = client.create_function_url_config(FunctionName="f", AuthType="NONE")["FunctionUrl"]
         client.put_provisioned_concurrency_config(FunctionName="f", Qualifier="live", ProvisionedConcurrentExecutions=1)
         before = shown(client)
@@ -92,6 +95,7 @@ def shown(client: Any) -> list[Any]:
         client.get_function_event_invoke_config(FunctionName="f"),
         client.get_policy(FunctionName="f"),
         client.list_layers(),
+        client.get_layer_version_policy(LayerName="l", VersionNumber=1),
     ]
     for document in documents:
         del document["ResponseMetadata"]

@@ -62,8 +62,6 @@ def test_keys_are_texts_and_anchors_and_merges_are_followed() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("A: 1\nB: 2\nA: 3", "duplicate key 'A' (line 3, column 1)"),
-        ('{"A": 1, "A": 2}', "Duplicate key 'A'"),
         ("A: !Foo x", "YAML tag !Foo is not supported (line 1, column 4)"),
         ("A: !!binary aGk=", "is not supported"),
         ("A: !!python/object:os.system {}", "is not supported"),
@@ -87,3 +85,9 @@ def test_what_cannot_be_read_is_refused_with_its_place(text: str, words: str) ->
     with pytest.raises(TemplateError) as refused:
         parse(text)
     assert words in refused.value.message
+
+
+@pytest.mark.parametrize("text", ["A: 1\nB: 2\nA: 3", '{"A": 1, "B": 2, "A": 3}'])
+def test_of_two_equal_keys_the_last_one_counts(text: str) -> None:
+    # Source: answers of ValidateTemplate and GetTemplateSummary, in github.com/go-to-k/cdk-real-drift/issues/1074.
+    assert parse(text) == {"A": 3, "B": 2}

@@ -31,6 +31,7 @@ def _parameter(declaration: str) -> str:
         ("Type: CommaDelimitedList, AllowedValues: [a, b]", "a, b", ["a", "b"]),
         ("Type: String, AllowedPattern: '[a-z]+'", "abc", "abc"),
         (r"Type: String, AllowedPattern: '^[\p{Alnum}-]+\p{Digit}$'", "a-1", "a-1"),
+        (r"Type: String, AllowedPattern: '^(?!.*[ ,])[\p{Print}]{3,}$'", "a~1", "a~1"),
         ("Type: List<AWS::EC2::Subnet::Id>", "subnet-1,subnet-2", ["subnet-1", "subnet-2"]),
         ("Type: AWS::SSM::Parameter::Name", "/any/name", "/any/name"),
         ("Type: AWS::SSM::Parameter::Value<String>", "/db/host", "db.internal"),

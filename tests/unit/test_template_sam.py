@@ -8,6 +8,7 @@ from tests.unit.template_stacks import CONTEXT, prepared
 from thawd.deploy.templates.documents import parse
 from thawd.deploy.templates.preparation import prepare
 from thawd.deploy.templates.refusals import TemplateError
+from thawd.deploy.templates.values import Made
 
 pytest.importorskip("samtranslator", reason="needs aws-sam-translator, in the extra `aws`")
 
@@ -75,3 +76,21 @@ def test_the_transform_leaves_the_document_as_it_was_and_loops_come_first() -> N
 def test_what_the_translator_refuses_is_refused_with_the_resource() -> None:
     with pytest.raises(TemplateError, match=r"Resource with id \[F\] is invalid"):
         prepared(_HEAD + "Resources: {F: {Type: AWS::Serverless::Function, Properties: {CodeUri: [x]}}}")
+
+
+@pytest.mark.parametrize(
+    ("shared", "own", "code"),
+    [("", "", "."), ("Globals: {Function: {CodeUri: src/}}", "", "src/"), ("", "CodeUri: other/", "other/")],
+)
+def test_code_without_a_place_lies_beside_the_template(shared: str, own: str, code: str) -> None:
+    # Source: sam build, which takes "." for a function without CodeUri.
+    text = f"""
+Transform: AWS::Serverless-2016-10-31
+{shared}
+Resources:
+  F:
+    Type: AWS::Serverless::Function
+    Properties: {{Runtime: python3.11, Handler: app.handler, {own}}}
+"""
+    made = {"FRole": Made("role", {"Arn": "arn:aws:iam::000000000000:role/role"})}
+    assert prepared(text).properties("F", made)["Code"] == code

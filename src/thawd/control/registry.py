@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import msgspec
 
@@ -61,7 +62,7 @@ class LayerVersion(msgspec.Struct, omit_defaults=True):
     runtimes: list[str] = []
     architectures: list[str] = []
     license: str = ""
-    statements: list[dict[str, object]] = []
+    statements: list[dict[str, Any]] = []
     revision: str = ""
     has_runtimes: bool = False
     has_architectures: bool = False

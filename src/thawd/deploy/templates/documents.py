@@ -1,7 +1,7 @@
 """Parses the text of a template: JSON, or YAML with CloudFormation's short forms of intrinsic functions (``!Ref``).
 
-YAML is read as CloudFormation reads it: version 1.1, with dates as texts. A document that is small as a text and large
-in memory, because of anchors, is refused.
+YAML is read as CloudFormation reads it: version 1.1, with dates as texts. If a map has a key twice, the last one
+counts. A document that is small as a text and large in memory, because of anchors, is refused.
 
 Source: CloudFormation user guide, "CloudFormation template format".
 """
@@ -36,7 +36,7 @@ def parse(text: str) -> dict[str, Any]:
         The document, with intrinsic functions in their full form: ``{"Fn::GetAtt": ["Table", "Arn"]}``.
 
     Raises:
-        TemplateError: the text is neither JSON nor YAML, or no map; a key is there twice; a tag is unknown; the
+        TemplateError: the text is neither JSON nor YAML, or no map; a tag is unknown; the
             document is too large or too deep, or contains itself; or it is YAML, and PyYAML is not installed.
     """
     if len(text) > _MOST_BYTES:
@@ -52,26 +52,13 @@ def parse(text: str) -> dict[str, Any]:
 def _parsed_json(text: str) -> Any:
     """The document, or None if the text is no JSON; it may still be YAML."""
     try:
-        document = json.loads(text.lstrip("\ufeff"), object_pairs_hook=_without_duplicates)
+        document = json.loads(text.lstrip("\ufeff"))
     except RecursionError:
         raise TemplateError(f"Template format error: the template is nested more than {_DEEPEST} levels deep") from None
     except json.JSONDecodeError:
         return None
     _refuse_depth(document, _DEEPEST)
     return document
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise TemplateError(f"Template format error: JSON not well-formed. Duplicate key {_first_duplicate(keys)!r}")
-    return document
-
-
-def _first_duplicate(keys: list[str]) -> str:
-    seen: set[str] = set()
-    return next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
 
 
 def _refuse_depth(value: Any, levels: int) -> None:
@@ -196,8 +183,6 @@ class _Construction:
             # Keys of a template are texts, even if they look like numbers or dates: 80: is "80".
             if not isinstance(key_node, self._yaml.ScalarNode):
                 raise TemplateError(f"Template format error: a key is no text{_place(key_node)}")
-            if key_node.value in made:
-                raise TemplateError(f"Template format error: duplicate key {key_node.value!r}{_place(key_node)}")
             made[key_node.value] = self.value(value_node)
         return merged | made
 

@@ -159,7 +159,7 @@ def _wanted_number(declaration: Mapping[str, Any], item: str) -> str | None:
 _JAVA_CLASSES = {
     r"\p{Alpha}": "a-zA-Z", r"\p{Digit}": "0-9", r"\p{Alnum}": "a-zA-Z0-9", r"\p{Upper}": "A-Z", r"\p{Lower}": "a-z",
     r"\p{L}": "a-zA-Z", r"\p{N}": "0-9", r"\p{Space}": r"\s", r"\p{Punct}": r"!-/:-@\[-`{-~",
-    r"\p{ASCII}": r"\x00-\x7f",
+    r"\p{ASCII}": r"\x00-\x7f", r"\p{Print}": " -~", r"\p{Graph}": "!-~", r"\p{Blank}": r" \t",
 }  # fmt: skip
 
 

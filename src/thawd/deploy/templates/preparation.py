@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thawd.deploy.templates import language_extensions, serverless
+from thawd.deploy.templates import includes, language_extensions, serverless
 from thawd.deploy.templates.conditions import Conditions, check_rules
 from thawd.deploy.templates.dynamic_references import resolve_all
 from thawd.deploy.templates.evaluation import Scope, evaluate
@@ -83,6 +83,8 @@ def transforms_of(document: Mapping[str, Any]) -> list[str]:
         TemplateError: ``Transform`` is neither a name nor a list of names.
     """
     declared = document.get("Transform", [])
+    if isinstance(declared, dict) and declared.get("Name") == includes.MACRO:
+        return []
     names = [declared] if isinstance(declared, str) else declared
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TemplateError("Template format error: Transform must be the name of a transform, or a list of names")
@@ -107,6 +109,13 @@ def prepare(document: Mapping[str, Any], parameters: Mapping[str, str], context:
                 f"No transform named {name} found. thawd has {LANGUAGE_EXTENSIONS} and {serverless.TRANSFORM}: write "
                 "the result of another one into the template"
             )
+    is_whole = isinstance(document.get("Transform"), dict)  # the macro at the top adds whole sections
+    if is_whole or includes.has_includes(document):
+        plain = {name: each for name, each in document.items() if name != "Transform"} if is_whole else document
+        values = parameter_values(_section(plain, "Parameters"), parameters, context)
+        scope = _static_scope(plain, values, context)
+        section = "Transform" if is_whole else "Fn::Transform"
+        document = includes.include(document, functools.partial(evaluate, scope=scope), context.read, section=section)
     values = parameter_values(_section(document, "Parameters"), parameters, context)
     for name in transforms:
         if name == LANGUAGE_EXTENSIONS:

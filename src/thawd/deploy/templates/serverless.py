@@ -78,10 +78,24 @@ def _hide_paths(template: Mapping[str, Any], paths: list[str]) -> None:
     """Put an address in S3 in the place of each local path, which `paths` gets."""
     resources = template.get("Resources")
     globals_ = template.get("Globals")
-    _hide(globals_.get("Function") if isinstance(globals_, dict) else None, ("CodeUri",), paths)
+    shared = globals_.get("Function") if isinstance(globals_, dict) else None
+    for resource in resources.values() if isinstance(resources, dict) else ():
+        if isinstance(resource, dict):
+            _add_folder(resource, shared if isinstance(shared, dict) else {})
+    _hide(shared, ("CodeUri",), paths)
     for resource in resources.values() if isinstance(resources, dict) else ():
         if isinstance(resource, dict):
             _hide(resource.get("Properties"), _PATHS.get(resource.get("Type", ""), ()), paths)
+
+
+def _add_folder(resource: dict[str, Any], shared: Mapping[str, Any]) -> None:
+    """Without a place of its code, a function's code lies beside the template, as for ``sam build``."""
+    properties = resource.setdefault("Properties", {})
+    if resource.get("Type") != "AWS::Serverless::Function" or not isinstance(properties, dict):
+        return
+    given = shared | properties
+    if given.get("PackageType", "Zip") == "Zip" and not given.keys() & {"CodeUri", "InlineCode"}:
+        properties["CodeUri"] = "."
 
 
 def _hide(properties: Any, names: tuple[str, ...], paths: list[str]) -> None:

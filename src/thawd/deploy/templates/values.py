@@ -63,6 +63,8 @@ class StackContext:
         exports: returns the value exported with a name, or None.
         resolve: returns the text behind a dynamic reference or behind an SSM parameter. Raises KeyError if there is
             none. Without it, both are refused.
+        read: returns the text of a snippet for the macro AWS::Include, by its address in S3 or its path. Raises
+            KeyError if there is none. Without it, the macro is refused.
     """
 
     account_id: str
@@ -75,6 +77,7 @@ class StackContext:
     availability_zones: Callable[[str], list[str]] = lambda region: [region + letter for letter in "abc"]
     exports: Callable[[str], str | None] = _no_export
     resolve: Callable[[DynamicReference], str] | None = None
+    read: Callable[[str], str] | None = None
 
     def pseudo_parameters(self) -> dict[str, Any]:
         """The values of the pseudo parameters, by their names.
