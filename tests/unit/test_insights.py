@@ -234,3 +234,46 @@ def test_matched_counts_what_the_filters_let_through_whatever_the_limit() -> Non
 def test_numbers_are_written_as_aws_writes_them() -> None:
     assert [text(value) for value in (1, 1.0, 1.5, 2 / 3, 1e20, True)] == ["1", "1", "1.5", "0.6667", "1.0E20", "1"]
     assert [scientific(value) for value in (128e6, 512.0, 99.5)] == ["1.28E8", "512.0", "99.5"]
+
+
+HUGE = '{"n": ' + "9" * 400 + "}"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "fields n as x | sort x desc",
+        "stats pct(n, 99) as x",
+        "stats max(n) as x, avg(n) as y, stddev(n) as z",
+        "fields frommillis(n) as x",
+        "fields frommillis(1e300) as x",
+        'fields tomillis("1e999") as x',
+        "fields datefloor(n, 1h) as x",
+        "stats count(*) as x by datefloor(1e308, 1ms)",
+        "fields n + n * n ^ n as x",
+    ],
+)
+def test_numbers_of_any_size_are_values_and_no_failure(query: str) -> None:
+    assert len(run(query, rows(HUGE))) == 1
+
+
+def test_a_line_that_looks_like_a_report_is_no_failure() -> None:
+    figures = ("1.2.3", "." * 9, "9" * 5000, "7")
+    lines = [f"REPORT RequestId: {REQUEST}\tDuration: {figure} ms\t\n" for figure in figures]
+    found = run("fields @duration, @type", rows(*lines))
+    assert [result.get("@duration") for result in found] == ["7.0", None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("-" * 5001 + "1", "-1"),
+        ("1" + "+1" * 4000, "4001"),
+        ("1" + "-1" * 4000, "-3999"),
+        ("2^" * 3 + "1", "16"),
+        ("1^" * 4000 + "1", "1"),
+        ("7" + " % 4" * 1000, "3"),
+    ],
+)
+def test_long_expressions_are_computed_in_the_order_of_their_operators(expression: str, value: str) -> None:
+    assert run(f"fields {expression} as x", rows("m")) == [{"x": value}]

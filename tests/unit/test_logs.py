@@ -210,3 +210,19 @@ def test_a_failed_write_keeps_nothing_in_memory(tmp_path: Path, capsys: pytest.C
 
 def test_a_log_without_a_file_has_no_lines(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "none.log")) == []
+
+
+def test_output_is_read_on_although_what_looks_at_stored_lines_has_failed(tmp_path: Path) -> None:
+    def fail(lines: bytes) -> None:
+        raise RuntimeError("a bug")
+
+    def work() -> None:
+        log = FunctionLog(tmp_path / "f.log", max_bytes=1 << 20, on_stored=fail)
+        log.write(b"s", b"line")
+        went_on: list[bool] = []
+        log.when_flushed(lambda: went_on.append(True))
+        with pytest.raises(RuntimeError):
+            log.flush()
+        assert went_on == [True]
+
+    on_loop(work)

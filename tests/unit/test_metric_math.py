@@ -88,3 +88,20 @@ def test_what_is_not_supported_is_refused(text: str, words: str) -> None:
 
 def test_the_ids_of_an_expression_are_known() -> None:
     assert parse("m1 + SUM([e1, m2])")[1] == {"m1", "e1", "m2"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("-" * 2001 + "1", -1.0),
+        ("1" + " - 1" * 500, -499.0),
+        ("2 ^ 2 ^ 3", 256.0),
+        ("1^" * 1000 + "1", 1.0),
+        ("1 == 1 == 0", 0.0),
+        ("0 OR 1 AND 0", 0.0),
+        ("CEIL(m1 * 1e308 * 10)", {0.0: math.inf, 60.0: math.inf, 180.0: math.inf}),
+        ("FLOOR(-1e308 * 10)", dict.fromkeys(INPUTS.times, -math.inf)),
+    ],
+)
+def test_long_expressions_and_infinite_values_are_computed(text: str, value: Any) -> None:
+    assert value_of(text) == value

@@ -64,3 +64,17 @@ def test_a_long_message_takes_no_long_time(line: str) -> None:
     begun_s = time.process_time()
     holds(line)
     assert time.process_time() - begun_s < 2
+
+
+@pytest.mark.parametrize("piece", ["[ ", "[", '" ', '["', "[]", "a"])
+def test_the_time_to_match_is_proportional_to_the_length_whatever_brackets_are_open(piece: str) -> None:
+    matches = parse("[a, b = *x*, c]")
+    began_s = time.process_time()
+    matches(piece * 200_000)
+    assert time.process_time() - began_s < 1
+
+
+def test_a_bracket_that_nothing_closes_is_part_of_a_word() -> None:
+    assert parse('[a = "x", b = "[y", c = "z]"]')("x [y z]") is False  # the field is between the brackets
+    assert parse('[a = "x", b = "y z"]')("x [y z]")
+    assert parse('[a = "x", b = "[y", c = "z"]')("x [y z")

@@ -101,50 +101,66 @@ class _Parser:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise MetricMathError("parentheses are nested too deep")
-        left = self._both()
-        while self._take("||", "OR"):
-            left = _binary("||", left, self._both())
+        found = self._chain(self._both, "||", "OR")
         self._depth -= 1
-        return left
+        return found
 
     def _both(self) -> Expression:
-        left = self._compared()
-        while self._take("&&", "AND"):
-            left = _binary("&&", left, self._compared())
-        return left
+        return self._chain(self._compared, "&&", "AND")
 
     def _compared(self) -> Expression:
-        left = self._sum()
-        while sign := self._take("==", "!=", "<=", ">=", "<", ">"):
-            left = _binary(sign, left, self._sum())
-        return left
+        return self._chain(self._sum, "==", "!=", "<=", ">=", "<", ">")
 
     def _sum(self) -> Expression:
-        left = self._product()
-        while sign := self._take("+", "-"):
-            left = _binary(sign, left, self._product())
-        return left
+        return self._chain(self._product, "+", "-")
 
     def _product(self) -> Expression:
-        left = self._power()
-        while sign := self._take("*", "/"):
-            left = _binary(sign, left, self._power())
-        return left
+        return self._chain(self._power, "*", "/")
+
+    def _chain(self, operand: Callable[[], Expression], *signs: str) -> Expression:
+        """Operands that are joined by operators of the same strength, computed from the left to the right."""
+        first, others = operand(), []
+        while sign := self._take(*signs):
+            others.append((_OPERATORS[_SAME.get(sign, sign)], operand()))
+
+        def computed(inputs: Inputs) -> Value:
+            found = first(inputs)
+            for operator, other in others:
+                found = _combined(operator, found, other(inputs))
+            return found
+
+        return computed if others else first
 
     def _power(self) -> Expression:
-        base = self._single()
-        return _binary("^", base, self._power()) if self._take("^") else base
+        parts = [self._single()]
+        while self._take("^"):
+            parts.append(self._single())
+        *bases, last = parts
+
+        def computed(inputs: Inputs) -> Value:
+            found = last(inputs)
+            for base in reversed(bases):
+                found = _combined(_OPERATORS["^"], base(inputs), found)
+            return found
+
+        return computed if bases else last
+
+    def _negative(self) -> Expression:
+        signs = 0
+        while self._take("-"):
+            signs += 1
+        of, factor = self._single(), -1.0 if signs % 2 else 1.0
+        return lambda inputs: _combined(_OPERATORS["*"], factor, of(inputs))
 
     def _single(self) -> Expression:
         kind, text = self._peek()
+        if (kind, text) == ("sign", "-"):
+            return self._negative()
         self._at += 1
         if (kind, text) == ("sign", "("):
             inner = self._either()
             self._require(")")
             return inner
-        if (kind, text) == ("sign", "-"):
-            negated = self._single()
-            return _binary("*", lambda inputs: -1.0, negated)
         if (kind, text) == ("sign", "["):
             return self._list()
         if kind == "number":
@@ -222,8 +238,8 @@ def _of_one(name: str, argument: Expression, word: str) -> Expression | None:
 
 _OF_ONE: Mapping[str, Callable[[float], float]] = {
     "ABS": abs,
-    "CEIL": lambda value: float(math.ceil(value)),
-    "FLOOR": lambda value: float(math.floor(value)),
+    "CEIL": lambda value: float(math.ceil(value)) if math.isfinite(value) else value,
+    "FLOOR": lambda value: float(math.floor(value)) if math.isfinite(value) else value,
 }
 _OF_MANY: Mapping[str, Callable[[list[float]], float]] = {
     "SUM": sum,
@@ -246,15 +262,7 @@ _OPERATORS: Mapping[str, Callable[[float, float], float]] = {
     "&&": lambda left, right: float(bool(left) and bool(right)),
     "||": lambda left, right: float(bool(left) or bool(right)),
 }
-
-
-def _binary(sign: str, left: Expression, right: Expression) -> Expression:
-    operator = _OPERATORS[sign]
-
-    def computed(inputs: Inputs) -> Value:
-        return _combined(operator, left(inputs), right(inputs))
-
-    return computed
+_SAME: Mapping[str, str] = {"AND": "&&", "OR": "||"}
 
 
 def _combined(operator: Callable[[float, float], float], left: Value, right: Value) -> Value:

@@ -14,7 +14,10 @@ from collections.abc import Callable, Sequence
 
 from thawd.grammar.wildcards import is_like
 
-_FIELD = re.compile(r'\[([^\]]*)\]|"([^"]*)"|(\S+)')
+_VISIBLE = re.compile(r"\S")
+_WORD = re.compile(r"\S+")
+# What ends a field that begins with one of these characters.
+_CLOSING = {"[": "]", '"': '"'}
 _CONDITION = re.compile(r'\s*([\w$.-]+)\s*(?:(!=|>=|<=|=|<|>)\s*("(?:[^"\\]|\\.)*"|[^\s&|"]+))?\s*')
 _COMMA = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')  # outside of quotation marks
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
@@ -60,10 +63,20 @@ def parse(pattern: str) -> Holds:
 
 def _cut(message: str) -> list[str]:
     found: list[str] = []
-    for match in _FIELD.finditer(message):
-        if len(found) == _MOST_IN_MESSAGE:
-            break
-        found.append(next(group for group in match.groups() if group is not None))
+    closing = dict(_CLOSING)
+    at = 0
+    while len(found) < _MOST_IN_MESSAGE and (visible := _VISIBLE.search(message, at)) is not None:
+        begin, first = visible.start(), visible[0]
+        end = message.find(closing[first], begin + 1) if first in closing else -1
+        if end >= 0:
+            found.append(message[begin + 1 : end])
+            at = end + 1
+            continue
+        closing.pop(first, None)  # so that the rest of the message is not searched again for each such field
+        word = _WORD.match(message, begin)
+        assert word is not None
+        found.append(word[0])
+        at = word.end()
     return found
 
 

@@ -7,6 +7,7 @@ written through. Only `LogGroups` changes them, one change at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -384,8 +385,9 @@ class LogGroups:
             await self.store.expire(group.id, since_ms)
             self.flush()
             for file in _files(path_of_group(self.folder, name)):
-                if file.exists() and file.stat().st_mtime * 1000 < since_ms:
-                    file.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    if file.stat().st_mtime * 1000 < since_ms:
+                        file.unlink()
 
 
 def now_ms() -> int:

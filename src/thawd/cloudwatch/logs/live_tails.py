@@ -102,12 +102,12 @@ class LiveTails:
                 continue  # deleted meanwhile; it may be made again
             for event, place in arrivals(source, self._groups.store.reading, places[name]):
                 places[name] = place
-                size += len(event.message)
-                if size > _STEP_BYTES:
-                    break  # the rest is read for the next update
                 if selection.takes(event):
                     if len(update.events) < MOST_IN_UPDATE:
                         update.events.append((name, event))
                     else:
                         update.is_sample = True
+                size += len(event.message)
+                if size >= _STEP_BYTES:
+                    break  # the rest is read for the next update
         return update

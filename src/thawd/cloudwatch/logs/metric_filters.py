@@ -21,6 +21,9 @@ MOST_DIMENSIONS = 3
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _SELECTOR = re.compile(r"\$((?:\.[\w-]+|\[\d+\])+)")
 _STEP = re.compile(r"\.([\w-]+)|\[(\d+)\]")
+# A text of more characters is no number, so a long text is not searched.
+_LONGEST_NUMBER = 40
+_LONGEST_DIMENSION = 1024
 
 
 class Made(NamedTuple):
@@ -76,7 +79,7 @@ def _document(text: str) -> Any:
 def _dimensions(record: MetricFilterRecord, document: Any) -> Iterator[tuple[str, str]]:
     for name, selector in record.dimensions.items():
         value = _at(document, selector)
-        if value is not None and not isinstance(value, dict | list):
+        if value is not None and not isinstance(value, dict | list) and 0 < len(str(value)) <= _LONGEST_DIMENSION:
             yield name, str(value)
 
 
@@ -84,9 +87,12 @@ def _value(text: str, document: Any) -> float | None:
     value = text if _NUMBER.fullmatch(text) else _at(document, text)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    if isinstance(value, str) and not _NUMBER.fullmatch(value):
+    if isinstance(value, str) and not (len(value) <= _LONGEST_NUMBER and _NUMBER.fullmatch(value)):
         return None
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
     return number if math.isfinite(number) else None
 
 

@@ -93,7 +93,8 @@ class Queries:
         self._spawn_task = spawn_task
         self._helped = helped
         self._queries: dict[str, Query] = {}
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._waiting: dict[str, QueryTask] = {}
+        self._running = 0
 
     def start(self, text: str, groups: Sequence[str], *, period_ms: tuple[int, int], limit: int | None) -> str:
         """Start a query; returns its id.
@@ -114,7 +115,7 @@ class Queries:
         except QueryError as error:
             raise MalformedQueryException(str(error), start=error.start, end=error.end) from None
         sources = [self._groups.source(name) for name in groups]
-        if sum(not query.has_ended for query in self._queries.values()) >= _AT_ONCE + _MOST_WAITING:
+        if len(self._waiting) >= _MOST_WAITING:
             raise LimitExceededException("Resource limit exceeded.")
         self._groups.flush()
         task = QueryTask(
@@ -131,28 +132,44 @@ class Queries:
         )
         query = Query(new_request_id(), text, tuple(groups), now_ms())
         self._queries[query.id] = query
-        self._spawn_task(self._run(query, task))
+        self._waiting[query.id] = task
+        self._run_waiting()
         return query.id
 
-    async def _run(self, query: Query, task: QueryTask) -> None:
-        async with self._slots:
-            if query.has_ended:
-                return
+    def _run_waiting(self) -> None:
+        """Begin the queries that have waited longest, as many as may run."""
+        while self._waiting and self._running < _AT_ONCE:
+            identifier = next(iter(self._waiting))
+            query, task = self._queries[identifier], self._waiting.pop(identifier)
             query.status = "Running"
-            begun_s = time.monotonic()
-            try:
-                async with asyncio.timeout(_LONGEST_S):
-                    outcome = await self._outcome(query, task)
-            except TimeoutError:
-                outcome, query.status = QueryOutcome(), "Timeout"
-            except (OSError, msgspec.MsgspecError) as error:
-                outcome = QueryOutcome(error=str(error))
-            query.duration_ms = int((time.monotonic() - begun_s) * 1000)
-            if query.status == "Running":
-                query.outcome = outcome
-                query.size_bytes = sum(len(name) + len(value) for row in outcome.results for name, value in row)
-                query.status = "Complete" if outcome.error is None else "Failed"
+            self._running += 1
+            self._spawn_task(self._run(query, task))
+
+    async def _run(self, query: Query, task: QueryTask) -> None:
+        try:
+            await self._run_to_end(query, task)
+        except asyncio.CancelledError:
+            self._waiting.clear()  # the server ends
+            raise
+        finally:
+            self._running -= 1
             self._forget()
+            self._run_waiting()
+
+    async def _run_to_end(self, query: Query, task: QueryTask) -> None:
+        begun_s = time.monotonic()
+        try:
+            async with asyncio.timeout(_LONGEST_S):
+                outcome = await self._outcome(query, task)
+        except TimeoutError:
+            outcome, query.status = QueryOutcome(), "Timeout"
+        except (OSError, msgspec.MsgspecError) as error:
+            outcome = QueryOutcome(error=str(error))
+        query.duration_ms = int((time.monotonic() - begun_s) * 1000)
+        if query.status == "Running":
+            query.outcome = outcome
+            query.size_bytes = sum(len(name) + len(value) for row in outcome.results for name, value in row)
+            query.status = "Complete" if outcome.error is None else "Failed"
 
     async def _outcome(self, query: Query, task: QueryTask) -> QueryOutcome:
         """Run the query's process to its end.
@@ -170,6 +187,8 @@ class Queries:
                 start_new_session=True,
             )
             try:
+                if query.has_ended:  # it was stopped while its process started
+                    return QueryOutcome()
                 written, _ = await query.process.communicate(msgspec.json.encode(task))
             finally:
                 with contextlib.suppress(ProcessLookupError):
@@ -209,9 +228,11 @@ class Queries:
         if query.has_ended:
             raise InvalidParameterException("Query is not in running state")
         query.status = "Cancelled"
+        self._waiting.pop(identifier, None)
         if query.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 query.process.kill()
+        self._forget()
 
     def list(self) -> list[Query]:
         """The queries that are known, the latest first."""
@@ -219,7 +240,7 @@ class Queries:
 
     def close(self) -> None:
         """Stop all queries, because the server ends."""
-        for query in self._queries.values():
+        for query in list(self._queries.values()):
             if not query.has_ended:
                 self.stop(query.id)
 

@@ -12,6 +12,7 @@ import heapq
 import os
 import resource
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -94,6 +95,9 @@ def main() -> None:
         outcome = QueryOutcome(error=f"the query needs more than {MEMORY_BYTES >> 20} MiB of memory")
     except (OSError, StoreError) as error:
         outcome = QueryOutcome(error=str(error))
+    except Exception as error:  # a bug in thawd; the query has failed, and its caller is to learn why
+        traceback.print_exc()
+        outcome = QueryOutcome(error=f"the query failed inside thawd: {error!r}")
     sys.stdout.buffer.write(msgspec.json.encode(outcome))
 
 

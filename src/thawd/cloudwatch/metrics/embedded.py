@@ -41,8 +41,8 @@ def embedded(message: bytes) -> Iterator[Embedded]:
     metadata = document.get("_aws") if isinstance(document, dict) else None
     if not isinstance(metadata, dict) or not isinstance(metadata.get("CloudWatchMetrics"), list):
         return
-    time_ms = metadata.get("Timestamp")
-    at_s = time_ms / 1000 if isinstance(time_ms, int | float) and not isinstance(time_ms, bool) else None
+    time_ms = _finite(metadata.get("Timestamp"))
+    at_s = None if time_ms is None else time_ms / 1000
     for directive in metadata["CloudWatchMetrics"]:
         if isinstance(directive, dict):
             yield from _of_directive(document, directive, at_s)
@@ -51,7 +51,9 @@ def embedded(message: bytes) -> Iterator[Embedded]:
 def _of_directive(document: dict[str, Any], directive: dict[str, Any], at_s: float | None) -> Iterator[Embedded]:
     namespace, metrics = directive.get("Namespace"), directive.get("Metrics")
     sets = directive.get("Dimensions") or [[]]
-    if not isinstance(namespace, str) or not namespace or not isinstance(metrics, list) or not isinstance(sets, list):
+    if not isinstance(namespace, str) or not 0 < len(namespace) <= _MOST_NAME:
+        return
+    if not isinstance(metrics, list) or not isinstance(sets, list):
         return
     known = [dimensions for names in sets if (dimensions := _dimensions(document, names)) is not None]
     for metric in metrics[:_MOST_METRICS]:
@@ -70,7 +72,7 @@ def _dimensions(document: dict[str, Any], names: Any) -> Dimensions | None:
         return None
     pairs: list[tuple[str, str]] = []
     for name in names:
-        value = document.get(name) if isinstance(name, str) else None
+        value = document.get(name) if isinstance(name, str) and len(name) <= _MOST_NAME else None
         if not isinstance(value, str | int | float) or not 0 < len(str(value)) <= _MOST_VALUE:
             return None
         pairs.append((name, str(value)))
@@ -81,6 +83,18 @@ def _samples(value: Any) -> Samples | None:
     values = value if isinstance(value, list) else [value]
     samples = Samples()
     for each in values[:_MOST_VALUES]:
-        if isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each):
-            samples.add(float(each))
+        number = _finite(each)
+        if number is not None:
+            samples.add(number)
     return samples if samples.count else None
+
+
+def _finite(value: Any) -> float | None:
+    """A number of JSON as a finite float; None: it is no number, or too large."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

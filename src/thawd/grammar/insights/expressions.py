@@ -17,7 +17,7 @@ from thawd.grammar.insights.aggregates import AGGREGATES, Aggregate, percentile
 from thawd.grammar.insights.functions import FUNCTIONS
 from thawd.grammar.insights.rows import Row
 from thawd.grammar.insights.tokens import QueryError, Token, cut, unexpected, wrong
-from thawd.grammar.insights.values import Time, Value, compare, is_true, number, text
+from thawd.grammar.insights.values import Time, Value, compare, is_true, number, text, whole
 
 Expression = Callable[[Row], Value]
 _MAX_DEPTH = 40
@@ -187,30 +187,47 @@ class ExpressionParser:
         return lambda row: any(compare(left(row), member(row)) == 0 for member in members)
 
     def _sum(self) -> Expression:
-        found = self._product()
-        while self.next.is_sign("+", "-"):
-            found = _calculated(self.take().text, found, self._product())
-        return found
+        return self._chain(self._product, "+", "-")
 
     def _product(self) -> Expression:
-        found = self._power()
-        while self.next.is_sign("*", "/", "%"):
-            found = _calculated(self.take().text, found, self._power())
-        return found
+        return self._chain(self._power, "*", "/", "%")
+
+    def _chain(self, operand: Callable[[], Expression], *signs: str) -> Expression:
+        """Operands that are joined by operators of the same strength, computed from the left to the right."""
+        first, others = operand(), []
+        while self.next.is_sign(*signs):
+            others.append((self.take().text, operand()))
+
+        def computed(row: Row) -> Value:
+            found = first(row)
+            for sign, other in others:
+                found = _calculated(sign, found, other(row))
+            return found
+
+        return computed if others else first
 
     def _power(self) -> Expression:
-        base = self._single()
-        return _calculated("^", base, self._power()) if self.take_sign("^") else base
+        parts = [self._single()]
+        while self.take_sign("^"):
+            parts.append(self._single())
+        *bases, last = parts
+
+        def computed(row: Row) -> Value:
+            found = last(row)
+            for base in reversed(bases):
+                found = _calculated("^", base(row), found)
+            return found
+
+        return computed if bases else last
 
     def _single(self) -> Expression:
+        if self.next.is_sign("-"):
+            return self._negative()
         token = self.take()
         if token.is_sign("("):
             inner = self.expression()
             self.require_sign(")")
             return inner
-        if token.is_sign("-"):
-            negated = self._single()
-            return lambda row: None if (value := number(negated(row))) is None else -value
         if token.kind == "name" and self.next.is_sign("("):
             return self._call(token)
         if token.kind in ("number", "text") or token.is_word("true", "false"):
@@ -219,6 +236,13 @@ class ExpressionParser:
         if token.kind in ("name", "quoted"):
             return lambda row: row.get(token.text)
         raise unexpected(self.query, token)
+
+    def _negative(self) -> Expression:
+        signs = 0
+        while self.take_sign("-"):
+            signs += 1
+        of, factor = self._single(), -1 if signs % 2 else 1
+        return lambda row: None if (value := number(of(row))) is None else factor * value
 
     def _call(self, token: Token) -> Expression:
         name = token.text.lower()
@@ -279,8 +303,8 @@ class ExpressionParser:
         shift_ms = length_ms - 1 if name == "dateceil" else 0
 
         def rounded(row: Row) -> Value:
-            value = number(of(row))
-            return None if value is None else Time((int(value) + shift_ms) // length_ms * length_ms)
+            value = whole(of(row))
+            return None if value is None else Time((value + shift_ms) // length_ms * length_ms)
 
         return rounded
 
@@ -310,17 +334,14 @@ def _compared(sign: str, left: Expression, right: Expression) -> Expression:
     return compared
 
 
-def _calculated(sign: str, left: Expression, right: Expression) -> Expression:
-    def calculated(row: Row) -> Value:
-        this, that = number(left(row)), number(right(row))
-        if this is None or that is None:
-            return None
-        try:
-            return _calculate(sign, this, that)
-        except (ZeroDivisionError, OverflowError, ValueError):
-            return None
-
-    return calculated
+def _calculated(sign: str, left: Value, right: Value) -> Value:
+    this, that = number(left), number(right)
+    if this is None or that is None:
+        return None
+    try:
+        return _calculate(sign, this, that)
+    except (ZeroDivisionError, OverflowError, ValueError):
+        return None
 
 
 def _calculate(sign: str, left: float, right: float) -> Value:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from thawd.grammar.insights.values import Time, Value, is_true, number, order, text
+from thawd.grammar.insights.values import Time, Value, is_true, number, order, text, whole
 
 _LONGEST_TEXT = 1 << 20
 
@@ -36,8 +36,7 @@ def _textual(apply: Callable[..., Value]) -> Callable[[Sequence[Value]], Value]:
 
 
 def _whole(value: str) -> int:
-    found = number(value)
-    return 0 if found is None or not math.isfinite(found) else int(found)
+    return whole(value) or 0
 
 
 def _substring(value: str, start: str, length: str | None = None) -> str:
@@ -74,13 +73,12 @@ def _in_subnet(value: Value, subnet: Value, *versions: int) -> bool:
 
 
 def _to_milliseconds(values: Sequence[Value]) -> Value:
-    found = number(values[0])
-    return None if found is None else int(found)
+    return whole(values[0])
 
 
 def _from_milliseconds(values: Sequence[Value]) -> Value:
-    found = number(values[0])
-    return None if found is None else Time(int(found))
+    found = whole(values[0])
+    return None if found is None else Time(found)
 
 
 FUNCTIONS: dict[str, tuple[int, int, Callable[[Sequence[Value]], Value]]] = {

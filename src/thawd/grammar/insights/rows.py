@@ -18,7 +18,9 @@ _LAMBDA = "/aws/lambda/"
 _ID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _TYPE = re.compile(rf"(START|END|REPORT|INIT_START|RESTORE_START|RESTORE_REPORT)\b(?: RequestId: ({_ID}))?")
 _REQUEST_ID = re.compile(rf"(?:RequestId: |^[^\t]*\t|^\[[A-Z]+\]\t[^\t]*\t|^\S+ )({_ID})\b")
-_REPORTED = re.compile(r"(Billed Duration|Duration|Memory Size|Max Memory Used|Init Duration): ([\d.]+) (ms|MB)")
+_REPORTED = re.compile(
+    r"(Billed Duration|Duration|Memory Size|Max Memory Used|Init Duration): (\d{1,12}(?:\.\d{1,12})?) (ms|MB)"
+)
 _FIELDS = {
     "Duration": "@duration",
     "Billed Duration": "@billedDuration",

@@ -16,6 +16,8 @@ Value = Any
 # A text of any other length is no number, so a long text is not searched.
 _LONGEST_NUMBER = 40
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*")
+# Whole numbers of at least this size are computed as floats.
+_LARGEST_WHOLE = 1 << 63
 
 
 class Time(int):
@@ -24,12 +26,27 @@ class Time(int):
 
 def number(value: Value) -> float | int | None:
     """The number that a value is or looks like; None: it is none."""
-    if isinstance(value, (int, float)):
+    if isinstance(value, int):
+        return value if -_LARGEST_WHOLE < value < _LARGEST_WHOLE else _as_float(value)
+    if isinstance(value, float):
         return value
     if isinstance(value, str) and len(value) <= _LONGEST_NUMBER and _NUMBER.fullmatch(value):
         found = float(value)
         return int(found) if found.is_integer() and abs(found) < 1e15 else found
     return None
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def whole(value: Value) -> int | None:
+    """The whole number that a value is or looks like, without its decimal places; None: it is none, or not finite."""
+    found = number(value)
+    return None if found is None or not math.isfinite(found) else int(found)
 
 
 def text(value: Value) -> str:
@@ -39,13 +56,20 @@ def text(value: Value) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, Time):
-        seconds, milliseconds = divmod(int(value), 1000)
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds)) + f".{milliseconds:03d}"
+        return _time_text(value)
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, int):
         return str(value)
     return _float_text(value)
+
+
+def _time_text(value: Time) -> str:
+    seconds, milliseconds = divmod(int(value), 1000)
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds)) + f".{milliseconds:03d}"
+    except (ValueError, OverflowError, OSError):  # no date is that far away
+        return str(int(value))
 
 
 def _float_text(value: float) -> str:

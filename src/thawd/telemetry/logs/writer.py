@@ -97,10 +97,12 @@ class FunctionLog:
         self._pending.clear()
         self._pending_bytes = 0
         proceed, self._when_flushed = self._when_flushed, []
-        if data:
-            self._store(data)
-        for callback in proceed:
-            callback()
+        try:
+            if data:
+                self._store(data)
+        finally:
+            for callback in proceed:
+                callback()
 
     def _store(self, data: bytes) -> None:
         try:
