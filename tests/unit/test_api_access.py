@@ -85,8 +85,8 @@ def test_an_answer_is_kept_for_its_identity_stage_and_time_and_for_nothing_else(
     now = [0.0]
     cache = AuthorizerCache(lambda: now[0])
     dev, prod = ("abc", "dev"), ("abc", "prod")
-    cache.keep(dev, ("a", "anna"), "allowed", ttl_s=10)
-    cache.keep(dev, ("a", "never"), "allowed", ttl_s=0)
+    cache.keep(dev, ("a", "anna"), "allowed", ttl_s=10, asked_s=0.0)
+    cache.keep(dev, ("a", "never"), "allowed", ttl_s=0, asked_s=0.0)
     assert cache.find(dev, ("a", "anna")) == "allowed"
     for stage, key in ((prod, ("a", "anna")), (dev, ("a", "bert")), (dev, ("b", "anna")), (dev, ("a", "never"))):
         assert cache.find(stage, key) is None
@@ -96,7 +96,7 @@ def test_an_answer_is_kept_for_its_identity_stage_and_time_and_for_nothing_else(
 
 def test_values_of_two_identity_sources_are_not_confused_with_each_other() -> None:
     cache = AuthorizerCache(lambda: 0.0)
-    cache.keep(("abc", "dev"), ("a", "x", "y,z"), "first", ttl_s=10)
+    cache.keep(("abc", "dev"), ("a", "x", "y,z"), "first", ttl_s=10, asked_s=0.0)
     assert cache.find(("abc", "dev"), ("a", "x,y", "z")) is None
     assert cache.find(("abc", "dev"), ("a", "y,z", "x")) is None
 
@@ -104,7 +104,7 @@ def test_values_of_two_identity_sources_are_not_confused_with_each_other() -> No
 def test_flushing_a_stage_leaves_the_other_stages() -> None:
     cache = AuthorizerCache(lambda: 0.0)
     for stage in ("dev", "prod"):
-        cache.keep(("abc", stage), ("a", "anna"), stage, ttl_s=10)
+        cache.keep(("abc", stage), ("a", "anna"), stage, ttl_s=10, asked_s=0.0)
     cache.flush(("abc", "dev"))
     assert (cache.find(("abc", "dev"), ("a", "anna")), cache.find(("abc", "prod"), ("a", "anna"))) == (None, "prod")
 
@@ -413,5 +413,5 @@ def test_the_oldest_answers_of_authorizers_go_first(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(authorizer_cache, "_MOST", 2)
     cache, stage = AuthorizerCache(lambda: 0.0), ("abc", "dev")
     for name in ("first", "second", "third"):
-        cache.keep(stage, ("a", name), name, ttl_s=1)
+        cache.keep(stage, ("a", name), name, ttl_s=1, asked_s=0.0)
     assert [cache.find(stage, ("a", name)) for name in ("first", "second", "third")] == [None, "second", "third"]

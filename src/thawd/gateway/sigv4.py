@@ -21,6 +21,7 @@ SKEW_S = 300
 """The clocks of client and server may differ by at most this many seconds."""
 # Seven days, AWS's limit for presigned URLs.
 _LONGEST_PRESIGNED_S = 604_800
+_MOST_DIGITS = 9
 # A client whose signature does not cover the body sends this in place of the body's hash.
 _UNSIGNED = b"UNSIGNED-PAYLOAD"
 _MISMATCH = (
@@ -243,7 +244,8 @@ def _presigned(request: SignedRequest) -> _Claim:
         missing = " ".join(f"AWS query-string parameters must include '{name}'." for name in absent)
         raise _incomplete(missing or "Unsupported 'X-Amz-Algorithm'.")
     valid = values["X-Amz-Expires"]
-    if not (valid.isascii() and valid.isdigit()) or not 1 <= int(valid[:9]) <= _LONGEST_PRESIGNED_S:
+    is_number = valid.isascii() and valid.isdigit() and len(valid) <= _MOST_DIGITS
+    if not is_number or not 1 <= int(valid) <= _LONGEST_PRESIGNED_S:
         raise _incomplete(f"X-Amz-Expires must be from 1 to {_LONGEST_PRESIGNED_S} seconds.")
     return _claim(
         values["X-Amz-Credential"],

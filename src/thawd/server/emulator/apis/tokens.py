@@ -142,7 +142,7 @@ def _part(token: str, index: int) -> Claims:
     try:
         text = parts[index]
         found = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, RecursionError) as error:
         raise TokenError("the token is malformed") from error
     if len(parts) != 3 or not isinstance(found, dict):
         raise TokenError("the token is malformed")

@@ -61,13 +61,14 @@ class Usage:
             if count.period != period:
                 count.period, count.used = period, int(quota.get("offset") or 0)
             if throttle.get("rateLimit"):
-                earned = (now_s - count.at_s) * float(throttle["rateLimit"])
+                earned = max(0.0, now_s - count.at_s) * float(throttle["rateLimit"])
                 count.tokens, count.at_s = min(burst, count.tokens + earned), now_s
                 if count.tokens < 1:
                     return Refusal.THROTTLED
             if quota.get("limit") is not None and count.used >= int(quota["limit"]):
                 return Refusal.QUOTA_EXCEEDED
-            count.tokens -= 1
+            if throttle.get("rateLimit"):
+                count.tokens -= 1
             count.used += 1
         return None
 

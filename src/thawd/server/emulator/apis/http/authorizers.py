@@ -86,14 +86,18 @@ def _ask_function(call: HttpCall, authorizer: Fields, services: ApiServices) -> 
     if not all(identity):
         raise HttpError(401)
     values = [value or "" for value in identity]
-    stage, key = (call.api_id, call.stage), (json.dumps(authorizer, sort_keys=True), *values)
-    answer = services.cache.find(stage, key) if values else None
-    if answer is None:
-        answer = _answer(call, authorizer, values, services)
-        if values:
-            ttl_s = float(authorizer.get("authorizerResultTtlInSeconds") or 0)
-            services.cache.keep(stage, key, answer, ttl_s=ttl_s)
-    if not _allows(answer, authorizer, call):
+    function = function_in(with_variables(authorizer.get("authorizerUri") or "", call.variables))
+    if function is None:
+        raise HttpError(500, reason="the authorizer's URI names no function")
+    stage, key = (call.api_id, call.stage), (function, json.dumps(authorizer, sort_keys=True), *values)
+    kept = services.cache.find(stage, key) if values else None
+    asked_s = services.cache.now_s()
+    answer = _answer(call, authorizer, function, values, services) if kept is None else kept
+    is_allowed = _allows(answer, authorizer, call)
+    if kept is None and values:
+        ttl_s = float(authorizer.get("authorizerResultTtlInSeconds") or 0)
+        services.cache.keep(stage, key, answer, ttl_s=ttl_s, asked_s=asked_s)
+    if not is_allowed:
         raise HttpError(403)
     call.authorizer = {"lambda": answer.get("context")}
     version = authorizer.get("authorizerPayloadFormatVersion") or "2.0"
@@ -101,10 +105,7 @@ def _ask_function(call: HttpCall, authorizer: Fields, services: ApiServices) -> 
         call.authorizer = {"lambda": {**(answer.get("context") or {}), "principalId": answer["principalId"]}}
 
 
-def _answer(call: HttpCall, authorizer: Fields, identity: list[str], services: ApiServices) -> Fields:
-    function = function_in(with_variables(authorizer.get("authorizerUri") or "", call.variables))
-    if function is None:
-        raise HttpError(500, reason="the authorizer's URI names no function")
+def _answer(call: HttpCall, authorizer: Fields, function: str, identity: list[str], services: ApiServices) -> Fields:
     event = authorizer_event(call, authorizer.get("authorizerPayloadFormatVersion") or "2.0", identity)
     trace = call.request.header("x-amzn-trace-id") or ""
     try:

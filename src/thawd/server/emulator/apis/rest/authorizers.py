@@ -91,6 +91,8 @@ def _require_pool_token(call: RestCall, authorizer: Fields, services: ApiService
         message = "The incoming token has expired" if error.is_expired else None
         raise GatewayError("UNAUTHORIZED", message, reason=str(error)) from error
     wanted = call.method.get("authorizationScopes") or []
+    if not wanted and claims.get("token_use") == "access":
+        raise GatewayError("UNAUTHORIZED", reason="the token is an access token, and the method has no scopes")
     if wanted and not set(wanted) & set(tokens.scopes_of(claims)):
         raise GatewayError("UNAUTHORIZED", reason="the token has none of the method's scopes")
     call.context["authorizer"] = {"claims": tokens.as_texts(claims)}
@@ -103,21 +105,21 @@ def _ask_function(call: RestCall, authorizer: Fields, services: ApiServices) -> 
     identity = _token(call, authorizer) if authorizer.get("type") == "TOKEN" else _identity(call, authorizer)
     ttl = authorizer.get("authorizerResultTtlInSeconds")
     ttl_s = _TTL_S if ttl is None else int(ttl)
+    function = function_in(with_variables(authorizer.get("authorizerUri") or "", call.stage.variables))
+    if function is None:
+        raise GatewayError("AUTHORIZER_CONFIGURATION_ERROR", reason="the authorizer's URI names no function")
     stage = (call.stage.api_id, call.stage.name)
-    key = (call.stage.deployment_id, json.dumps(authorizer, sort_keys=True), *identity)
-    answer = services.cache.find(stage, key) if identity else None
-    begun_s = time.monotonic()
-    if answer is None:
-        answer = _answer(call, authorizer, identity, services)
-        if identity:
-            services.cache.keep(stage, key, answer, ttl_s=ttl_s)
-        latency_ms = int((time.monotonic() - begun_s) * 1000)
-    else:
-        latency_ms = 0
+    key = (call.stage.deployment_id, function, json.dumps(authorizer, sort_keys=True), *identity)
+    kept = services.cache.find(stage, key) if identity else None
+    asked_s, begun_s = services.cache.now_s(), time.monotonic()
+    answer = _answer(call, authorizer, function, identity, services) if kept is None else kept
+    latency_ms = int((time.monotonic() - begun_s) * 1000) if kept is None else 0
     try:
         said = verdict(answer["policyDocument"], call.method_arn())
     except PolicyError as error:
         raise GatewayError("AUTHORIZER_CONFIGURATION_ERROR", reason=str(error)) from error
+    if kept is None and identity:
+        services.cache.keep(stage, key, answer, ttl_s=ttl_s, asked_s=asked_s)
     if said is not Verdict.ALLOWED:
         explicit = " with an explicit deny" if said is Verdict.DENIED else ""
         raise GatewayError("ACCESS_DENIED", f"User is not authorized to access this resource{explicit}")
@@ -147,11 +149,10 @@ def _identity(call: RestCall, authorizer: Fields) -> tuple[str, ...]:
     return tuple(json.dumps(value) for value in values)
 
 
-def _answer(call: RestCall, authorizer: Fields, identity: tuple[str, ...], services: ApiServices) -> Fields:
+def _answer(
+    call: RestCall, authorizer: Fields, function: str, identity: tuple[str, ...], services: ApiServices
+) -> Fields:
     """Invoke the authorizer's function; returns what it answers, checked."""
-    function = function_in(with_variables(authorizer.get("authorizerUri") or "", call.stage.variables))
-    if function is None:
-        raise GatewayError("AUTHORIZER_CONFIGURATION_ERROR", reason="the authorizer's URI names no function")
     if authorizer.get("type") == "TOKEN":
         event = {"type": "TOKEN", "methodArn": call.method_arn(), "authorizationToken": identity[0]}
     else:
