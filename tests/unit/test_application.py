@@ -277,3 +277,23 @@ def test_a_source_is_paused_and_resumed_by_post_only(method: str) -> None:
         assert (code, headers[b"allow"]) == (405, b"POST")
         code, body, _ = get(f"/_thawd/sources/a%2Fb/{verb}", method="POST")
         assert (code, json.loads(body)) == (200, {"name": "a/b", "paused": paused})
+
+
+SIGNED = "AWS4-HMAC-SHA256 Credential=k/20260101/us-east-1/%s/aws4_request, SignedHeaders=host, Signature=0"
+FORM = "application/x-www-form-urlencoded"
+
+
+def test_requests_for_services_of_aws_are_refused_in_their_protocol_and_not_by_routes() -> None:
+    asked = {"method": "POST", "authorization": SIGNED % "cloudformation", "content_type": FORM}
+    for routes, key, code in (((), None, b"NotImplemented"), (("GET /",), None, b"NotImplemented"), ((), "k", b"Acc")):
+        _, body, headers = get("/", routes=routes, key=key, **asked)
+        assert body.startswith(b"<?xml")
+        assert b"<Code>" + code in body
+        assert headers[b"content-type"] == b"text/xml"
+    assert get("/", method="POST", routes=("$default",), authorization=asked["authorization"])[1] == b"route $default"
+
+
+def test_a_signed_request_to_an_api_or_to_lambda_is_no_request_to_another_service() -> None:
+    for service in ("execute-api", "lambda"):
+        status, body, _ = get("/nothing", authorization=SIGNED % service)
+        assert (status, b"Nothing is served at /nothing" in body) == (404, True)

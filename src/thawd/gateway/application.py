@@ -22,7 +22,9 @@ from thawd.errors import AccessDeniedException, MethodNotAllowedException, Resou
 from thawd.gateway.api_signatures import Gate
 from thawd.gateway.aws.api_messages import ApiAddress
 from thawd.gateway.aws.apis import EmulatedApis
+from thawd.gateway.aws.error_documents import ServiceError
 from thawd.gateway.aws.proxy import AwsProxy
+from thawd.gateway.aws.refusals import foreign_service, refuse, refuse_unserved
 from thawd.gateway.cors import allows, is_preflight
 from thawd.gateway.function_urls.endpoint import FunctionUrlApi
 from thawd.gateway.hosts import Hosts, refusal
@@ -147,7 +149,7 @@ class Application:
             address = await parts.apis.addressed(scope)
         if not self._serves_host(scope, address):
             refused = AccessDeniedException(refusal((header(scope, b"host") or b"").decode("latin-1")))
-            await respond_error(send, refused, request_id=new_request_id())
+            await _refuse(scope, send, refused)
             return
         if parts.apis is not None and address is not None:
             await parts.apis(scope, receive, send, address=address)
@@ -222,7 +224,7 @@ class Application:
         try:
             check_key(scope, self.parts.key, allows=partial(self._cors_allows, scope))
         except ThawdError as error:
-            await respond_error(send, error, request_id=new_request_id())
+            await _refuse(scope, send, error)
             return False
         return True
 
@@ -265,6 +267,8 @@ class Application:
         elif is_object:
             await in_task()
             await parts.objects(scope, receive, send)
+        elif (service := foreign_service(scope)) is not None:
+            await refuse_unserved(scope, send, service)
         elif allowed := parts.routes.table.methods(raw_path):
             allow = (b"allow", ", ".join(allowed).encode())
             body = msgspec.json.encode({"message": f"Method Not Allowed; this path accepts {', '.join(allowed)}"})
@@ -301,3 +305,11 @@ class Application:
             return
         except ThawdError as error:
             await respond_error(send, error, request_id=new_request_id())
+
+
+async def _refuse(scope: Scope, send: Send, error: ThawdError) -> None:
+    """Refuse a request, in the protocol of an AWS service if the request is signed for one."""
+    if foreign_service(scope) is None:
+        await respond_error(send, error, request_id=new_request_id())
+    else:
+        await refuse(scope, send, ServiceError(error.type, error.message, error.status, new_request_id()))

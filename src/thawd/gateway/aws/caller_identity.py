@@ -13,9 +13,9 @@ from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
 from thawd.errors import ThawdError
-from thawd.gateway.aws import error_documents
 from thawd.gateway.aws.error_documents import ServiceError
-from thawd.gateway.http import Receive, Scope, Send, header, raw_path_of, read_body, respond
+from thawd.gateway.aws.refusals import refuse
+from thawd.gateway.http import Receive, Scope, Send, raw_path_of, read_body, respond
 from thawd.gateway.role_keys import Identity, RoleKeys
 from thawd.gateway.sigv4 import SignatureError, SignedRequest, signer, verify
 from thawd.invocation import new_request_id
@@ -56,9 +56,9 @@ async def serve(scope: Scope, receive: Receive, send: Send, *, keys: RoleKeys, p
         )
         identity = _identity(request, keys)
     except SignatureError as error:
-        await _refuse(scope, send, ServiceError(error.code, error.message, 403, request_id))
+        await refuse(scope, send, ServiceError(error.code, error.message, 403, request_id))
     except ThawdError as error:
-        await _refuse(scope, send, ServiceError(error.type, error.message, error.status, request_id))
+        await refuse(scope, send, ServiceError(error.type, error.message, error.status, request_id))
     else:
         if identity is None:
             await pass_on(scope, body, send)
@@ -83,13 +83,3 @@ def _identity(request: SignedRequest, keys: RoleKeys) -> Identity | None:
     if identity is not None:
         verify(request, keys, now_s=time.time(), service="sts")
     return identity
-
-
-async def _refuse(scope: Scope, send: Send, error: ServiceError) -> None:
-    def text(name: str) -> str | None:
-        found = header(scope, name.encode())
-        return None if found is None else found.decode("latin-1")
-
-    protocol = error_documents.protocol_of(text, service="sts", query=scope["query_string"].decode("latin-1"))
-    headers = [(name.lower().encode(), value.encode()) for name, value in error_documents.headers(protocol, error)]
-    await respond(send, error.status, headers, error_documents.document(protocol, error))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
-from thawd.gateway.aws import caller_identity, error_documents
+from thawd.gateway.aws import caller_identity
 from thawd.gateway.aws.apis import CustomDomains, EmulatedApis
 from thawd.gateway.aws.bucket_notifications import BucketNotifications
 from thawd.gateway.aws.error_documents import ServiceError
+from thawd.gateway.aws.refusals import refuse, service_of
 from thawd.gateway.http import (
     READING,
     Budget,
@@ -27,11 +28,9 @@ from thawd.gateway.http import (
     Send,
     header,
     raw_path_of,
-    respond,
 )
 from thawd.gateway.role_keys import RoleKeys
 from thawd.gateway.s3.read import INERT
-from thawd.gateway.sigv4 import claimed_service
 from thawd.invocation import new_request_id
 
 if TYPE_CHECKING:
@@ -50,15 +49,6 @@ _MOST_CODE_BYTES = 262_144_000
 # The Authorization header of thawd's own requests to the emulator. The emulator reads the service (s3) from the header
 # and does not check the signature.
 _UNSIGNED = b"AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
-
-
-def service_of(scope: Scope) -> str | None:
-    """The service that the request's signature names, for example ``dynamodb``; None for an unsigned request."""
-    authorization = (header(scope, b"authorization") or b"").decode("latin-1")
-    service = claimed_service(authorization, scope["query_string"].decode("latin-1"))
-    if service is None and b"AWSAccessKeyId=" in scope["query_string"] and b"Signature=" in scope["query_string"]:
-        return "s3"  # only S3 accepts presigned URLs of signature version 2
-    return service
 
 
 class AwsProxy:
@@ -118,7 +108,8 @@ class AwsProxy:
         except ClientGoneError:
             return
         except httpx.HTTPError as error:
-            await _refuse(scope, send, f"The AWS emulator (--aws) does not answer: {error!r}")
+            message = f"The AWS emulator (--aws) does not answer: {error!r}"
+            await refuse(scope, send, ServiceError("ServiceUnavailable", message, 503, new_request_id()))
             return
         finally:
             if service_of(scope) == "apigateway" and scope["method"] not in READING:
@@ -185,20 +176,6 @@ class AwsProxy:
         if response.status_code != 200:
             return None
         return int(response.headers.get("content-length", 0)), response.headers.get("etag", "").strip('"')
-
-
-async def _refuse(scope: Scope, send: Send, message: str) -> None:
-    """Answer 503 in the protocol of the request."""
-
-    def text(name: str) -> str | None:
-        found = header(scope, name.encode())
-        return None if found is None else found.decode("latin-1")
-
-    query = scope["query_string"].decode("latin-1")
-    protocol = error_documents.protocol_of(text, service=service_of(scope), query=query)
-    error = ServiceError("ServiceUnavailable", message, 503, new_request_id())
-    headers = [(name.lower().encode(), value.encode()) for name, value in error_documents.headers(protocol, error)]
-    await respond(send, error.status, headers, error_documents.document(protocol, error))
 
 
 def _copying_body(send: Send, answered: list[bytes]) -> Send:
