@@ -43,7 +43,7 @@ IMPORTED: Mapping[str, Sequence[str]] = {
         "thawd.server.emulator.program",
         "moto.moto_server.werkzeug_app",
         "moto.sqs.models",
-        # Takes most of the emulator's start. It imports the models of all services whose resources stacks make.
+        # The first stack imports this: the models of all services whose resources stacks make.
         "moto.cloudformation.models",
         "moto.apigateway.models",
         "moto.apigatewayv2.models",

@@ -13,7 +13,7 @@ from typing import Any
 
 
 def install() -> None:
-    """Change moto's classes. Call this before the first request."""
+    """Change ``moto.dynamodbstreams.models``."""
     from moto.core.exceptions import JsonRESTError
     from moto.dynamodb.exceptions import ResourceNotFoundException
     from moto.dynamodbstreams.models import DynamoDBStreamsBackend

@@ -55,7 +55,7 @@ class FunctionTargets:
             return self._connection
 
     def install(self) -> None:
-        """Make moto's topics use this object for functions."""
+        """Change ``moto.sns.models``: topics use this object for functions."""
         from moto.sns.models import Subscription
 
         publish = Subscription.publish

@@ -16,7 +16,7 @@ Connect = Callable[..., Any]
 
 
 def install(connect: Connect) -> None:
-    """Make moto's Lambda backends find and invoke thawd's functions.
+    """Change ``moto.awslambda.models``: its backends find and invoke thawd's functions.
 
     Args:
         connect: returns a boto3 client for thawd's Lambda API. With ``is_patient``, the client waits for the longest

@@ -16,7 +16,7 @@ _VISIBLE_S = 0.25
 
 
 def install() -> None:
-    """Replace moto's long poll."""
+    """Change ``moto.sqs.models``: replace the long poll."""
     from moto.sqs.models import SQSBackend
 
     receive_once = SQSBackend.receive_message

@@ -17,15 +17,11 @@ _M_MMAP_THRESHOLD = -3
 _LARGE_BYTES = 1 << 20
 
 
-def install() -> None:
-    """Change moto's classes. Call this before the first request and before a state is loaded."""
-    _return_memory()
-    _keep_no_lists()
-    _read_ranges()
-    _free_parts()
+_freed: list[type] = []
+"""moto's classes that change nothing but their own memory when an object of theirs is freed."""
 
 
-def _return_memory() -> None:
+def return_memory() -> None:
     """Have the C library return large blocks to the system when they are freed, such as parts of objects.
 
     Source: mallopt(3), M_MMAP_THRESHOLD: without this, glibc raises the limit to the size of the blocks that are freed.
@@ -35,14 +31,13 @@ def _return_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
-def _keep_no_lists() -> None:
-    """Let moto's objects be freed, except those that change the state of a service when they are freed."""
+def keep_no_lists() -> None:
+    """Change ``moto.core.common_models``: let objects be freed, except those that change a service's state thereby."""
     from moto.core.common_models import BaseModel
-    from moto.s3.models import FakeKey
 
     def new(cls: Any, *given: Any, **named: Any) -> Any:
         made = super(BaseModel, cls).__new__(cls)
-        if hasattr(cls, "__del__") and not issubclass(cls, FakeKey):
+        if hasattr(cls, "__del__") and not issubclass(cls, tuple(_freed)):
             cls.instances_tracked.append(made)
         return made
 
@@ -98,16 +93,11 @@ def _read(key: Any, begin: int, end: int) -> bytes:
         return bytes(key._value_buffer.read(max(0, end - begin)))
 
 
-def _read_ranges() -> None:
-    from moto.s3.models import FakeKey, S3Backend
+def change_responses() -> None:
+    """Change ``moto.s3.responses``: read ranges alone, and answer requests for one part of an object."""
     from moto.s3.responses import S3Response
 
-    setter: Any = vars(FakeKey)["value"].fset
-    respond, copy_part = S3Response.key_response, S3Backend.upload_part_copy
-
-    def value(key: Any) -> Any:
-        contents = _Contents(key)
-        return contents if _request.is_for_range else contents[:]
+    respond = S3Response.key_response
 
     def key_response(response: Any, request: Any, full_url: str, headers: Any) -> Any:
         number = request.args.get("partNumber", "") if request.method == "GET" else ""
@@ -126,6 +116,28 @@ def _read_ranges() -> None:
         shown = {"content-range": place, "content-length": str(len(content)), "x-amz-mp-parts-count": body.count}
         return HTTPStatus.PARTIAL_CONTENT, {**answered, **shown}, content
 
+    setattr(S3Response, "key_response", key_response)  # noqa: B010 - mypy forbids to assign to a method
+
+
+def change_models() -> None:
+    """Change ``moto.s3.models``: objects and the parts of uploads are freed, and ranges are read alone."""
+    from moto.s3.models import FakeKey
+
+    _freed.append(FakeKey)
+    _read_ranges()
+    _free_parts()
+
+
+def _read_ranges() -> None:
+    from moto.s3.models import FakeKey, S3Backend
+
+    setter: Any = vars(FakeKey)["value"].fset
+    copy_part = S3Backend.upload_part_copy
+
+    def value(key: Any) -> Any:
+        contents = _Contents(key)
+        return contents if _request.is_for_range else contents[:]
+
     def copy_range(backend: Any, *given: Any, **named: Any) -> Any:
         _request.is_for_range = named.get("start_byte") is not None
         try:
@@ -134,7 +146,6 @@ def _read_ranges() -> None:
             _request.is_for_range = False
 
     setattr(FakeKey, "value", property(value, setter))  # noqa: B010
-    setattr(S3Response, "key_response", key_response)  # noqa: B010
     setattr(S3Backend, "upload_part_copy", copy_range)  # noqa: B010
 
 

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,15 @@ from thawd.server.emulator import (
     traces,
 )
 from thawd.server.emulator.answers import Application
+from thawd.server.emulator.apis.authorizer_cache import AuthorizerCache
 from thawd.server.emulator.apis.functions import ApiFunctions
-from thawd.server.emulator.apis.operations.install import install as install_operations
+from thawd.server.emulator.apis.operations import http_apis, rest_apis
 from thawd.server.emulator.apis.services import ApiServices
 from thawd.server.emulator.apis.serving import serving
 from thawd.server.emulator.event_targets import EventTargets
 from thawd.server.emulator.function_targets import FunctionTargets
 from thawd.server.emulator.keeper import Keeper
+from thawd.server.emulator.module_changes import Change, ModuleChanges
 from thawd.server.emulator.state import EmulatedState, StateError
 
 # HTTP methods that do not change the state of a service.
@@ -70,24 +72,15 @@ def main(folder: str | None = None) -> None:
     # standard input.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    long_polls.install()
-    object_contents.install()
+    object_contents.return_memory()
     targets = FunctionTargets(_complain)
-    targets.install()
     events = EventTargets(targets.client, _complain)
-    rules.install(events)
-    schedules.install()
-    lambda_backend.install(targets.client)
-    dynamodb_streams.install()
-    traces.install()
-    stacks.install(targets.client, _complain)
     api_services = ApiServices(
         functions=ApiFunctions(lambda: targets.client(is_patient=True)),
         client=targets.client,
         connection=targets.connection,
         complain=_complain,
     )
-    install_operations(api_services.cache, targets.connection)
     application = answers.in_protocol(DomainDispatcherApplication(answers.create_app), _complain)
     keeper: Keeper | None = None
 
@@ -95,7 +88,7 @@ def main(folder: str | None = None) -> None:
         if keeper is not None:
             keeper.changed()
 
-    state_machines.install(targets.client, changed=changed, complain=_complain)
+    ModuleChanges("moto", _module_changes(targets, events, api_services.cache, changed)).install()
     if folder is not None:
         try:
             state = EmulatedState(Path(folder))
@@ -118,6 +111,28 @@ def main(folder: str | None = None) -> None:
     if keeper is not None:
         keeper.end()
     os._exit(0)
+
+
+def _module_changes(
+    targets: FunctionTargets, events: EventTargets, cache: AuthorizerCache, changed: Callable[[], None]
+) -> dict[str, Sequence[Change]]:
+    """What changes each module of moto."""
+    connect = targets.client
+    return {
+        "moto.apigateway": [partial(rest_apis.install, cache)],
+        "moto.apigatewayv2": [partial(http_apis.install, targets.connection)],
+        "moto.awslambda.models": [partial(lambda_backend.install, connect)],
+        "moto.cloudformation": [partial(stacks.install, connect, _complain)],
+        "moto.core.common_models": [object_contents.keep_no_lists],
+        "moto.dynamodbstreams.models": [dynamodb_streams.install],
+        "moto.events.models": [partial(rules.install, events), schedules.check_rules],
+        "moto.s3.models": [object_contents.change_models],
+        "moto.s3.responses": [object_contents.change_responses],
+        "moto.scheduler.models": [schedules.check_schedules],
+        "moto.sns.models": [targets.install],
+        "moto.sqs.models": [long_polls.install, traces.install],
+        "moto.stepfunctions": [partial(state_machines.install, connect, changed=changed, complain=_complain)],
+    }
 
 
 def _complain(text: str) -> None:

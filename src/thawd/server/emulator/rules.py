@@ -26,7 +26,7 @@ _STEPS = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 
 
 def install(targets: EventTargets) -> None:
-    """Make moto's rules deliver with `targets`."""
+    """Change ``moto.events.models``: rules deliver with `targets`."""
     from moto.events.models import Rule
 
     send_to_targets = Rule.send_to_targets

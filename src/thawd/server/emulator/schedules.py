@@ -14,6 +14,7 @@ types", "Adding context attributes", "Deleting a schedule".
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 import uuid
@@ -174,23 +175,21 @@ def _next(one: Scheduled, progress: _Progress, after: float) -> float | None:
 
 def find(targets: EventTargets) -> Iterator[Scheduled]:
     """Everything that is enabled and has a schedule, in all accounts and regions."""
-    from moto.events.models import events_backends
-    from moto.scheduler.models import scheduler_backends
-
-    for backend in _each(events_backends):
+    for backend in _each("moto.events.models", "events_backends"):
         for bus in list(backend.event_buses.values()):
             for rule in list(bus.rules.values()):
                 if rule.scheduled_expression and rule.state != "DISABLED":
                     yield from _of_rule(rule, targets)
-    for backend in _each(scheduler_backends):
+    for backend in _each("moto.scheduler.models", "scheduler_backends"):
         for group in list(backend.schedule_groups.values()):
             for schedule in list(group.schedules.values()):
                 if schedule.state != "DISABLED":
                     yield from _of_schedule(schedule, group, targets)
 
 
-def _each(backends: Any) -> Iterator[Any]:
-    for by_region in list(backends.values()):
+def _each(module: str, name: str) -> Iterator[Any]:
+    """The backends of a service; none while its module has not been imported, because it has no resources then."""
+    for by_region in list(getattr(sys.modules.get(module), name, {}).values()):
         yield from list(by_region.values())
 
 
@@ -307,12 +306,11 @@ def _event(owner: Any, at: float, *, source: str, detail: Any) -> dict[str, Any]
 # What moto accepts
 
 
-def install() -> None:
-    """Make moto refuse schedules that are not valid, and keep what it would lose when one is changed."""
+def check_rules() -> None:
+    """Change ``moto.events.models``: rules with schedules that are not valid are refused."""
     from moto.events.models import EventsBackend
-    from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule
 
-    put_rule, create, update = EventsBackend.put_rule, EventBridgeSchedulerBackend.create_schedule, Schedule.update
+    put_rule = EventsBackend.put_rule
 
     def put_valid_rule(backend: Any, *given: Any, **named: Any) -> Any:
         from moto.events.exceptions import ValidationException
@@ -327,6 +325,15 @@ def install() -> None:
                 raise ValidationException(_INVALID_RULE)
         return put_rule(backend, *given, **named)
 
+    setattr(EventsBackend, "put_rule", put_valid_rule)  # noqa: B010 - mypy forbids to assign to a method
+
+
+def check_schedules() -> None:
+    """Change ``moto.scheduler.models``: refuse schedules that are not valid, and lose nothing when one is changed."""
+    from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule
+
+    create, update = EventBridgeSchedulerBackend.create_schedule, Schedule.update
+
     def create_valid(backend: Any, *given: Any, **named: Any) -> Any:
         backend.get_schedule_group(named.get("group_name"))  # raises AWS's error if there is none
         _check(named)
@@ -337,7 +344,6 @@ def install() -> None:
         update(schedule, *given, **named)
         schedule.state = schedule.state or "ENABLED"
 
-    setattr(EventsBackend, "put_rule", put_valid_rule)  # noqa: B010 - mypy forbids to assign to a method
     setattr(EventBridgeSchedulerBackend, "create_schedule", create_valid)  # noqa: B010
     setattr(Schedule, "update", update_valid)  # noqa: B010
 

@@ -16,6 +16,7 @@ import datetime
 import json
 import logging
 import re
+import sys
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,7 @@ Connect = Callable[..., Any]
 
 
 def install(connect: Connect, *, changed: Callable[[], None], complain: Callable[[str], None]) -> None:
-    """Turn moto's interpreter on.
+    """Change ``moto.stepfunctions``: turn moto's interpreter on.
 
     Args:
         connect: returns a boto3 client for thawd's address, by service and region. With ``is_patient``, the client
@@ -58,8 +59,9 @@ def install(connect: Connect, *, changed: Callable[[], None], complain: Callable
 
 def take_over() -> None:
     """Move state machines of a loaded state, made before the interpreter was on, to where it finds them."""
-    from moto.stepfunctions import models
-
+    models: Any = sys.modules.get("moto.stepfunctions.models")
+    if models is None:  # the state has no state machines
+        return
     for account, by_region in list(vars(models)[_PLAIN].items()):
         for region, plain in list(by_region.items()):
             backend = models.stepfunctions_backends[account][region]

@@ -18,7 +18,7 @@ _SERVICES = ("sqs", "sns", "s3")
 
 
 def install() -> None:
-    """Make moto's SQS keep the trace headers of requests."""
+    """Change ``moto.sqs.models``: messages keep the trace headers of requests."""
     from moto.sqs.models import SQSBackend
 
     send = SQSBackend.send_message

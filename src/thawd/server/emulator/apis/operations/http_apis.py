@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ Fields = dict[str, Any]
 
 
 def install(connection: Callable[[], Mapping[str, Any]]) -> None:
-    """Change moto's classes.
+    """Change ``moto.apigatewayv2``.
 
     Args:
         connection: returns how thawd's port is reached: ``url`` and others.
@@ -138,10 +139,10 @@ def _deploy() -> None:
 
 
 def _add_urls(urls: Any, dispatch: Any, *templates: str) -> None:
-    from moto.apigateway import urls as urls_of_both
-
+    """Add paths; REST APIs' module copies all of them when it is imported, so this adds them there if it was."""
+    of_both = getattr(sys.modules.get("moto.apigateway.urls"), "url_paths", {})
     for template in templates:
-        urls.url_paths[template] = urls_of_both.url_paths[template] = dispatch
+        urls.url_paths[template] = of_both[template] = dispatch
 
 
 def _change_stages() -> None:

@@ -34,7 +34,11 @@ def apply(target: Any, patches: Iterable[Patch], names: Mapping[str, tuple[str, 
             allowed = ", ".join(f"/{name}" for name in names)
             raise PatchError(f"Invalid patch path '{path}' specified for op '{action}'. Must be one of: [{allowed}]")
         attribute, made_from = names[first]
-        value = None if action == "remove" else made_from(str(patch.get("value") or ""))
+        text = str(patch.get("value") or "")
+        try:
+            value = None if action == "remove" else made_from(text)
+        except ValueError as error:
+            raise PatchError(f"Invalid value '{text}' specified for path '{path}'") from error
         if not key:
             setattr(target, attribute, value)
         else:

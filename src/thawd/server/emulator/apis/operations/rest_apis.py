@@ -71,7 +71,7 @@ _API = {
 
 
 def install(cache: AuthorizerCache) -> None:
-    """Change moto's classes.
+    """Change ``moto.apigateway``.
 
     Args:
         cache: answers of authorizers, for FlushStageAuthorizersCache.
