@@ -64,6 +64,7 @@ def handler(event, context):
         "which": both.WHICH,
         "tool": tool,
         "opt": sorted(os.listdir("/opt")),
+        "libraries": os.listdir("/opt/python/.libs"),
         "path": sys.path[:3],
     }
 """
@@ -172,6 +173,7 @@ def test_layers_are_merged_at_opt_for_python_node_and_programs(outside: Project)
     layers = (
         {
             "python/only_first.py": "",
+            "python/.libs/in_folder_with_dot.py": "",
             "python/both.py": "WHICH = 'first'",
             "python/own.pth": "more\n",
             "python/more/by_pth.py": "",
@@ -230,6 +232,7 @@ done
             "which": "second",
             "tool": "/opt/bin/a-tool",
             "opt": ["bin", "bootstrap", "nodejs", "python"],
+            "libraries": ["in_folder_with_dot.py"],
             "path": ["/var/task", f"/opt/{PACKAGES}", "/opt/python"],
         }
         if shutil.which("node"):

@@ -379,3 +379,30 @@ def test_a_full_disk_is_told_and_nothing_is_kept(folder: Path, code: Path) -> No
         pytest.skip(f"no small disk can be mounted here: {done.stderr.strip()}")
     assert done.stdout.startswith("503 [] "), done
     assert "large cannot be written: No space left on device; free some space" in done.stdout
+
+
+def test_what_was_made_for_a_package_is_stored_with_everything_in_it(folder: Path) -> None:
+    files = {".libs/lib.so": "so", "a/__pycache__/b.pyc": "code", "c.pyc": "code", "env/pyvenv.cfg": "", "d.py": "d"}
+
+    def make(target: Path) -> None:
+        for name, text in files.items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).write_text(text)
+        (target / ".link").symlink_to(".libs/lib.so")
+
+    for store in (PackageStore(folder / "packages"), PackageStore(folder / "packages")):  # a restart trusts it again
+        package = store.publish_made(make)
+        assert all((package.path / name).read_text() == text for name, text in files.items())
+        assert (package.path / ".link").read_text() == "so"
+    assert [path.name for path in (folder / "packages").iterdir()] == [package.sha256]
+
+
+def test_what_could_not_be_made_leaves_nothing(folder: Path) -> None:
+    def make(target: Path) -> None:
+        (target / "half").write_text("half")
+        raise OSError(28, "No space left on device")
+
+    store = PackageStore(folder / "packages")
+    with pytest.raises(StoreError):
+        store.publish_made(make)
+    assert list((folder / "packages").iterdir()) == []

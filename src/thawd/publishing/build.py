@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -149,7 +148,6 @@ class Builder:
         self.why_real: WhyReal = lambda function, places, needed: "this server does not mount folders"
         self._packages = PackageStore(data / "packages")
         self._environments = data / "environments"
-        self._data = data
         self._own = own
         self._generations = itertools.count(1)
         self._searches: dict[tuple[str | None, Path], _Search] = {}
@@ -235,9 +233,7 @@ class Builder:
         return places, ""
 
     def _merged(self, layers: Sequence[Path]) -> Path:
-        with tempfile.TemporaryDirectory(dir=self._data, prefix="layers-") as folder:
-            merge(layers, Path(folder))
-            return self._packages.publish(Path(folder)).path
+        return self._packages.publish_made(lambda folder: merge(layers, folder)).path
 
     async def _executable(
         self,

@@ -6,7 +6,8 @@ again. This module does not know about functions, and never writes into the fold
 A package contains regular files and folders with their permissions, and links that point within the folder (as relative
 links). The following is left out: folders and links with a name that begins with a dot, ``__pycache__``, ``*.pyc``,
 virtual environments, sockets, pipes, devices, and what the caller excludes. A link to nothing, to something outside the
-folder or to something left out is an error, because a copy without the link's target would fail later.
+folder or to something left out is an error, because a copy without the link's target would fail later. A package that
+`PackageStore.publish_made` has made contains everything.
 """
 
 from __future__ import annotations
@@ -99,6 +100,33 @@ class PackageStore:
             "begins with a dot."
         )
 
+    def publish_made(self, make: Callable[[Path], None]) -> Package:
+        """Have `make` fill a new folder, and store everything in it as a package. Blocks: call it in a thread.
+
+        Args:
+            make: called with an empty folder; it raises OSError if it fails.
+
+        Raises:
+            StoreError: a file cannot be read or written, or a link points to nothing or out of the folder (HTTP 500).
+            StoreFullError: the disk is full (HTTP 503).
+        """
+        unfinished = self._begin()
+        try:
+            made = unfinished / "package"
+            with storing(made):
+                made.mkdir(mode=0o755)
+                make(made)
+            try:
+                package = self._package(Tree(made, is_whole=True).scan())
+            except VanishedError as error:
+                raise StoreError(f"{error.path} was removed while it was stored") from error
+            if not self._has(package, is_whole=True):
+                with storing(self._root):
+                    self._install(made, digest=package.sha256)
+            return package
+        finally:
+            _remove(unfinished)
+
     def forget_checks(self) -> None:
         """Check each package again when it is next published, and replace it if it is damaged."""
         self._trusted.clear()
@@ -122,7 +150,7 @@ class PackageStore:
         digest = _digest(manifest)
         return Package(digest, self._root / digest, sum(entry.size_bytes for entry in manifest.values()))
 
-    def _has(self, package: Package) -> bool:
+    def _has(self, package: Package, *, is_whole: bool = False) -> bool:
         """Whether the package exists and is complete.
 
         A power failure can leave a folder with files that were never written, and functions may write into a package.
@@ -133,7 +161,7 @@ class PackageStore:
         if package.sha256 in self._trusted:
             return True
         try:
-            content = _digest(Tree(package.path).scan())
+            content = _digest(Tree(package.path, is_whole=is_whole).scan())
         except (StoreError, VanishedError):
             content = ""
         if content == package.sha256:
@@ -148,9 +176,7 @@ class PackageStore:
 
         If both manifests are equal, this method also makes the copy a package; otherwise it removes the copy.
         """
-        with storing(self._root):
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
+        unfinished = self._begin()
         try:
             tree.copy(manifest, target=unfinished / "package")
             copied = Tree(unfinished / "package").scan()
@@ -160,6 +186,12 @@ class PackageStore:
             return copied
         finally:
             _remove(unfinished)
+
+    def _begin(self) -> Path:
+        """Make a folder for a package that is not finished."""
+        with storing(self._root):
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
 
     def _install(self, copy: Path, *, digest: str) -> None:
         try:

@@ -66,18 +66,20 @@ class Tree:
     Args:
         root: the folder; links in its path are followed.
         exclude: further files and folders to leave out.
+        is_whole: whether nothing is left out but sockets, pipes and devices.
 
     Raises:
         StoreError: `root` is not a folder (HTTP 500).
     """
 
-    def __init__(self, root: Path, *, exclude: Collection[Path] = ()) -> None:
+    def __init__(self, root: Path, *, exclude: Collection[Path] = (), is_whole: bool = False) -> None:
         with _reading(root):
             is_folder = root.is_dir()
         if not is_folder:
             raise StoreError(f"{_shown(root)} is not a folder; the code of a function must be a folder.")
         self.root = root.resolve()
         self._excluded = {path.resolve() for path in exclude}
+        self._is_whole = is_whole
 
     def scan(self) -> Manifest:
         """All entries, with digests of their contents.
@@ -136,6 +138,8 @@ class Tree:
 
     def _stays_out(self, child: os.DirEntry[str]) -> bool:
         path = Path(child.path)
+        if self._is_whole:
+            return False
         if child.name.endswith(".pyc") or path in self._excluded:
             return True
         # Links that begin with a dot are left out, too: some editors mark an open file with a link to nothing.
