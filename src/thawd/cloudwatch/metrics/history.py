@@ -127,7 +127,7 @@ def _merged(
         at = float(periods.begin_s + index * periods.length_s)
         for key, samples in _decode(row.document).items():
             of_unit, of_name = key.split("\n", 1)
-            if of_name != name or unit not in (None, of_unit):
+            if of_name != name or unit not in (None, of_unit) or not samples.count:
                 continue
             known = found.get(at)
             if known is None:

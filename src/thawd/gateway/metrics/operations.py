@@ -110,6 +110,8 @@ class MetricOperations:
         now = time.time()
         checked = [_samples(datum, f"MetricData.member.{index}", now) for index, datum in enumerate(data, 1)]
         for datum, samples in zip(data, checked, strict=True):
+            if not samples.count:  # values with a count of 0 are no values
+                continue
             dimensions = sorted_dimensions([(each["Name"], each["Value"]) for each in datum.get("Dimensions", [])])
             metric = (datum["MetricName"], datum.get("Unit", "None"))
             self._recorder.put(namespace, dimensions, metric, samples, datum.get("Timestamp", now))
@@ -184,6 +186,10 @@ def _samples(datum: Request, path: str, now: float) -> Samples:
         for number in numbers:
             _require_finite(number, f"{path}.StatisticValues")
         samples = Samples(*numbers)
+        if samples.count < 0:
+            raise InvalidParameterValueException(
+                f"The value {samples.count} for parameter {path}.StatisticValues.SampleCount is invalid."
+            )
         if samples.minimum == samples.maximum and samples.count > 0:
             samples = Samples()
             samples.add(numbers[2], numbers[0])

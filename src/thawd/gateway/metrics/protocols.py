@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -29,6 +29,8 @@ TARGET_PREFIX = "GraniteServiceVersion20100801."
 _PATH = re.compile(r"/service/GraniteServiceVersion20100801/operation/(\w+)")
 _XML_NAMESPACE = "http://monitoring.amazonaws.com/doc/2010-08-01/"
 _MOST_FIELDS = 100_000
+# The names of fields have fewer steps, such as those in ``MetricData.member.1.Dimensions.member.1.Name``.
+_MOST_STEPS = 20
 Shape = Mapping[str, Any]
 
 
@@ -120,7 +122,7 @@ class QueryProtocol(Protocol):
         tree: dict[str, Any] = {}
         for name, value in _pairs(body):
             branch = tree
-            *steps, last = name.split(".")
+            *steps, last = name.split(".", _MOST_STEPS)
             for step in steps:
                 branch = branch.setdefault(step, {})
                 if not isinstance(branch, dict):
@@ -191,7 +193,7 @@ def _typed(shape: Shape, value: Any, name: str) -> Any:
         raise SerializationException(f"{name} must be a value")
     try:
         return _scalar(kind, value)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise SerializationException(f"{value} is not a value for {name}") from None
 
 
@@ -203,7 +205,8 @@ def _scalar(kind: str, value: str) -> Any:
     if kind == "boolean":
         return value.lower() == "true"
     if kind == "timestamp":
-        return datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
+        at = datetime.fromisoformat(value.replace("Z", "+00:00"))
+        return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
     return value
 
 

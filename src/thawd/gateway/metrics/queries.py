@@ -20,6 +20,8 @@ from thawd.grammar import metric_math
 
 _MOST_QUERIES = 500
 _MOST_DATAPOINTS = 100_800
+# The work on all expressions of a request is limited: their characters, for each time of the result.
+_MOST_WORK = 10_000_000
 LAST_TIME_S = 253_402_300_799  # the end of the year 9999
 _ID = re.compile(r"[a-z][a-zA-Z0-9_]*")
 Query = Mapping[str, Any]
@@ -63,6 +65,12 @@ class MetricQueries:
         # Expressions have the period of the metrics; the least one, if these have several.
         least_s = int(min(periods_s.values(), default=_period(_first_period(queries))))
         times = Periods(int(begin_s // least_s) * least_s, end_s, least_s).times(_MOST_DATAPOINTS)
+        characters = sum(len(query.get("Expression", "")) for query in queries)
+        if characters * len(times) > _MOST_WORK:
+            raise MetricsValidationError(
+                f"The expressions have {characters} characters together, which is too many for {len(times)} data "
+                "points. Shorten the time range, or increase Period."
+            )
         inputs = metric_math.Inputs(values, tuple(periods_s), periods_s, times)
         await asyncio.to_thread(_compute, queries, values, inputs)
         results: list[_Result] = []
