@@ -129,3 +129,14 @@ def test_numbers_too_large_for_a_metric_in_the_embedded_format_are_left_out(valu
         for found in embedded(line):  # a line that is no JSON has no metrics
             assert found.samples.sum in (1, 3)
             assert found.at_s in (None, 1)
+
+
+def test_a_line_with_many_metrics_and_dimensions_takes_little_time() -> None:
+    dimensions = b",".join([b'["d"]'] * 30_000)
+    metrics = b",".join([b'{"Name":"m"}'] * 100)
+    directive = b'{"Namespace":"n","Metrics":[%b],"Dimensions":[%b]}' % (metrics, dimensions)
+    directives = b",".join([b'{"Namespace":"n","Metrics":[%b]}' % metrics] * 50)
+    line = b'{"_aws":{"CloudWatchMetrics":[%b,%b]},"m":[%b1],"d":"x"}' % (directive, directives, b"1," * 99)
+    found: list[object] = []
+    assert took_s(lambda: found.extend(embedded(line))) < 1
+    assert 100 <= len(found) <= 1000

@@ -5,6 +5,7 @@ Source: CloudWatch user guide, "Specification: Embedded metric format".
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -17,6 +18,9 @@ from thawd.telemetry.samples import Samples
 MARK = b'"_aws"'
 _MOST_DIMENSIONS = 30
 _MOST_METRICS = 100
+_MOST_SETS = 30
+# A line that describes more values of metrics than this has no more than these.
+_MOST_IN_LINE = 1000
 _MOST_VALUES = 100
 _MOST_NAME = 255
 _MOST_VALUE = 1024
@@ -34,6 +38,10 @@ class Embedded(NamedTuple):
 
 def embedded(message: bytes) -> Iterator[Embedded]:
     """Yield the metrics in a message. What does not follow the format is left out."""
+    yield from itertools.islice(_embedded(message), _MOST_IN_LINE)
+
+
+def _embedded(message: bytes) -> Iterator[Embedded]:
     try:
         document = msgspec.json.decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -55,7 +63,8 @@ def _of_directive(document: dict[str, Any], directive: dict[str, Any], at_s: flo
         return
     if not isinstance(metrics, list) or not isinstance(sets, list):
         return
-    known = [dimensions for names in sets if (dimensions := _dimensions(document, names)) is not None]
+    found = (_dimensions(document, names) for names in sets[:_MOST_SETS])
+    known = list(dict.fromkeys(dimensions for dimensions in found if dimensions is not None))
     for metric in metrics[:_MOST_METRICS]:
         name = metric.get("Name") if isinstance(metric, dict) else None
         if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME:
