@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from tests.unit.rest_calls import call, definition
+from thawd.gateway.routes.payload_formats import MalformedResponseError
 from thawd.server.emulator.apis.functions import ApiFunctions, function_in, with_variables
 from thawd.server.emulator.apis.rest.gateway_responses import KINDS, GatewayError, response_for
 from thawd.server.emulator.apis.rest.integrations import integrate, select_response
 from thawd.server.emulator.apis.services import ApiServices
+from thawd.server.emulator.apis.serving import sendable
 
 
 def nothing(*_: Any) -> Any:
@@ -290,3 +292,19 @@ def test_gateway_responses_change_errors_and_default_ones_those_without_their_ow
     other = refused(GatewayError("THROTTLED"), configured)
     assert (other.status, dict(other.headers)["X-From"]) == (429, "default")
     assert "X-From" not in dict(refused(GatewayError("DEFAULT_5XX"), configured).headers)
+
+
+def test_a_part_of_a_request_that_cannot_be_in_a_header_fails_before_it_is_sent() -> None:
+    responses = {
+        "200": {
+            "statusCode": "200",
+            "responseParameters": {"method.response.header.X-Page": "method.request.querystring.page"},
+        }
+    }
+    for query in ("page=1%0D%0ASet-Cookie:%20a=b", "page=1"):
+        answer = integrate(call(query=query, integration=mock('{"statusCode": 200}', responses)), SERVICES)
+        if query == "page=1":
+            assert ("X-Page", "1") in sendable(answer).headers
+        else:
+            with pytest.raises(MalformedResponseError):
+                sendable(answer)

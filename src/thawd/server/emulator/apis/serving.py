@@ -15,6 +15,7 @@ from thawd.gateway.aws.api_messages import (
     decoded_request,
     encoded,
 )
+from thawd.gateway.routes.payload_formats import checked_name, header_text
 from thawd.resources import ACCOUNT_ID
 from thawd.server.emulator.apis.http import server as http_server
 from thawd.server.emulator.apis.http.definitions import DEFAULT
@@ -51,11 +52,23 @@ def answered(request: ApiRequest, services: ApiServices) -> ApiResponse:
     """The answer to a request to an API."""
     try:
         if "." in request.identifier:
-            return _of_domain(request, services)
-        return _of_api(request, services, request.identifier, path=request.path, stage=None, base_path=None)
+            return sendable(_of_domain(request, services))
+        return sendable(_of_api(request, services, request.identifier, path=request.path, stage=None, base_path=None))
     except Exception as error:  # a mistake of this package; the client gets an answer and the operator its cause
         services.complain(f"thawd: --aws: {request.method} {request.path} of the API {request.identifier}: {error!r}")
         return _message(500, "Internal server error")
+
+
+def sendable(response: ApiResponse) -> ApiResponse:
+    """The response, if its headers can be sent: mappings may have put any part of a request into them.
+
+    Raises:
+        MalformedResponseError: they cannot.
+    """
+    for name, value in response.headers:
+        checked_name(name)
+        header_text(value)
+    return response
 
 
 def _message(status: int, text: str) -> ApiResponse:
