@@ -25,8 +25,15 @@ def service_of(scope: Scope) -> str | None:
 
 
 def foreign_service(scope: Scope) -> str | None:
-    """The service that the request's signature names, if thawd serves it with ``--aws`` at most; otherwise None."""
+    """The service that a request is for, if thawd serves it with ``--aws`` at most; otherwise None.
+
+    An unsigned request of an SDK to ``/`` is for such a service, too, although it does not name the service: the APIs
+    that thawd itself serves have other paths, or their requests are recognised by a header.
+    """
     service = service_of(scope)
+    if service is None and scope["path"] == "/" and scope["method"] == "POST":
+        is_of_sdk = header(scope, b"amz-sdk-request") is not None or header(scope, b"x-amz-target") is not None
+        return "this service of AWS" if is_of_sdk else None
     return None if service in _NOT_FOREIGN else service
 
 

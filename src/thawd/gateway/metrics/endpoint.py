@@ -90,7 +90,9 @@ class MetricsApi:
     async def _document(self, protocol: Protocol, name: str, body: bytes) -> dict[str, Any] | None:
         operation = self._operations.get(name)
         if operation is None:
-            raise InvalidAction(f"thawd does not support the operation {name}")
+            raise InvalidAction(
+                f"thawd does not support the operation {name}; `thawd up --aws` passes it on to an emulator of AWS"
+            )
         members = self._inputs[name]
         return await operation(shapes.read_document(members, protocol.document(body, members)))
 
