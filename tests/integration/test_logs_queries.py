@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,3 +136,10 @@ def test_a_query_that_cannot_start_is_refused(logs: Any, asked: dict[str, Any], 
         queried(logs, "fields @message", **asked)
     with refused("ResourceNotFoundException", "does not exist"):
         logs.get_query_results(queryId="absent")
+
+
+@pytest.mark.parametrize("place", [(0, -5, 0, 0), (1 << 63, 1 << 70, 0, 0), (0, 0, 1 << 70, 0), (0, 0, 0, -(1 << 70))])
+def test_a_pointer_that_no_query_has_made_is_refused(logs: Any, group: str, place: tuple[int, ...]) -> None:
+    pointer = base64.urlsafe_b64encode(json.dumps([group, *place, "id"]).encode()).decode()
+    with refused("InvalidParameterException", "The specified logRecordPointer is invalid."):
+        logs.get_log_record(logRecordPointer=pointer)

@@ -23,6 +23,8 @@ _MOST_GROUPS = 50
 # Times in seconds are below this; AWS takes milliseconds, too.
 _SECONDS_BELOW = 100_000_000_000
 _DESCRIBED = 1000
+# No position in a file and no number of the state file is larger.
+_LARGEST = 1 << 62
 
 
 class QueryOperations:
@@ -113,6 +115,8 @@ class QueryOperations:
             )
         except (binascii.Error, ValueError, msgspec.MsgspecError):
             raise InvalidParameterException("The specified logRecordPointer is invalid.") from None
+        if offset < 0 or max(offset, abs(time_ms), abs(identifier)) > _LARGEST:
+            raise InvalidParameterException("The specified logRecordPointer is invalid.")
         place = Place(LogPosition(file, offset), Key(time_ms, identifier))
         with GroupEvents(self._groups.source(name), self._groups.store.reading) as events:
             for event in events.forward(place):
