@@ -93,7 +93,7 @@ def _add_folder(resource: dict[str, Any], shared: Mapping[str, Any]) -> None:
     properties = resource.setdefault("Properties", {})
     if resource.get("Type") != "AWS::Serverless::Function" or not isinstance(properties, dict):
         return
-    given = shared | properties
+    given = {**shared, **properties}
     if given.get("PackageType", "Zip") == "Zip" and not given.keys() & {"CodeUri", "InlineCode"}:
         properties["CodeUri"] = "."
 
