@@ -1,4 +1,5 @@
-// Runs in thaw's address space. Checks that the tables of an image follow the rules, so that their values can be used.
+// Checks that offsets, counts and values in the tables of an image are valid, so that thaw can use them without checks
+// of its own. Runs in thaw's address space.
 
 #include "check.h"
 

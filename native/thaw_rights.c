@@ -1,5 +1,5 @@
-// Runs in thaw's address space. Limits the copy to the rights of the frozen process. If this program was started with
-// fewer rights, the copy has fewer.
+// Runs in thaw's address space. Limits the copy to the rights of the frozen process. If this program itself has
+// fewer rights than the frozen process had, the copy has only those.
 //
 // Source: credentials(7), capabilities(7), prctl(2).
 

@@ -1,5 +1,7 @@
 """Aliases: names for versions. An alias for two versions divides the invocations between them by weight.
 
+For each invocation, `scheduling.versions` chooses the version.
+
 Source: AWS Lambda API reference, the operations that the docstrings name.
 """
 

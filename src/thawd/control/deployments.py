@@ -21,8 +21,8 @@ from thawd.errors import EnvironmentBuildError, InvalidParameterValueException, 
 from thawd.publishing.publisher import Candidate, Ending, Publisher
 from thawd.resources import LATEST, Function
 from thawd.scheduling.dispatcher import Dispatcher
-from thawd.scheduling.function_entries import VersionEntry
 from thawd.scheduling.room import Room
+from thawd.scheduling.versions import VersionEntry
 
 INIT_FAILURE = "FUNCTION_ERROR_INIT_FAILURE"
 """AWS's ``StatusReason`` of provisioned concurrency for a function whose init phase fails."""

@@ -35,7 +35,7 @@ class Residents:
     Attributes:
         hits: how often a requested model was in memory.
         misses: how often a model was loaded because it was not in memory.
-        replaced: how often a model was loaded because the store had replaced it.
+        replaced: how often a model was loaded because the one at its address had changed.
         failure: why an old model is still in use: the last check could not reach the store, or the replacement cannot
             be loaded. None if neither is the case.
     """

@@ -11,7 +11,7 @@ import os
 from typing import Any, List, Optional, Sequence, Tuple
 
 from thawd.runtime import faults, invoking, logs
-from thawd.runtime.context import LambdaContext
+from thawd.runtime.context import LambdaContext, context_of
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
 from thawd.wire import frames
@@ -78,7 +78,7 @@ class BatchHandler:
         deadline_s = now_s + requests[0].head["left_ms"] / 1000
         for place, request in enumerate(requests):
             try:
-                event, item = invoking.unmarshal(request.body), invoking.context_of(request.head, now_s=now_s)
+                event, item = invoking.unmarshal(request.body), context_of(request.head, now_s=now_s)
             except Exception as error:  # this item fails alone
                 answers[place] = _failure(error, request.head["id"])
                 continue

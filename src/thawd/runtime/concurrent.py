@@ -15,6 +15,7 @@ from typing import Any, Dict, Optional, Tuple
 
 from thawd.runtime import coroutines, invoking, logs, process
 from thawd.runtime.channel import Channel
+from thawd.runtime.context import context_of
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler, is_asynchronous
 from thawd.wire import frames
@@ -64,7 +65,7 @@ class ConcurrentHandler:
         request_id = request.head["id"]
         self._request_id.set(request_id)
         try:
-            answer = self._handler(invoking.unmarshal(request.body), invoking.context_of(request.head, now_s=now_s))
+            answer = self._handler(invoking.unmarshal(request.body), context_of(request.head, now_s=now_s))
             if hasattr(type(answer), "__await__"):
                 answer = await answer
             return invoking.marshal(answer), False

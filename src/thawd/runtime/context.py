@@ -1,4 +1,4 @@
-"""The context object a handler receives as its second argument.
+"""The context object a handler receives as its second argument: its class, and how one is made for an invocation.
 
 Source: AWS Lambda developer guide, "Using the Lambda context object to retrieve Python function information".
 """
@@ -111,3 +111,15 @@ class LambdaContext:
             self.function_version,
             self.invoked_function_arn,
         )
+
+
+def context_of(head: Any, *, now_s: float) -> LambdaContext:
+    """The context object for the invocation that an INVOKE frame with the head `head` begins at `now_s`."""
+    deadline_s = now_s + head["left_ms"] / 1000
+    return LambdaContext(
+        head["id"],
+        arn=head["arn"],
+        deadline_s=deadline_s,
+        client_context=head.get("client"),
+        tenant_id=head.get("tenant"),
+    )

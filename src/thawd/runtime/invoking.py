@@ -6,7 +6,7 @@ import sys
 from typing import Any, Callable, Optional, Tuple
 
 from thawd.runtime import faults, logs, process, sdk
-from thawd.runtime.context import LambdaContext
+from thawd.runtime.context import context_of
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
 
@@ -47,18 +47,6 @@ def invoke(
         raise
     except BaseException as error:  # an exception of user code must not end the loop
         return failed(error, request_id)
-
-
-def context_of(head: Any, *, now_s: float) -> LambdaContext:
-    """The context object for the invocation that an INVOKE frame with the head `head` begins at `now_s`."""
-    deadline_s = now_s + head["left_ms"] / 1000
-    return LambdaContext(
-        head["id"],
-        arn=head["arn"],
-        deadline_s=deadline_s,
-        client_context=head.get("client"),
-        tenant_id=head.get("tenant"),
-    )
 
 
 def finished(answer: Any) -> Any:

@@ -30,12 +30,12 @@ from thawd.grammar import lineage
 from thawd.invocation import Invocation, Result, StartKind
 from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
 from thawd.scheduling import counting
-from thawd.scheduling.function_entries import BEING_PUBLISHED, FunctionEntry, VersionEntry
 from thawd.scheduling.leases import PoolRetiredError
 from thawd.scheduling.pool import Pool
 from thawd.scheduling.room import Room
 from thawd.scheduling.status import NO_ENVIRONMENTS, document
 from thawd.scheduling.tenant_pools import check_tenant, pool_for
+from thawd.scheduling.versions import BEING_PUBLISHED, FunctionEntry, VersionEntry
 from thawd.system.inline import in_task
 from thawd.system.retry import is_set_within
 from thawd.telemetry.metrics import Metrics

@@ -10,8 +10,8 @@ from thawd.environments.starts.origin import Origin
 from thawd.environments.starts.spawner import Spawner
 from thawd.invocation import StartKind
 from thawd.scheduling.admission import CORE
-from thawd.scheduling.function_entries import FunctionEntry, VersionEntry
 from thawd.scheduling.tenant_pools import TenantPools
+from thawd.scheduling.versions import FunctionEntry, VersionEntry
 from thawd.telemetry.metrics import FunctionMetrics
 
 NO_ENVIRONMENTS: Mapping[str, int] = {"idle": 0, "busy": 0, "starting": 0}

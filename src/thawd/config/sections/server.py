@@ -59,7 +59,7 @@ def _access_keys(table: dict[str, object], reader: Reader) -> dict[str, str]:
     for name, secret in table.items():
         path = ("server", "access_keys", name)
         if not options.ACCESS_KEY_ID.accepts(name):
-            # If the user has exchanged the access key id and the secret, the name is the secret, so it is not shown.
+            # If the user has swapped the access key id and the secret, the name is the secret, so it is not shown.
             found = "an access key id (not shown)"
             reader.findings.add(("server", "access_keys"), found=found, allowed=options.ACCESS_KEY_ID.allowed)
         elif reader.accepts(options.SECRET_ACCESS_KEY, secret, path=path):

@@ -20,7 +20,7 @@ _LOOP = "Fn::ForEach::"
 _MOST_LOOPS = 5
 _MOST_COPIES = 50_000
 _NOT_ALPHANUMERIC = re.compile(r"[^A-Za-z0-9]")
-# The sections in which loops may stand. In resources they may also stand among the properties.
+# The sections in which loops may stand. Inside a resource, a loop may also stand in its properties.
 _SECTIONS = ("Resources", "Conditions", "Outputs")
 
 Evaluate = Callable[[Any], Any]

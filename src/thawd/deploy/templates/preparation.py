@@ -44,7 +44,7 @@ class Resource:
         logical_id: its name in the template.
         type: for example ``AWS::S3::Bucket``.
         raw_properties: its properties, not evaluated.
-        depends_on: logical ids in ``DependsOn`` whose condition holds.
+        depends_on: the resources in ``DependsOn`` that this stack has, by their logical ids.
         deletion_policy: ``Delete``, ``Retain``, ``RetainExceptOnCreate`` or ``Snapshot``; None if it is not written.
         update_replace_policy: ``Delete``, ``Retain`` or ``Snapshot``; None if it is not written.
         metadata: its metadata, not evaluated.

@@ -97,7 +97,8 @@ def _references_of_sub(argument: Any, is_true: Callable[[str], bool] | None) -> 
 
 
 def attribute_of(argument: Any) -> tuple[str, str | None] | None:
-    """The resource and attribute in the argument of ``Fn::GetAtt``; the attribute is None if a function makes it.
+    """The resource and attribute in the argument of ``Fn::GetAtt``; the attribute is None if an intrinsic function
+    computes it.
 
     Returns:
         None if the argument is malformed.

@@ -1,7 +1,7 @@
 """Makes the APIs of an emulated CloudFormation stack: resources of AWS::ApiGateway and AWS::ApiGatewayV2.
 
-moto, the emulator, would ignore most of their properties, and does not know version 2. Here they are made through API
-Gateway's own API at thawd's port. This module runs in the emulator's own process.
+moto, the emulator, would ignore most of their properties, and does not know version 2. This module makes
+them by calling API Gateway's API at thawd's port. It runs in the emulator's own process.
 
 Source: CloudFormation template reference, "Amazon API Gateway" and "Amazon API Gateway V2", for the properties, and for
 what Ref and GetAtt return.

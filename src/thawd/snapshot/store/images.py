@@ -157,7 +157,8 @@ class SnapshotStore:
         same content already, the draft is discarded and that image's sidecar is replaced.
 
         Raises:
-            StoreError: the draft has no image, or the image is not this user's or cannot be stored (HTTP 500).
+            StoreError: the draft has no image, or the image cannot be stored or belongs to another user of the system
+                (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
         """
         with using(draft.image):
