@@ -152,7 +152,7 @@ def _identity(call: RestCall, authorizer: Fields) -> tuple[str, ...]:
 def _answer(
     call: RestCall, authorizer: Fields, function: str, identity: tuple[str, ...], services: ApiServices
 ) -> Fields:
-    """Invoke the authorizer's function; returns what it answers, checked."""
+    """Invoke the authorizer's function, check its answer, and return the answer."""
     if authorizer.get("type") == "TOKEN":
         event = {"type": "TOKEN", "methodArn": call.method_arn(), "authorizationToken": identity[0]}
     else:
