@@ -67,6 +67,9 @@ def test_a_layout_takes_further_images_and_another_folder_is_refused(tmp_path: P
     write_folder(store, first, tmp_path / "layout", name="app:1")
     write_folder(store, second, tmp_path / "layout", name="app:2")
     assert obtained(tmp_path, "oci:layout:app:1") == EXPECTED
+    write_folder(store, first, tmp_path / "twice", name="app:1")
+    write_folder(store, first, tmp_path / "twice", name="app:2")
+    assert obtained(tmp_path, "oci:twice") == EXPECTED
     assert obtained(tmp_path, "oci:layout:app:2") == {"second": b""}
     with pytest.raises(ImageError, match="several images; name one of: app:1, app:2"):
         obtained(tmp_path, "oci:layout")

@@ -16,6 +16,7 @@ from thawd.cli import (
     check,
     cost,
     dead_letters,
+    image,
     invoke,
     logs,
     queue,
@@ -37,6 +38,7 @@ _SECTIONS = {
     "Serve": (up.up, check.check),
     "Invoke and watch": (invoke.invoke, logs.logs, status.status, queue.queue, dead_letters.dead, source.group),
     "Data and snapshots": (table.table, backup.backup, restore.restore, snapshot.group, thaw.thaw),
+    "Images": (image.group,),
     "Measure": (bench.bench, cost.cost, tune.tune),
 }
 

@@ -1,1 +1,1 @@
-"""Deployment: reads what other tools deploy from. `templates` evaluates CloudFormation templates."""
+"""Deployment: reads what other tools deploy from. `templates` evaluates CloudFormation, `images` builds images."""

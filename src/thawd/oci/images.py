@@ -5,11 +5,15 @@
     layers/HEX/              an unpacked layer (`thawd.oci.unpacking`)
     roots/HEX/tree/          merged layers; HEX is from the digests of the layers in their order
     roots/HEX/in-use         locked (shared) while functions run in the root
+    {layers,roots}/HEX/boot  the boot of the machine in which the folder was made
+    {layers,roots}/HEX/synced  there if the folder is on the disk
     new/NAME/                a folder that is being made; locked by new/NAME.lock until it is renamed
     lock                     locked (shared) while anything is added, and exclusively while unused things are removed
 
-What has its final name is complete and on the disk. A process that is killed leaves folders under `new`, which the next
-`collect` removes. The store trusts what it wrote itself, so the folder is accessible to its owner only.
+What has its final name is complete. Blobs are synced. Folders are synced when a root is to be used, not for each step
+of a build; one that was not, and is from an earlier boot, is made again from its blobs. A process that is killed leaves
+folders under `new`, which the next `collect` removes. The store trusts what it wrote itself, so the folder is
+accessible to its owner only.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -44,10 +48,13 @@ from thawd.oci.merging import merge, remove_tree
 from thawd.oci.root import Root
 from thawd.oci.unpacking import read_changes, unpack
 from thawd.system import folders
+from thawd.system.boot import boot_id
 
 NAME = "org.opencontainers.image.ref.name"
 _TREE = "tree"
 _IN_USE = "in-use"
+_BOOT = "boot"
+_SYNCED = "synced"
 _LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -142,12 +149,10 @@ class Images:
         """
         image = self.image(digest)
         check_platform(image.config, machine_architecture(), digest)
+        blobs = [blob.digest for blob in image.manifest.layers]
         with self.adding():
-            layers = [
-                self._layer(blob.digest, diff_id, on_line)
-                for blob, diff_id in zip(image.manifest.layers, image.config.rootfs.diff_ids, strict=True)
-            ]
-            folder = self._merged(image.config.rootfs.diff_ids, layers, digest)
+            folder = self.tree(list(zip(blobs, image.config.rootfs.diff_ids, strict=True)), digest, on_line=on_line)
+            self._sync(folder.parent, image.config.rootfs.diff_ids)
         config = image.config.config or ProcessConfig()
         return Root(
             folder=folder,
@@ -159,6 +164,24 @@ class Images:
             user=config.user or "",
             architecture=machine_architecture(),
         )
+
+    def tree(
+        self, layers: Sequence[tuple[str, str]], what: str, *, on_line: Callable[[str], None] = lambda line: None
+    ) -> Path:
+        """Return the folder with merged layers, which is made if it is missing. After a power cut, it is made again.
+
+        Args:
+            layers: digest of each layer's blob, and of its uncompressed tar file; the lowest first.
+            what: names the image in messages.
+            on_line: called with each line of progress.
+
+        Raises:
+            ImageError: a layer is missing, broken or hostile (HTTP 400).
+            OSError: the disk failed or is full.
+        """
+        with self.adding():
+            unpacked = [self._layer(blob, diff_id, on_line) for blob, diff_id in layers]
+            return self._merged([diff_id for _, diff_id in layers], unpacked, what)
 
     @contextlib.contextmanager
     def using(self, root: Root) -> Iterator[None]:
@@ -245,7 +268,7 @@ class Images:
 
     def _layer(self, blob: str, diff_id: str, on_line: Callable[[str], None]) -> Path:
         folder = self.folder / "layers" / _hex(diff_id)
-        if not folder.is_dir():
+        if not _is_whole(folder):
             what = f"layer {blob}"
 
             def fill(new: Path) -> None:
@@ -261,7 +284,7 @@ class Images:
 
     def _merged(self, diff_ids: list[str], layers: list[Path], what: str) -> Path:
         folder = self.folder / "roots" / _chain(diff_ids)
-        if not folder.is_dir():
+        if not _is_whole(folder):
 
             def fill(new: Path) -> None:
                 new.mkdir()
@@ -276,17 +299,27 @@ class Images:
         folders.make(self.folder / "new", mode=0o700)
         folders.make(folder.parent)
         with _locked(self.folder / "new" / f"{folder.parent.name}-{folder.name}.lock", fcntl.LOCK_EX):
-            if folder.is_dir():
+            if _is_whole(folder):
                 return
+            if folder.exists():
+                self._remove_aside(folder)
             new = self.folder / "new" / f"{folder.name}-{os.urandom(8).hex()}"
             try:
                 fill(new)
-                _sync_file_system(new)
+                (new / _BOOT).write_text(boot_id())
                 new.rename(folder)
             except BaseException:
                 remove_tree(new)
                 raise
-        folders.sync(folder.parent)
+
+    def _sync(self, root: Path, diff_ids: list[str]) -> None:
+        """Write a root and its layers to the disk, unless that was done before. One call for all of their files."""
+        made = [root, *(self.folder / "layers" / _hex(diff_id) for diff_id in diff_ids)]
+        waiting = [folder for folder in made if not (folder / _SYNCED).exists()]
+        if waiting:
+            _sync_file_system(self.folder)
+            for folder in waiting:
+                (folder / _SYNCED).touch(mode=0o600)
 
     def _index(self) -> Index:
         try:
@@ -343,6 +376,16 @@ def _sync_file_system(path: Path) -> None:
             raise OSError(number, os.strerror(number), str(path))
     finally:
         os.close(fd)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder is there, and no power cut can have taken some of its files since it was made."""
+    if (folder / _SYNCED).exists():
+        return True
+    try:
+        return (folder / _BOOT).read_text() == boot_id() != ""
+    except FileNotFoundError:
+        return False
 
 
 def _chain(diff_ids: list[str]) -> str:

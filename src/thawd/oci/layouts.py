@@ -108,6 +108,7 @@ def _find(files: _Files, index: Index, name: str | None, architecture: str, what
     if not found:
         names = ", ".join(sorted({each for one in index.manifests for each in _names(one)})) or "none has a name"
         raise ImageError(f"{what} has no image {name or ''}; names there: {names}")
+    found = list({each.digest: each for each in found}.values())  # an image may have several names
     if depth == 0:
         _check_one_is_meant(found, architecture, what)
     chosen = found[0] if len(found) == 1 else documents.choose(Index(2, found), architecture, what)

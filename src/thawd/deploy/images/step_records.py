@@ -1,0 +1,88 @@
+"""Remembers which layer each step of a build made, for the next build with the same step.
+
+    build/KEY        digests of the layer as JSON, written when the layer is in the store; its mtime is its last use
+
+A record whose layer is gone is of no use, and the step is carried out again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from thawd.oci.documents import Descriptor
+from thawd.oci.images import Images
+from thawd.oci.layer_writing import Layer, NewEntry, write_layer
+from thawd.system import folders
+
+_KEPT_S = 7 * 86_400.0
+
+
+class _Record(msgspec.Struct):
+    """A step's layer; None: the step changed no file."""
+
+    blob: Descriptor | None
+    diff_id: str
+
+
+class StepRecords:
+    """The records of a store.
+
+    Args:
+        images: the store.
+        use_cache: whether layers of earlier builds are taken.
+        on_line: called with each line of progress.
+    """
+
+    def __init__(self, images: Images, *, use_cache: bool, on_line: Callable[[str], None]) -> None:
+        self._images = images
+        self._folder = images.folder / "build"
+        self._use_cache = use_cache
+        self._on_line = on_line
+
+    def layer(self, key: str, make: Callable[[], Mapping[str, NewEntry]]) -> Layer | None:
+        """Return the layer of a step: of an earlier build, or a new one.
+
+        Args:
+            key: digest of the step with all that it depends on.
+            make: carries out the step, and returns the entries of its layer.
+
+        Returns:
+            The layer; None if the step changes no file.
+        """
+        path = self._folder / key
+        record = _read(path) if self._use_cache else None
+        if record is not None and (record.blob is None or self._images.blobs.has(record.blob.digest)):
+            os.utime(path)
+            self._on_line("  from an earlier build")
+            return None if record.blob is None else Layer(record.blob, record.diff_id)
+        entries = make()
+        layer = write_layer(self._images.blobs, entries) if entries else None
+        folders.make(self._folder, mode=0o700)
+        with folders.replacing(path) as file:
+            file.write(msgspec.json.encode(_Record(layer.blob if layer else None, layer.diff_id if layer else "")))
+        return layer
+
+
+def recent(images: Images) -> list[str]:
+    """Return the digests of the layers that builds of the last week used, and forget the others."""
+    found: list[str] = []
+    folder = images.folder / "build"
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        record = _read(path)
+        if record is None or time.time() - path.stat().st_mtime > _KEPT_S:
+            path.unlink(missing_ok=True)
+        elif record.blob is not None:
+            found.append(record.blob.digest)
+    return found
+
+
+def _read(path: Path) -> _Record | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Record)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None

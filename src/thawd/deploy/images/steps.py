@@ -1,0 +1,278 @@
+"""Carries out the instructions that make layers: COPY, ADD, RUN, and the folder of WORKDIR."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from thawd.deploy.images import archives, copying, running
+from thawd.deploy.images.copying import Destination, Sources
+from thawd.deploy.images.dockerfile.ignoring import Ignored, read_ignored
+from thawd.deploy.images.dockerfile.parsing import Dockerfile, Heredoc, Instruction
+from thawd.deploy.images.dockerfile.planning import evaluated
+from thawd.deploy.images.dockerfile.substitution import split_words
+from thawd.deploy.images.stage_state import PATH, StageState
+from thawd.deploy.images.step_records import StepRecords
+from thawd.errors import ImageError
+from thawd.oci.images import Images
+from thawd.oci.layer_writing import EPOCH_S, NewEntry, content_digest
+from thawd.oci.merging import remove_tree
+from thawd.system import folders
+
+_URL = re.compile(r"(https?|git|ssh)://|git@")
+# Docker passes these to RUN without a declaration.
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """What all steps of a build use.
+
+    Attributes:
+        images: the store.
+        folder: the build's folder.
+        file: the Dockerfile.
+        use_cache: whether layers of earlier builds are taken.
+        on_line: called with each line of progress.
+        not_copied: paths that COPY leaves out, whatever .dockerignore says.
+    """
+
+    images: Images
+    folder: Path
+    file: Dockerfile
+    use_cache: bool
+    on_line: Callable[[str], None]
+    not_copied: tuple[Path, ...] = ()
+
+
+class Steps:
+    """The steps of one build.
+
+    Args:
+        context: what all steps use.
+
+    Raises:
+        ImageError: .dockerignore cannot be read.
+    """
+
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
+        self._images = context.images
+        self._records = StepRecords(context.images, use_cache=context.use_cache, on_line=context.on_line)
+        self._context_sources = Sources(
+            context.folder,
+            read_ignored(context.file.path, context.folder, always=[context.images.folder, *context.not_copied]),
+            f"the build's folder {context.folder}",
+        )
+
+    def copy(self, state: StageState, instruction: Instruction, root: Path | None) -> None:
+        """Carry out a COPY.
+
+        Args:
+            state: the stage.
+            instruction: the instruction.
+            root: root of the image that ``--from`` names; None: the build's folder.
+        """
+        words = self._words(state, instruction)
+        destination = self._destination(state, instruction, words[-1])
+        entries: dict[str, NewEntry] = {}
+        if root is None:
+            sources = self._context_sources
+        else:
+            sources = Sources(root, Ignored(()), f"the image {dict(instruction.flags)['from']}")
+        named = [word for word in words[:-1] if not word.startswith("<<")]
+        if named:
+            entries |= copying.copied(sources, named, destination)
+        if instruction.heredocs:
+            entries |= copying.written(self._texts(state, instruction), destination)
+        self._add_layer(state, instruction, entries)
+
+    def add(self, state: StageState, instruction: Instruction) -> None:
+        """Carry out an ADD: as COPY, and tar files are unpacked."""
+        words = self._words(state, instruction)
+        for word in words[:-1]:
+            if _URL.match(word):
+                raise ImageError(f"ADD {word} would download: fetch the file before the build, and COPY it")
+        destination = self._destination(state, instruction, words[-1])
+        entries: dict[str, NewEntry] = {}
+        with contextlib.ExitStack() as works:
+            for word in (word for word in words[:-1] if not word.startswith("<<")):
+                archive = self._archive(word)
+                if archive is None:
+                    entries |= copying.copied(self._context_sources, [word], destination)
+                else:
+                    work = self._work("add")
+                    works.callback(remove_tree, work)
+                    whole = Sources(archives.unpack(archive, work), Ignored(()), str(archive))
+                    into = replace(destination, path=f"{destination.path.rstrip('/')}/", mode=None)
+                    entries |= copying.copied(whole, [""], into)
+            if instruction.heredocs:
+                entries |= copying.written(self._texts(state, instruction), destination)
+            self._add_layer(state, instruction, entries)
+
+    def _archive(self, word: str) -> Path | None:
+        """Return the tar file that a source of ADD names; None: it names something else."""
+        found = copying.copied(self._context_sources, [word], Destination(self._empty(), "/x/"))
+        contents = [each.content for each in found.values() if each.content is not None]
+        if len(contents) == 1 and isinstance(contents[0], Path) and archives.is_archive(contents[0]):
+            return contents[0]
+        return None
+
+    def folder(self, state: StageState, path: str) -> None:
+        """Make the folder of a WORKDIR, if the image does not have it."""
+        root = self._root(state)
+        made = f"WORKDIR {path}"
+        destination = Destination(root, path.rstrip("/") + "/")
+        state.step("WORKDIR", path)
+        if copying.is_folder(destination):
+            state.add(None, made)
+            return
+        inside = copying.inside(destination)
+        entries = {inside: NewEntry(0o755)}
+        copying.placed(entries, destination)
+        state.add(self._records.layer(state.key, lambda: entries), made)
+
+    def run(self, state: StageState, instruction: Instruction) -> None:
+        """Carry out a RUN."""
+        arguments = list(instruction.words) if instruction.words else self._shell_form(state, instruction)
+        uid, gid, home = _user(self._root(state), state.config.user or "")
+        proxies = {name: value for name, value in os.environ.items() if name.upper() in _PROXIES}
+        env = {"PATH": PATH, "HOME": home, "SOURCE_DATE_EPOCH": str(EPOCH_S), **state.args, **state.env}
+        command = running.Command(
+            arguments=arguments,
+            env={**proxies, **env},
+            working_dir=state.config.working_dir or "/",
+            uid=uid,
+            gid=gid,
+            scratch=_scratch(instruction),
+        )
+        key = state.step("RUN", arguments, sorted(env.items()), command.working_dir, uid, gid, command.scratch)
+        work = self._work("run")
+
+        def changes() -> dict[str, NewEntry]:
+            return running.run(self._root(state), work, command, self._context.on_line)
+
+        try:
+            layer = self._records.layer(key, changes)
+        finally:
+            remove_tree(work)
+        state.add(layer, f"RUN {instruction.rest}".split("\n")[0])
+
+    def _shell_form(self, state: StageState, instruction: Instruction) -> list[str]:
+        text = instruction.rest
+        if len(instruction.heredocs) == 1 and re.fullmatch(r"<<-?['\"]?\w+['\"]?", text.split("\n")[0].strip()):
+            # The text itself is the script.
+            text = instruction.heredocs[0].content
+            if text.startswith("#!"):
+                raise ImageError("a script with #! is not supported in RUN <<: write RUN PROGRAM <<EOF")
+        return [*state.shell, text]
+
+    def _words(self, state: StageState, instruction: Instruction) -> list[str]:
+        words = instruction.words
+        if words is None:
+            words = tuple(split_words(instruction.rest, self._context.file.escape))
+        found = [
+            word if word.startswith("<<") else evaluated(self._context.file, instruction, word, state.variables)
+            for word in words
+        ]
+        if len(found) < 2:
+            raise ImageError(f"{instruction.keyword} needs a source and a destination")
+        return found
+
+    def _texts(self, state: StageState, instruction: Instruction) -> list[tuple[str, str]]:
+        def text(heredoc: Heredoc) -> str:
+            if not heredoc.expands:
+                return heredoc.content
+            quoted = heredoc.content.replace('"', '\\"').replace("'", "\\'")
+            return evaluated(self._context.file, instruction, quoted, state.variables)
+
+        return [(heredoc.name, text(heredoc)) for heredoc in instruction.heredocs]
+
+    def _destination(self, state: StageState, instruction: Instruction, path: str) -> Destination:
+        flags = {
+            name: evaluated(self._context.file, instruction, value, state.variables)
+            for name, value in instruction.flags
+            if name in ("chown", "chmod")
+        }
+        root = self._root(state)
+        uid = gid = 0
+        if "chown" in flags:
+            uid, gid = _owner(root, flags["chown"])
+        mode = None
+        if "chmod" in flags:
+            if not re.fullmatch(r"0?[0-7]{3,4}", flags["chmod"]):
+                raise ImageError(f"--chmod={flags['chmod']}: write the mode in octal, such as --chmod=755")
+            mode = int(flags["chmod"], 8)
+        absolute = path if path.startswith("/") else f"{state.config.working_dir or ''}/{path}"
+        if path in (".", "./") or path.endswith("/."):
+            absolute += "/"
+        return Destination(root, absolute, mode, uid, gid)
+
+    def _root(self, state: StageState) -> Path:
+        if not state.layers:
+            return self._empty()
+        return self._images.tree(state.layer_digests, "the image so far", on_line=self._context.on_line)
+
+    def _empty(self) -> Path:
+        return self._images.tree([], "an empty image")
+
+    def _work(self, name: str) -> Path:
+        folder = self._images.folder / "new"
+        folders.make(folder, mode=0o700)
+        return folder / f"{name}-{os.urandom(8).hex()}"
+
+    def _add_layer(self, state: StageState, instruction: Instruction, entries: dict[str, NewEntry]) -> None:
+        key = state.step(instruction.keyword, content_digest(entries))
+        state.add(self._records.layer(key, lambda: entries), f"{instruction.keyword} {instruction.rest}"[:200])
+
+
+def _scratch(instruction: Instruction) -> tuple[str, ...]:
+    found = []
+    for name, value in instruction.flags:
+        if name == "mount":
+            fields = dict(part.partition("=")[::2] for part in value.split(","))
+            target = fields.get("target") or fields.get("dst") or fields.get("destination") or ""
+            if not target.startswith("/") or ".." in target.split("/"):
+                raise ImageError(f"--mount={value}: the target must be an absolute path")
+            found.append(os.path.normpath(target))
+    return tuple(found)
+
+
+def _owner(root: Path, text: str) -> tuple[int, int]:
+    user, _, group = text.partition(":")
+    uid, own_group, _ = _user(root, user)
+    if not group:
+        return uid, uid if user.isdecimal() else own_group
+    return uid, int(group) if group.isdecimal() else _named(root, "etc/group", group)[0]
+
+
+def _user(root: Path, text: str) -> tuple[int, int, str]:
+    """Return the ids and the home folder of a USER: numbers, or a name of the image's /etc/passwd."""
+    user, _, group = text.partition(":")
+    if not user:
+        return 0, 0, "/root"
+    if user.isdecimal():
+        uid, gid, home = int(user), 0, "/"
+    else:
+        uid, gid, home = _named(root, "etc/passwd", user)
+    if group:
+        gid = int(group) if group.isdecimal() else _named(root, "etc/group", group)[0]
+    return uid, gid, home
+
+
+def _named(root: Path, path: str, name: str) -> tuple[int, int, str]:
+    """Return the number, group and home folder of a line in /etc/passwd or /etc/group of the image."""
+    file = root / path
+    if file.is_file() and not file.is_symlink():
+        for line in file.read_text(errors="replace").splitlines():
+            fields = line.split(":")
+            if fields[0] == name and len(fields) > 2 and fields[2].isdecimal():
+                gid = int(fields[3]) if len(fields) > 5 and fields[3].isdecimal() else 0
+                return int(fields[2]), gid, fields[5] if len(fields) > 5 else "/"
+    if name == "root":
+        return 0, 0, "/root"
+    raise ImageError(f"/{path} of the image has no {name!r}; use a number")
