@@ -25,13 +25,23 @@ NEEDS = {
     "http-model": ("sklearn", "joblib"),
     "bucket-pipeline": ("PIL",),
     "existing-lambda": ("boto3", "moto", "awscli"),
+    "from-sam": ("boto3", "moto", "awscli", "samtranslator"),
     "event-chain": ("boto3", "moto", "awscli"),
     "fastapi-app": ("fastapi", "mangum"),
 }
 
 
 # Commands that a reader would repeat until the result is there.
-LOOKS = ("thawd table", "thawd dead list", "thawd status", "thawd logs", "ls ", "aws dynamodb get-item", "aws logs")
+LOOKS = (
+    "thawd table",
+    "thawd dead list",
+    "thawd status",
+    "thawd logs",
+    "ls ",
+    "aws dynamodb get-item",
+    "aws logs",
+    "curl --silent $AWS_ENDPOINT_URL",
+)
 
 
 def as_typed(command: str, *, port: int, log: Path) -> str:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from thawd.cli.options import config_option, examples, load
+from thawd.cli.exits import fail
+from thawd.cli.options import config_option, examples, load, project_of
+from thawd.cli.projects import options_of, project_options
+
+if TYPE_CHECKING:
+    from thawd.deploy.projects.stacks import ProjectOptions
 
 _OPTIONAL = ("queue", "schedule")
 """Resources that the summary mentions only if some are declared."""
@@ -14,13 +21,19 @@ _OPTIONAL = ("queue", "schedule")
 
 @click.command(epilog=examples("thawd check -c staging/thawd.toml"))
 @config_option
-def check(config_path: Path) -> None:
+@project_options
+def check(config_path: Path, parameters: Mapping[str, str], stack: str | None, env: str | None) -> None:
     """Check the configuration and print every mistake.
 
     For each mistake, the command prints the file, the key path, the value found and the allowed values. The exit status
     is 1 if there is a mistake.
+
+    Of a project (a template, cdk.out, serverless.yml) the command also prints what cannot be had here.
     """
     settings = load(config_path)
+    if (project := project_of(config_path)) is not None:
+        _check_project(project, options_of(parameters, stack, env))
+        return
     counts = {
         "function": len(settings.functions),
         "bucket": len(settings.buckets) + len(settings.remote_buckets),
@@ -33,3 +46,26 @@ def check(config_path: Path) -> None:
         f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count or name not in _OPTIONAL
     )
     click.echo(f"{config_path}: no mistakes; {summary}")
+
+
+def _check_project(path: Path, options: ProjectOptions) -> None:
+    """Print the mistakes of a project, and what is left out of it."""
+    from thawd.deploy.projects.checking import check_project
+    from thawd.deploy.projects.reading import read_project
+    from thawd.deploy.projects.stacks import ProjectError
+
+    try:
+        project = read_project(path, options)
+    except ProjectError as error:
+        fail(error.message)
+    findings = check_project(project, lambda kind: None)
+    for line in findings.missing:
+        click.echo(f"missing: {line}")
+    for line in findings.mistakes:
+        click.echo(line, err=True)
+    if findings.mistakes:
+        count = len(findings.mistakes)
+        fail(f"{count} mistake{'' if count == 1 else 's'} in {path}")
+    stacks = ", ".join(stack.name for stack in project.stacks)
+    functions = findings.counts["AWS::Lambda::Function"]
+    click.echo(f"{path}: no mistakes; stack {stacks}: {findings.counts.total()} resources, {functions} functions")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli.exits import fail
+from thawd.deploy.projects.discovery import ASSEMBLY, find_project, is_project
 from thawd.errors import ConfigurationError, ThawdError
 
 if TYPE_CHECKING:
@@ -36,11 +37,29 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
+def project_of(path: Path) -> Path | None:
+    """The project of another tool that a command's ``--config`` names, or that is in the folder without thawd.toml.
+
+    Returns:
+        The project's file, for example ``template.yaml``; None if the configuration is thawd's own.
+    """
+    if is_project(path):
+        return path
+    return find_project(path.parent) if path.name == "thawd.toml" and not path.exists() else None
+
+
 def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
-    """Load the configuration file. If it contains mistakes, print all of them and end the command."""
+    """Load the configuration file. If it contains mistakes, print all of them and end the command.
+
+    For a project of another tool, the settings are the defaults, and those of environment variables.
+    """
     from thawd import config
 
+    project = project_of(path)
     try:
+        if project is not None:
+            root = project.parent.parent if project.parent.name == ASSEMBLY else project.parent
+            return config.without_file(root / project.name, environ=environ)
         return config.load(path, environ=environ)
     except ConfigurationError as error:
         count = len(error.problems)

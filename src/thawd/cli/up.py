@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from thawd.cli.exits import EXIT_FAILED, EXIT_SCARCE, fail, fail_scarce, warn
 from thawd.cli.interrupts import interruptible
 from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import discard_unwritable_output, sigpipe
+from thawd.cli.projects import options_of, project_options, served_project
 from thawd.errors import ScarcityError, ThawdError
 from thawd.system import threads
 
@@ -22,6 +24,7 @@ from thawd.system import threads
         "thawd up                        # serve ./thawd.toml",
         "thawd up --watch                # republish functions while you edit them",
         "thawd up --aws                  # with S3, SQS, DynamoDB, ... emulated here",
+        "thawd up --parameters Stage=test     # in a folder with a template of SAM, CDK or serverless.yml",
         "THAWD_KEY=a-long-secret thawd up --host 0.0.0.0",
     )
 )
@@ -57,6 +60,7 @@ from thawd.system import threads
     help="Also serve other AWS services (DynamoDB, SQS and more, and S3 buckets that are not in the configuration), "
     "emulated by moto.",
 )
+@project_options
 @click.option("--aws-real", "real_aws", is_flag=True, help="Let functions use AWS itself, with your credentials.")
 def up(  # noqa: PLR0913, PLR0917 - an option each
     config_path: Path,
@@ -68,8 +72,14 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     ready_when: str,
     local_aws: bool,
     real_aws: bool,
+    parameters: Mapping[str, str],
+    stack: str | None,
+    env: str | None,
 ) -> None:
     """Serve everything in the configuration.
+
+    In a folder without thawd.toml, but with a template of SAM or CloudFormation, cdk.out or serverless.yml, serve the
+    stacks of that project, with AWS's services emulated as with --aws.
 
     The server runs in the foreground. SIGINT (Ctrl-C) or SIGTERM stops it: it waits for invocations in flight, for
     server.grace_s seconds at most, and a second signal ends them immediately. On SIGHUP the server reads the
@@ -95,14 +105,15 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     if local_aws and real_aws:
         raise click.UsageError("--aws and --aws-real exclude each other")
     settings = load(config_path, environ)
-    mode = "local" if local_aws else "real" if real_aws else "none"
+    served = served_project(config_path, settings, options_of(parameters, stack, env), is_real=real_aws)
+    mode = "local" if local_aws or served is not None else "real" if real_aws else "none"
     if ready_file is not None:
         _check_ready_file(ready_file)
     status = 0
     with sigpipe(signal.SIG_IGN):  # otherwise a write to a closed terminal or connection would end the server
         try:
             ready = None if ready_file is None else ReadyFile(ready_file, after_publication=ready_when == "published")
-            serving.run(settings, environ=environ, watch=watch, ready=ready, aws=mode)
+            serving.run(settings, environ=environ, watch=watch, ready=ready, aws=mode, project=served)
         except (ThawdError, OSError) as error:
             reported = threads.scarcity(error) or error
             warn(str(reported))

@@ -41,6 +41,7 @@ __all__ = [
     "parse_route_key",
     "process_environment",
     "required_environments",
+    "without_file",
 ]
 
 
@@ -59,8 +60,23 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
     Raises:
         ConfigurationError: the file has mistakes; ``problems`` contains all of them, in the order of the file.
     """
-    environ = process_environment() if environ is None else environ
-    document = read_document(path)
+    return _settings(path, read_document(path), process_environment() if environ is None else environ)
+
+
+def without_file(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings of a server that has no configuration file, because its functions are declared elsewhere.
+
+    Args:
+        path: the file that stands for the configuration; the data folder is made beside it.
+        environ: environment variables; None: those of this process.
+
+    Raises:
+        ConfigurationError: an environment variable has a mistake.
+    """
+    return _settings(path, {"server": {}}, process_environment() if environ is None else environ)
+
+
+def _settings(path: Path, document: dict[str, object], environ: Mapping[str, str]) -> Settings:
     findings = Findings(str(path), document=document)
     for section in document:
         if section not in SECTIONS:

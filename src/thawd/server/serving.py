@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from thawd.config import Settings
+from thawd.deploy.projects.serving import ServedProject
 from thawd.destinations.delivery import missing_extras
 from thawd.environments.children import kill_left_over
 from thawd.errors import NoThreadError, StoreError, ThawdError
@@ -68,9 +69,13 @@ class Server:
         settings: the configuration at the start.
         environ: the platform's environment variables.
         aws: which other AWS services functions use: ``none``, ``local`` (emulated) or ``real`` (the user's account).
+        project: a project of another tool, whose stacks the server has; None: only what the configuration declares.
     """
 
-    def __init__(self, settings: Settings, *, environ: Mapping[str, str], aws: str = "none") -> None:
+    def __init__(
+        self, settings: Settings, *, environ: Mapping[str, str], aws: str = "none", project: ServedProject | None = None
+    ) -> None:
+        self._project = project
         self._settings = settings
         self._environ = environ
         self._aws = aws
@@ -191,9 +196,14 @@ class Server:
         install_lease_signal_handler()
         works: list[Coroutine[None, None, None]] = [platform.sources.run()]
         works += [watcher.run() for watcher in platform.watchers.values()]
-        if watch:
+        if watch and self._project is None:
             works.append(CodeWatcher(lambda: platform.settings, self._reloader.catch_up).run())
         feeding += [tasks.create_task(work) for work in works]
+        if self._project is not None:
+            await self._project.deploy(platform.url, platform.settings.server.access_keys)
+            if watch:
+                watching = self._project.watch(platform.url, platform.settings.server.access_keys)
+                feeding.append(tasks.create_task(watching))
         self._announce()
         if ready is not None and ready.after_publication:
             ready.write(platform.url)
@@ -270,7 +280,13 @@ class Server:
         self._stop.set()
 
     def _on_reload_signal(self) -> None:
-        self._platform.execution.spawn_task(self._reloader.reload())
+        if self._project is None:
+            self._platform.execution.spawn_task(self._reloader.reload())
+        else:
+            self._platform.execution.spawn_task(self._redeploy(self._project))
+
+    async def _redeploy(self, project: ServedProject) -> None:
+        await project.deploy(self._platform.url, self._platform.settings.server.access_keys)
 
     def _announce(self) -> None:
         """Print what the server serves."""
@@ -294,7 +310,15 @@ class Server:
             say(f"functions see the machine's /tmp: {platform.execution.shared_tmp}")
 
 
-def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready: ReadyFile | None, aws: str) -> None:
+def run(
+    settings: Settings,
+    *,
+    environ: Mapping[str, str],
+    watch: bool,
+    ready: ReadyFile | None,
+    aws: str,
+    project: ServedProject | None = None,
+) -> None:
     """Serve until a signal stops the server.
 
     Args:
@@ -303,6 +327,7 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready: R
         watch: republish a function when its code changes.
         ready: the file that is written when the server is ready; None: no file is written.
         aws: which other AWS services functions use: ``none``, ``local`` (emulated) or ``real`` (the user's account).
+        project: a project of another tool, whose stacks the server has; None: only what the configuration declares.
 
     Raises:
         ThawdError: the server could not start, or stopped for a reason outside of thawd.
@@ -317,7 +342,7 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready: R
     _give_memory_back()
     _adopt_strays()
     quieten_uvicorn()
-    server = Server(settings, environ=environ, aws=aws)
+    server = Server(settings, environ=environ, aws=aws, project=project)
     has_ended = False
     try:
         import uvloop

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -50,6 +51,8 @@ def translate(document: Mapping[str, Any], parameters: Mapping[str, Any], region
     except ModuleNotFoundError as error:
         raise TemplateError(f"Transform {TRANSFORM} needs {error.name}: pip install 'thawd[aws]'") from error
 
+    # The translator counts how long it takes, and warns that nobody asked for the counts.
+    logging.getLogger("samtranslator.metrics").setLevel(logging.ERROR)
     template = copy.deepcopy(dict(document))
     paths: list[str] = []
     _hide_paths(template, paths)

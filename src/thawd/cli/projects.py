@@ -1,0 +1,80 @@
+"""Options of commands that read a project of another tool: a template, a cloud assembly of CDK, serverless.yml."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from thawd.cli.options import project_of
+
+if TYPE_CHECKING:
+    from thawd.config import Settings
+    from thawd.deploy.projects.serving import ServedProject
+    from thawd.deploy.projects.stacks import ProjectOptions
+
+
+class Assignments(click.ParamType[tuple[str, str]]):
+    """Type of an option: ``Key=Value``, and the rest of the values in further options."""
+
+    name = "KEY=VALUE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """See `click.ParamType`."""
+        name, is_given, text = str(value).partition("=")
+        if not is_given or not name:
+            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
+        return name, text
+
+
+def _as_map(_: click.Context, __: click.Parameter, given: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    return dict(given)
+
+
+def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options ``--parameters``, ``--stack`` and ``--env``."""
+    for option in (
+        click.option("--env", help="Environment: a section of samconfig.toml, or the stage of serverless.yml."),
+        click.option("--stack", help="Name of the stack; of a CDK app, the only stack to make."),
+        click.option(
+            "--parameters",
+            multiple=True,
+            type=Assignments(),
+            callback=_as_map,
+            help="A parameter of the project's template. May be given several times.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def options_of(parameters: Mapping[str, str], stack: str | None, env: str | None) -> ProjectOptions:
+    """The options as `read_project` wants them."""
+    from thawd.deploy.projects.stacks import ProjectOptions
+
+    return ProjectOptions(parameters=parameters, stack=stack, env=env, variables=dict(os.environ))
+
+
+def served_project(path: Path, settings: Settings, options: ProjectOptions, *, is_real: bool) -> ServedProject | None:
+    """The project that `serving.run` keeps in the server; None if the configuration is thawd's own.
+
+    Args:
+        path: the command's ``--config``.
+        settings: the settings of the server.
+        options: what the user gave beside the project.
+        is_real: whether functions use AWS itself.
+    """
+    from thawd.deploy.projects.serving import ServedProject
+    from thawd.telemetry.console import complain, say
+
+    project = project_of(path)
+    if project is None:
+        if options.parameters or options.stack or options.env:
+            raise click.UsageError("--parameters, --stack and --env need a template, cdk.out or serverless.yml")
+        return None
+    if is_real:
+        raise click.UsageError("--aws-real: the stacks of a project are made in the emulator, without AWS")
+    return ServedProject(project.absolute(), options, data=settings.server.data, say=say, complain=complain)

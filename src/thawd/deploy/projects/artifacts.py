@@ -1,0 +1,226 @@
+"""Packages the local code of a template, as ``sam build`` and ``aws cloudformation package`` do, without Docker.
+
+A path in a template becomes the address of an object in a bucket. An object is named by its content, so that code that
+did not change is neither stored again nor published again.
+
+Source: AWS CLI reference, "aws cloudformation package"; SAM developer guide, "sam build".
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from thawd.deploy.projects.archives import Source, archive
+from thawd.deploy.projects.stacks import ProjectError, ProjectStack
+from thawd.deploy.projects.template_files import parsed
+from thawd.deploy.templates.includes import MACRO
+
+BUCKET = "thawd-artifacts"
+
+_ZIPPED = {
+    "AWS::Serverless::Function": "CodeUri",
+    "AWS::Lambda::Function": "Code",
+    "AWS::Serverless::LayerVersion": "ContentUri",
+    "AWS::Lambda::LayerVersion": "Content",
+}
+_TEMPLATES = {"AWS::Serverless::Application": "Location", "AWS::CloudFormation::Stack": "TemplateURL"}
+_FILES = {
+    "AWS::Serverless::StateMachine": "DefinitionUri",
+    "AWS::StepFunctions::StateMachine": "DefinitionS3Location",
+    "AWS::Serverless::Api": "DefinitionUri",
+    "AWS::Serverless::HttpApi": "DefinitionUri",
+    "AWS::ApiGateway::RestApi": "BodyS3Location",
+    "AWS::ApiGatewayV2::Api": "BodyS3Location",
+}
+_FUNCTIONS = ("AWS::Serverless::Function", "AWS::Lambda::Function")
+_LAYERS = ("AWS::Serverless::LayerVersion", "AWS::Lambda::LayerVersion")
+# Builders of SAM that thawd does not run. What `sam build` made with them is used.
+_BUILT_BY_SAM = ".aws-sam/build"
+
+Packages = Callable[[Path, str], Path]
+"""Returns the folder of the packages of a requirements file, for a runtime such as ``python3.12``."""
+
+
+@dataclass(slots=True)
+class Packaged:
+    """A template whose local code is packaged.
+
+    Attributes:
+        document: the template, with addresses in the bucket.
+        objects: content of the objects, by key.
+        sources: folders and files that the objects were made of.
+        notes: lines for the operator.
+    """
+
+    document: dict[str, Any]
+    objects: dict[str, bytes] = field(default_factory=dict)
+    sources: set[Path] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+
+
+def package(stack: ProjectStack, packages: Packages) -> Packaged:
+    """Package the local code of a stack's template, and of the templates that are nested in it. Blocks.
+
+    Args:
+        stack: the stack. It stays as it is.
+        packages: installs requirements.
+
+    Raises:
+        ProjectError: a path does not exist, or code has to be built by a tool that thawd does not run.
+        EnvironmentBuildError: requirements cannot be installed.
+    """
+    packaged = Packaged(copy.deepcopy(stack.document))
+    _Packaging(stack.folder, packaged, packages, prefix=f"{stack.name}/").template(packaged.document)
+    return packaged
+
+
+class _Packaging:
+    """Packages one template, and those nested in it.
+
+    Args:
+        folder: where its relative paths begin.
+        packaged: gets objects, sources and notes.
+        packages: installs requirements.
+        prefix: the beginning of the objects' keys.
+    """
+
+    def __init__(self, folder: Path, packaged: Packaged, packages: Packages, *, prefix: str) -> None:
+        self._folder, self._packaged, self._packages, self._prefix = folder, packaged, packages, prefix
+
+    def template(self, document: dict[str, Any]) -> None:
+        sections = document.get("Globals")
+        globals_ = sections.get("Function", {}) if isinstance(sections, dict) else {}
+        for name, resource in _resources(document.get("Resources")):
+            kind, properties = resource.get("Type"), resource.setdefault("Properties", {})
+            if not isinstance(properties, dict):
+                continue
+            if kind in _ZIPPED:
+                self._code(name, resource, _ZIPPED[kind], globals_ if kind == _FUNCTIONS[0] else {})
+            elif kind in _TEMPLATES:
+                self._nested(properties, _TEMPLATES[kind])
+            elif kind in _FILES:
+                self._file(properties, _FILES[kind])
+        if isinstance(globals_, dict):
+            globals_.pop("CodeUri", None)  # each function has its own now
+        self._includes(document)
+
+    def _includes(self, value: Any) -> None:
+        """Package the snippets that the macro AWS::Include puts into a template."""
+        for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            if isinstance(each, dict) and each.get("Name") == MACRO and isinstance(each.get("Parameters"), dict):
+                self._file(each["Parameters"], "Location")
+            self._includes(each)
+
+    def _code(self, name: str, resource: dict[str, Any], attribute: str, globals_: Mapping[str, Any]) -> None:
+        """Package a function or a layer."""
+        properties = resource["Properties"]
+        both = {**globals_, **properties}
+        given = _unbundled(resource, self._folder) or both.get(attribute)
+        if both.get("PackageType") == "Image" or "InlineCode" in both:
+            return
+        if given is None and resource["Type"] in ("AWS::Serverless::Function",):
+            given = "."
+        if not isinstance(given, str) or _is_address(given):
+            if given is not None and attribute not in properties:
+                properties[attribute] = given
+            return
+        path = self._path(given, name)
+        content = self._built(name, resource, path, both)
+        key = self._add(content, ".zip")
+        simple = attribute in ("CodeUri", "ContentUri")
+        properties[attribute] = f"s3://{BUCKET}/{key}" if simple else {"S3Bucket": BUCKET, "S3Key": key}
+
+    def _built(self, name: str, resource: dict[str, Any], path: Path, both: Mapping[str, Any]) -> bytes:
+        metadata = resource.get("Metadata")
+        method = metadata.get("BuildMethod") if isinstance(metadata, dict) else None
+        if isinstance(metadata, dict) and metadata.get("SkipBuild") is True:
+            method = None
+        if path.is_file():
+            self._packaged.sources.add(path)
+            return path.read_bytes() if path.suffix in (".zip", ".jar") else archive([Source(path, path.name)])
+        if isinstance(method, str) and not method.startswith(("python", "nodejs")):
+            path = self._built_by_sam(name, method)
+        self._packaged.sources.add(path)
+        is_layer = resource["Type"] in _LAYERS
+        runtime = method if is_layer else both.get("Runtime")
+        sources = [Source(path, "python" if is_layer and str(method).startswith("python") else "")]
+        requirements = path / "requirements.txt"
+        if requirements.is_file() and isinstance(runtime, str) and runtime.startswith("python"):
+            found = self._packages(requirements, runtime)
+            sources.insert(0, Source(found, "python" if is_layer else ""))
+        elif (path / "package.json").is_file() and not (path / "node_modules").is_dir() and not is_layer:
+            self._packaged.notes.append(
+                f"{name}: {path / 'package.json'} is not installed; if it has dependencies, run `npm install` there"
+            )
+        return archive(sources)
+
+    def _built_by_sam(self, name: str, method: str) -> Path:
+        built = self._folder / _BUILT_BY_SAM / name
+        if not built.is_dir():
+            raise ProjectError(
+                f"{name} is built by {method}, which thawd does not run: run `sam build`, and thawd takes {built}"
+            )
+        return built
+
+    def _nested(self, properties: dict[str, Any], attribute: str) -> None:
+        given = properties.get(attribute)
+        if not isinstance(given, str) or _is_address(given):
+            return
+        path = self._path(given, attribute)
+        document = parsed(path)
+        self._packaged.sources.add(path)
+        _Packaging(path.parent, self._packaged, self._packages, prefix=self._prefix).template(document)
+        key = self._add(json.dumps(document).encode(), ".template")
+        properties[attribute] = f"https://s3.us-east-1.amazonaws.com/{BUCKET}/{key}"
+
+    def _file(self, properties: dict[str, Any], attribute: str) -> None:
+        given = properties.get(attribute)
+        if not isinstance(given, str) or _is_address(given):
+            return
+        path = self._path(given, attribute)
+        self._packaged.sources.add(path)
+        key = self._add(path.read_bytes(), path.suffix)
+        simple = attribute in ("DefinitionUri", "Location")
+        properties[attribute] = f"s3://{BUCKET}/{key}" if simple else {"Bucket": BUCKET, "Key": key}
+
+    def _path(self, given: str, name: str) -> Path:
+        path = (self._folder / given).resolve()
+        if not path.exists():
+            raise ProjectError(f"{name}: there is no {path}; the template says {given!r}")
+        return path
+
+    def _add(self, content: bytes, suffix: str) -> str:
+        key = f"{self._prefix}{hashlib.sha256(content).hexdigest()}{suffix}"
+        self._packaged.objects[key] = content
+        return key
+
+
+def _resources(section: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The resources of a template, and those in its loops (``Fn::ForEach``)."""
+    for name, part in section.items() if isinstance(section, dict) else ():
+        if isinstance(part, dict):
+            yield name, part
+        elif isinstance(part, list) and len(part) == 3:
+            yield from _resources(part[2])
+
+
+def _unbundled(resource: dict[str, Any], folder: Path) -> str | None:
+    """The folder of an asset of CDK whose requirements are to be installed; None if it is complete as it is.
+
+    Source: SAM developer guide, "How AWS SAM builds AWS CDK applications".
+    """
+    metadata = resource.get("Metadata")
+    if not isinstance(metadata, dict) or metadata.get("aws:asset:is-bundled") is not False:
+        return None
+    path = metadata.get("aws:asset:path")
+    return path if isinstance(path, str) and (folder / path / "requirements.txt").is_file() else None
+
+
+def _is_address(text: str) -> bool:
+    return text.startswith(("s3://", "https://", "http://"))

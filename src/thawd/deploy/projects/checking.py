@@ -1,0 +1,72 @@
+"""Checks a project without a server: what is wrong in it, and what of it cannot be had here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from thawd.deploy.projects import artifacts
+from thawd.deploy.projects.deployment import prepared
+from thawd.deploy.projects.stacks import Project, ProjectError, ProjectStack
+
+Missing = Callable[[str], str | None]
+"""Returns why resources of a type cannot be had, or None if they can."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a check has found.
+
+    Attributes:
+        mistakes: what keeps a stack from being made, a line each.
+        missing: what is left out, a line each.
+        counts: number of resources by type.
+    """
+
+    mistakes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def check_project(project: Project, missing: Missing) -> Findings:
+    """Check the stacks of a project: their templates, parameters, local code, and the types of their resources.
+
+    Nothing is installed, and no code is run.
+    """
+    findings = Findings(missing=list(project.notes))
+    for stack in project.stacks:
+        try:
+            types = _types_of(stack)
+        except (ProjectError, OSError) as error:
+            findings.mistakes.append(str(error))
+            continue
+        findings.counts.update(types.values())
+        findings.missing += _missing_of(types, missing)
+    findings.missing = list(dict.fromkeys(findings.missing))
+    return findings
+
+
+def _types_of(stack: ProjectStack) -> Mapping[str, str]:
+    """The types of a stack's resources, by logical id."""
+    gone = next((asset.path for asset in stack.assets if not asset.path.exists()), None)
+    if gone is not None:
+        raise ProjectError(f"there is no {gone}, which the cloud assembly names: run `cdk synth` again")
+    packaged = artifacts.package(stack, _not_installed)
+    return {name: resource.type for name, resource in prepared(stack, packaged).resources.items()}
+
+
+def _not_installed(requirements: Path, runtime: str) -> Path:
+    return requirements.parent
+
+
+def _missing_of(types: Mapping[str, str], missing: Missing) -> list[str]:
+    """A line for each type that cannot be had."""
+    lines = []
+    for kind in sorted(set(types.values())):
+        reason = missing(kind)
+        if reason:
+            names = ", ".join(name for name, each in types.items() if each == kind)
+            lines.append(f"{names}: {reason}")
+    return lines

@@ -1,0 +1,312 @@
+"""Makes a project's stacks in a running server, through its APIs of S3, SSM and CloudFormation."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from thawd.deploy.projects import artifacts
+from thawd.deploy.projects.archives import Source, archive
+from thawd.deploy.projects.stacks import AssetFile, Project, ProjectError, ProjectStack
+from thawd.deploy.templates.preparation import Prepared, prepare
+from thawd.deploy.templates.refusals import TemplateError
+from thawd.deploy.templates.serverless import TRANSFORM
+from thawd.deploy.templates.values import StackContext
+from thawd.resources import ACCOUNT_ID, REGION
+
+# A template that is longer is read from the bucket. Source: CloudFormation quotas, "Template body size in a request".
+_LONGEST_BODY = 51_200
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 0.5
+_CAPABILITIES = ["CAPABILITY_IAM", "CAPABILITY_NAMED_IAM", "CAPABILITY_AUTO_EXPAND"]
+# A stack in one of these states can only be deleted.
+_DEAD = ("ROLLBACK_COMPLETE", "ROLLBACK_FAILED", "CREATE_FAILED", "DELETE_FAILED", "REVIEW_IN_PROGRESS")
+_GOOD = ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", "IMPORT_COMPLETE")
+_NO_UPDATE = "No updates are to be performed"
+
+
+@dataclass(slots=True)
+class Deployed:
+    """A stack that exists.
+
+    Attributes:
+        name: the stack's name.
+        has_changed: whether this deployment made or changed it.
+        outputs: values of its outputs.
+        physical_ids: physical ids of its resources by type and logical id, also of those in nested stacks.
+        sources: files and folders whose change needs another deployment.
+    """
+
+    name: str
+    has_changed: bool
+    outputs: dict[str, str] = field(default_factory=dict)
+    physical_ids: dict[tuple[str, str], str] = field(default_factory=dict)
+    sources: set[Path] = field(default_factory=set)
+
+
+class Deployer:
+    """Deploys stacks to one server.
+
+    Args:
+        url: URL of the server.
+        keys: its access keys; the first one signs. Empty: the server accepts any.
+        packages: installs requirements.
+        note: prints a line for the operator.
+    """
+
+    def __init__(
+        self, url: str, keys: Mapping[str, str], *, packages: artifacts.Packages, note: Callable[[str], None]
+    ) -> None:
+        self._url, self._keys, self._packages, self._note = url, keys, packages, note
+        self._clients: dict[str, Any] = {}
+        self._noted: set[str] = set()
+        # Template, parameters and tags with which this object has made a stack.
+        self._made: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {}
+
+    async def deploy(self, project: Project) -> list[Deployed]:
+        """Make or update the stacks of a project, and wait until they are complete.
+
+        Raises:
+            ProjectError: a stack failed; the message names the resource and the reason.
+            EnvironmentBuildError: requirements cannot be installed.
+        """
+        for line in project.notes:
+            self._once(line)
+        await self._bootstrap(project.bootstrap)
+        return [await self._deploy(stack) for stack in project.stacks]
+
+    async def _deploy(self, stack: ProjectStack) -> Deployed:
+        packaged = await asyncio.to_thread(artifacts.package, stack, self._packages)
+        for line in packaged.notes:
+            self._once(line)
+        for asset in stack.assets:
+            await self._publish(asset)
+        if packaged.objects:
+            await self._store(artifacts.BUCKET, packaged.objects)
+        document, parameters = await asyncio.to_thread(_processed, stack, packaged)
+        body = json.dumps(document)
+        has_changed = await self._make(stack, body, parameters)
+        deployed = Deployed(stack.name, has_changed, sources=packaged.sources | {each.path for each in stack.assets})
+        described = await self._described(stack.name)
+        assert described is not None
+        deployed.outputs = {each["OutputKey"]: each["OutputValue"] for each in described.get("Outputs", ())}
+        await self._list_resources(stack.name, deployed)
+        await self._forget_others(stack.name, packaged.objects)
+        return deployed
+
+    async def _make(self, stack: ProjectStack, body: str, parameters: Mapping[str, str]) -> bool:
+        """Create or update a stack. Returns whether there was anything to do."""
+        wanted = (body, dict(parameters), dict(stack.tags))
+        if self._made.get(stack.name) == wanted:
+            return False
+        self._made.pop(stack.name, None)
+        before = await self._settled(stack.name)
+        if before is not None and before["StackStatus"] in _DEAD:
+            await self._call("cloudformation", "delete_stack", StackName=stack.name)
+            before = await self._settled(stack.name)
+        seen = await self._event_ids(stack.name) if before is not None else set()
+        request: dict[str, Any] = {
+            "StackName": stack.name,
+            "Capabilities": _CAPABILITIES,
+            "Parameters": [{"ParameterKey": name, "ParameterValue": text} for name, text in parameters.items()],
+            "Tags": [{"Key": name, "Value": text} for name, text in stack.tags.items()],
+        }
+        request |= await self._template(stack.name, body)
+        try:
+            await self._call("cloudformation", "create_stack" if before is None else "update_stack", **request)
+        except ProjectError as error:
+            if _NO_UPDATE in error.message:
+                self._made[stack.name] = wanted
+                return False
+            raise ProjectError(f"stack {stack.name}: {error.message}") from error
+        after = await self._settled(stack.name)
+        if after is None or after["StackStatus"] not in _GOOD:
+            raise ProjectError(await self._failure(stack.name, after, seen))
+        self._made[stack.name] = wanted
+        return True
+
+    async def _template(self, name: str, body: str) -> dict[str, str]:
+        if len(body) <= _LONGEST_BODY:
+            return {"TemplateBody": body}
+        key = f"{name}/template.json"
+        await self._store(artifacts.BUCKET, {key: body.encode()}, replace=True)
+        return {"TemplateURL": f"https://s3.{REGION}.amazonaws.com/{artifacts.BUCKET}/{key}"}
+
+    async def _settled(self, name: str) -> dict[str, Any] | None:
+        """A stack once nothing changes it any more; None if there is none."""
+        wait_s = _FIRST_LOOK_S
+        while True:
+            described = await self._described(name)
+            status = "" if described is None else str(described["StackStatus"])
+            is_gone = described is None or status == "DELETE_COMPLETE"
+            if is_gone or not status.endswith("_IN_PROGRESS") or status in ("REVIEW_IN_PROGRESS",):
+                return None if is_gone else described
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LAST_LOOK_S)
+
+    async def _described(self, name: str) -> dict[str, Any] | None:
+        try:
+            answer = await self._call("cloudformation", "describe_stacks", StackName=name)
+        except ProjectError as error:
+            if "does not exist" in error.message:
+                return None
+            raise
+        stacks: list[dict[str, Any]] = answer["Stacks"]
+        return stacks[0] if stacks else None
+
+    async def _event_ids(self, name: str) -> set[str]:
+        return {event["EventId"] for event in await self._events(name)}
+
+    async def _events(self, name: str) -> list[dict[str, Any]]:
+        answer = await self._call("cloudformation", "describe_stack_events", StackName=name)
+        events: list[dict[str, Any]] = answer["StackEvents"]
+        return events
+
+    async def _failure(self, name: str, after: Mapping[str, Any] | None, seen: set[str]) -> str:
+        """Why a stack failed: the first event that says so is the cause, later ones follow from it."""
+        events = [each for each in await self._events(name) if each["EventId"] not in seen]
+        failed = [each for each in events if "FAILED" in each["ResourceStatus"] and each.get("ResourceStatusReason")]
+        failed = [each for each in failed if "cancelled" not in each["ResourceStatusReason"]] or failed
+        status = "gone" if after is None else after["StackStatus"]
+        if not failed:
+            reason = "" if after is None else after.get("StackStatusReason", "")
+            return f"stack {name} is {status}: {reason or 'no event says why'}"
+        first = min(failed, key=lambda each: each["Timestamp"])
+        return f"stack {name} is {status}: {first['LogicalResourceId']}: {first['ResourceStatusReason']}"
+
+    async def _list_resources(self, name: str, deployed: Deployed) -> None:
+        answer = await self._call("cloudformation", "describe_stack_resources", StackName=name)
+        for each in answer["StackResources"]:
+            if each["ResourceType"] == "AWS::CloudFormation::Stack" and each.get("PhysicalResourceId"):
+                await self._list_resources(each["PhysicalResourceId"], deployed)
+            key = (each["ResourceType"], each["LogicalResourceId"])
+            deployed.physical_ids.setdefault(key, each.get("PhysicalResourceId", ""))
+
+    # Objects and parameters that stacks need
+
+    async def _publish(self, asset: AssetFile) -> None:
+        if await self._has(asset.bucket, asset.key):
+            return
+        if not asset.path.exists():
+            raise ProjectError(f"there is no {asset.path}, which the cloud assembly names: run `cdk synth` again")
+        content = await asyncio.to_thread(
+            lambda: archive([Source(asset.path, "")]) if asset.is_zipped else asset.path.read_bytes()
+        )
+        await self._store(asset.bucket, {asset.key: content})
+
+    async def _store(self, bucket: str, objects: Mapping[str, bytes], *, replace: bool = False) -> None:
+        missing = [key for key in objects if replace or not await self._has(bucket, key)]
+        if not missing:
+            return
+        if not await self._has_bucket(bucket):
+            await self._call("s3", "create_bucket", Bucket=bucket)
+        for key in missing:
+            await self._call("s3", "put_object", Bucket=bucket, Key=key, Body=io.BytesIO(objects[key]))
+
+    async def _has_bucket(self, bucket: str) -> bool:
+        answer = await self._call("s3", "list_buckets")
+        return any(each["Name"] == bucket for each in answer["Buckets"])
+
+    async def _has(self, bucket: str, key: str) -> bool:
+        if not await self._has_bucket(bucket):
+            return False
+        answer = await self._call("s3", "list_objects_v2", Bucket=bucket, Prefix=key)
+        return any(each["Key"] == key for each in answer.get("Contents", ()))
+
+    async def _forget_others(self, name: str, objects: Mapping[str, bytes]) -> None:
+        """Remove what earlier deployments of a stack have stored, and this one does not use."""
+        if not await self._has_bucket(artifacts.BUCKET):
+            return
+        answer = await self._call("s3", "list_objects_v2", Bucket=artifacts.BUCKET, Prefix=f"{name}/")
+        for each in answer.get("Contents", ()):
+            if each["Key"] not in objects and not each["Key"].endswith("/template.json"):
+                await self._call("s3", "delete_object", Bucket=artifacts.BUCKET, Key=each["Key"])
+
+    async def _bootstrap(self, parameters: Mapping[str, str]) -> None:
+        """Put parameters into the parameter store, unless `cdk bootstrap` has put them there."""
+        for name, value in parameters.items():
+            found = await self._call("ssm", "get_parameters", Names=[name])
+            if found["Parameters"]:
+                continue
+            await self._call("ssm", "put_parameter", Name=name, Value=value, Type="String", Overwrite=True)
+
+    # Calls
+
+    async def _call(self, service: str, operation: str, **request: Any) -> Any:
+        """Call an operation of the server, in a thread.
+
+        Raises:
+            ProjectError: the server refused it, or did not answer.
+        """
+        return await asyncio.to_thread(self._answer, service, operation, request)
+
+    def _answer(self, service: str, operation: str, request: dict[str, Any]) -> Any:
+        import botocore.exceptions
+
+        try:
+            return getattr(self._client(service), operation)(**request)
+        except botocore.exceptions.ClientError as error:
+            raise ProjectError(str(error.response["Error"].get("Message") or error)) from error
+        except botocore.exceptions.BotoCoreError as error:
+            raise ProjectError(f"{service}: {error}") from error
+
+    def _client(self, service: str) -> Any:
+        if service not in self._clients:
+            import boto3
+            from botocore.config import Config
+
+            access_key, secret = next(iter(self._keys.items()), ("test", "test"))
+            session = boto3.Session(access_key, secret, region_name=REGION)
+            config = Config(
+                retries={"total_max_attempts": 1},
+                read_timeout=900,
+                s3={"addressing_style": "path"},
+                ignore_configured_endpoint_urls=True,
+                proxies={},
+            )
+            self._clients[service] = session.client(service, endpoint_url=self._url, config=config)
+        return self._clients[service]
+
+    def _once(self, line: str) -> None:
+        if line not in self._noted:
+            self._noted.add(line)
+            self._note(line)
+
+
+def prepared(stack: ProjectStack, packaged: artifacts.Packaged) -> Prepared:
+    """A stack's template, prepared without a server: exports and values of services are made up.
+
+    Raises:
+        ProjectError: the template is wrong, or a parameter is.
+    """
+    context = StackContext(
+        account_id=ACCOUNT_ID,
+        region=REGION,
+        stack_name=stack.name,
+        stack_id=f"arn:aws:cloudformation:{REGION}:{ACCOUNT_ID}:stack/{stack.name}/0",
+        exports=lambda name: name,
+        resolve=lambda reference: reference.name,
+        read=lambda place: packaged.objects[place.removeprefix(f"s3://{artifacts.BUCKET}/")].decode(),
+    )
+    try:
+        made = prepare(packaged.document, stack.parameters, context)
+        made.order()
+    except TemplateError as error:
+        way_out = "; give them with --parameters Key=Value" if "must have values" in error.message else ""
+        raise ProjectError(f"stack {stack.name}: {error.message}{way_out}") from error
+    return made
+
+
+def _processed(stack: ProjectStack, packaged: artifacts.Packaged) -> tuple[dict[str, Any], dict[str, str]]:
+    """A template with its SAM resources translated, and everything else as it is; the value of each parameter.
+
+    Raises:
+        ProjectError: the template is wrong.
+    """
+    made = prepared(stack, packaged)
+    parameters = {name: each.text for name, each in made.parameters.items()}
+    return dict(made.document) if made.transforms == [TRANSFORM] else packaged.document, parameters

@@ -1,0 +1,179 @@
+"""Keeps the stacks of a project in a server as its files say: at the start, and after each change of a file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from watchfiles import Change, DefaultFilter, awatch
+
+from thawd.config import process_environment
+from thawd.deploy.projects.deployment import Deployed, Deployer
+from thawd.deploy.projects.reading import read_project
+from thawd.deploy.projects.stacks import ProjectError, ProjectOptions
+from thawd.errors import EnvironmentBuildError
+from thawd.publishing.interpreters import find_interpreter, prepare_environment
+from thawd.publishing.uv import find_uv
+
+_DEBOUNCE_MS, _STEP_MS = 400, 50
+_TRY_AGAIN_S = 1.0
+_API = "AWS::ApiGatewayV2::Api"
+_REST, _STAGE = "AWS::ApiGateway::RestApi", "AWS::ApiGateway::Stage"
+
+
+class ServedProject:
+    """A project that a server serves.
+
+    Args:
+        path: the project's file.
+        options: what the user gave beside it.
+        data: the server's data folder; virtual environments are made there.
+        say: prints a line of information.
+        complain: prints a line about a failure.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        options: ProjectOptions,
+        *,
+        data: Path,
+        say: Callable[[str], None],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._path, self._options, self._data = path, options, data
+        self._say, self._complain = say, complain
+        self._sources: set[Path] = {path}
+        self._deployer: Deployer | None = None
+        self._reported: set[str] = set()
+        self._alone = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def deploy(self, url: str, keys: Mapping[str, str]) -> None:
+        """Read the project and make its stacks. A failure is reported, and the server goes on.
+
+        Args:
+            url: URL of the server.
+            keys: its access keys.
+        """
+        self._loop = asyncio.get_running_loop()
+        async with self._alone:
+            if self._deployer is None:
+                self._deployer = Deployer(url, keys, packages=self._packages, note=self._say_note)
+            try:
+                project = await asyncio.to_thread(read_project, self._path, self._options)
+                self._sources |= project.sources
+                for deployed in await self._deployer.deploy(project):
+                    self._sources |= deployed.sources
+                    self._report(deployed, url)
+            except (ProjectError, EnvironmentBuildError, OSError) as error:
+                self._complain(f"thawd: {error}")
+
+    async def watch(self, url: str, keys: Mapping[str, str]) -> None:
+        """Deploy after each change of the project's files, until cancelled.
+
+        Each deployment begins when its files are watched already, so that no change is missed.
+        """
+        watched: set[Path] = set()
+        while True:
+            try:
+                watched = await self._deploy_and_watch(watched, url, keys)
+            except* OSError as group:  # a folder is missing, or the machine has no inotify watches left
+                reason = group.exceptions[0]
+                self._complain(f"thawd: the project cannot be watched for changes: {reason}; thawd tries again")
+                await asyncio.sleep(_TRY_AGAIN_S)
+
+    async def _deploy_and_watch(self, watched: set[Path], url: str, keys: Mapping[str, str]) -> set[Path]:
+        """Deploy, and return when a file has changed, or there are files that are not watched.
+
+        Args:
+            watched: files and folders that were watched last time.
+            url: URL of the server.
+            keys: its access keys.
+
+        Returns:
+            Files and folders to watch.
+        """
+        sources = {source for source in self._sources if source.parent.is_dir()}
+        changed = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._until_changed(sources, changed))
+            await asyncio.sleep(0)  # lets the task set up its watch
+            await self.deploy(url, keys)
+            if self._sources <= watched:
+                await changed.wait()
+            watching.cancel()
+        return set(self._sources)
+
+    async def _until_changed(self, sources: set[Path], changed: asyncio.Event) -> None:
+        files = {source for source in sources if not source.is_dir()}
+        folders = sources - files
+        places = {*folders, *(file.parent for file in files)}
+        concerns = _Concerns(files, folders, ignored=self._data.resolve())
+        async for _ in awatch(
+            *places, watch_filter=concerns, debounce=_DEBOUNCE_MS, step=_STEP_MS, ignore_permission_denied=True
+        ):
+            changed.set()
+
+    def _packages(self, requirements: Path, runtime: str) -> Path:
+        """The folder with the packages of a requirements file. Called in a thread; blocks until it is made."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(self._installed(requirements, runtime), self._loop).result()
+
+    async def _installed(self, requirements: Path, runtime: str) -> Path:
+        environ = process_environment()
+        interpreter = await asyncio.to_thread(
+            find_interpreter, runtime.removeprefix("python"), folder=self._path.parent, environ=environ
+        )
+        python = await prepare_environment(
+            requirements,
+            interpreter,
+            self._data / "environments",
+            on_line=lambda line: None,
+            environ=environ,
+            uv=find_uv(),
+        )
+        version = ".".join(map(str, interpreter.version[:2]))
+        return python.parent.parent / "lib" / f"python{version}" / "site-packages"
+
+    def _say_note(self, line: str) -> None:
+        self._complain(f"thawd: {line}")
+
+    def _report(self, deployed: Deployed, url: str) -> None:
+        """Print what a stack has: its functions, the addresses of its APIs, its outputs."""
+        if not deployed.has_changed and deployed.name in self._reported:
+            return
+        self._reported.add(deployed.name)
+        self._say(f"  stack     {deployed.name:<20} {'complete' if deployed.has_changed else 'unchanged'}")
+        stages = {each: name for (kind, name), each in deployed.physical_ids.items() if kind == _STAGE}
+        for (kind, logical_id), physical_id in sorted(deployed.physical_ids.items()):
+            if kind == "AWS::Lambda::Function":
+                self._say(f"  function  {logical_id:<20} {physical_id}")
+            elif kind == _API:
+                self._say(f"  api       {logical_id:<20} {url}/_aws/execute-api/{physical_id}/")
+            elif kind == _REST:
+                stage = next(iter(stages), "STAGE")
+                self._say(f"  api       {logical_id:<20} {url}/_aws/execute-api/{physical_id}/{stage}/")
+        for name, value in deployed.outputs.items():
+            self._say(f"  output    {name:<20} {value}")
+
+
+class _Concerns(DefaultFilter):
+    """Whether a change concerns a project. An editor may replace a file: its path counts, not the file.
+
+    Args:
+        files: the project's files.
+        folders: folders of code.
+        ignored: the server's data folder.
+    """
+
+    def __init__(self, files: set[Path], folders: set[Path], *, ignored: Path) -> None:
+        super().__init__(ignore_paths=[ignored])
+        self._files, self._folders = files, folders
+
+    def __call__(self, change: Change, path: str) -> bool:
+        """See `watchfiles.BaseFilter`."""
+        place = Path(path)
+        within = any(place.is_relative_to(folder) for folder in self._folders)
+        return (place in self._files or within) and super().__call__(change, path)

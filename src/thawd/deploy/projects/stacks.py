@@ -1,0 +1,88 @@
+"""The stacks that a project consists of, and what they are read with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from thawd.errors import ThawdError
+
+
+class ProjectError(ThawdError):
+    """The project cannot be read, packaged or deployed (HTTP 500; no API answers with it)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectOptions:
+    """What a user gives beside the project.
+
+    Attributes:
+        parameters: values of the templates' parameters.
+        stack: name of the stack; of a CDK app, the only stack that is made. None: the project's own.
+        env: environment: a section of samconfig.toml, or the stage of serverless.yml. None: the default.
+        variables: environment variables.
+    """
+
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    stack: str | None = None
+    env: str | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AssetFile:
+    """A file or folder that a template expects in a bucket.
+
+    Attributes:
+        path: the file or folder.
+        is_zipped: whether a zip file is made of it.
+        bucket: name of the bucket.
+        key: the object's key.
+    """
+
+    path: Path
+    is_zipped: bool
+    bucket: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectStack:
+    """A stack of a project.
+
+    Attributes:
+        name: the stack's name.
+        document: its template.
+        folder: where relative paths in the template begin.
+        parameters: values of its parameters.
+        tags: the stack's tags.
+        assets: what it expects in buckets.
+    """
+
+    name: str
+    document: dict[str, Any]
+    folder: Path
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    assets: tuple[AssetFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """A project that has been read.
+
+    Attributes:
+        path: its file.
+        stacks: its stacks, each after those that it needs.
+        sources: the files that it was read from.
+        notes: lines for the operator: what is missing, once.
+        bootstrap: names and values of SSM parameters that must exist.
+    """
+
+    path: Path
+    stacks: tuple[ProjectStack, ...]
+    sources: frozenset[Path]
+    notes: tuple[str, ...] = ()
+    bootstrap: Mapping[str, str] = field(default_factory=dict)
