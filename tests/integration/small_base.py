@@ -11,7 +11,25 @@ from thawd.oci.images import Images
 from thawd.oci.layer_writing import NewEntry, add_parents, write_layer
 
 NAME = "small:latest"
-_PROGRAMS = ("sh", "cat", "ls", "rm", "mkdir", "ln", "chmod", "mv", "touch", "id", "sleep", "stat", "readlink", "env")
+_PROGRAMS = (
+    *(
+        "sh",
+        "cat",
+        "ls",
+        "rm",
+        "mkdir",
+        "ln",
+        "chmod",
+        "chown",
+        "mv",
+        "touch",
+        "id",
+        "sleep",
+        "stat",
+        "readlink",
+        "env",
+    ),
+)
 
 
 def add_small_base(images: Images) -> str:

@@ -131,6 +131,11 @@ def test_a_command_that_fails_is_named_with_its_line_status_and_last_words(built
     assert not [path for path in (images.folder / "new").iterdir() if path.suffix != ".lock"]
 
 
+def test_a_command_for_a_package_manager_that_is_missing_is_told_the_way_out(built: Built) -> None:
+    with pytest.raises(ImageError, match=r"(?s)line 2: .*status 127.*dnf.*docker-archive:FILE"):
+        built(f"FROM {NAME}\nRUN dnf -y install gcc\n")
+
+
 def test_variables_reach_commands_and_words_by_the_rules_of_arg_and_env(built: Built) -> None:
     root = built(
         f"ARG GLOBAL=g\nARG NAME={NAME}\nFROM $NAME\nARG GLOBAL\nARG A=1\nARG GIVEN=default\n"
@@ -237,6 +242,11 @@ def test_users_and_owners_are_those_of_the_image(built: Built, images: Images, t
         with tarfile.open(images.blobs.path(layer.digest)) as tar:
             owners |= {member.name: (member.uid, member.gid) for member in tar}
     assert {name: owners[name] for name in ("w/a", "w/b", "w/id")} == {"w/a": (7, 9), "w/b": (5, 5), "w/id": (7, 8)}
+    owned = built(
+        f"FROM {NAME}\nRUN mkdir -p /home/app/x && chown -R app:group /home/app\nUSER app\nWORKDIR /home/app\n"
+        "RUN touch x/y && ls -ln /home && rm -r x\n"
+    )
+    assert "home/app" in files(owned.folder) and "home/app/x" not in files(owned.folder)
     with pytest.raises(ImageError, match="has no 'nobody'"):
         built(f"FROM {NAME}\nUSER nobody\nRUN id\n")
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.ports import quiet_port
 from tests.unit.registry_server import running_registry
+from tests.waiting import pause
 from thawd.deploy.images.running import Command, run
 from thawd.oci.images import Images
 from thawd.oci.root import Root
@@ -31,8 +35,9 @@ def handler(event, context):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a function, a Dockerfile for it, and thawd.toml."""
+    """A folder with a function, a Dockerfile for it, thawd.toml, and a folder for a small image."""
     folder = tmp_path_factory.mktemp("function")
+    (folder / "small").mkdir()
     (folder / "app.py").write_text(_HANDLER)
     (folder / "requirements.txt").write_text("six==1.17.0\n")
     (folder / "Dockerfile").write_text(
@@ -155,7 +160,6 @@ def test_an_image_of_a_function_answers_and_is_the_same_bytes_twice(
 
 
 def test_an_image_is_pushed_fetched_written_and_removed(folder: Path, tmp_path: Path) -> None:
-    (folder / "small").mkdir()
     (folder / "small/Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /x\n")
     thawd(folder, "build", "-t", "small", "-o", "oci:layout", "small")
     with running_registry() as server:
@@ -174,6 +178,40 @@ def test_an_image_is_pushed_fetched_written_and_removed(folder: Path, tmp_path: 
 def _built_wrong(folder: Path) -> str:
     (folder / "small/Dockerfile").write_text("FROM nothing\n")
     return thawd(folder, "build", "small", fails=True)
+
+
+def test_the_registry_of_docker_takes_and_gives_images(folder: Path, tmp_path: Path) -> None:
+    program = shutil.which("docker-registry")
+    if program is None:
+        pytest.skip("docker-registry is not installed")
+    port = quiet_port()
+    (tmp_path / "registry.yml").write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path / 'registry'}}}}}\n"
+        f'http: {{addr: "127.0.0.1:{port}"}}\nlog: {{level: error}}\n'
+    )
+    (folder / "small/Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /debian\n")
+    thawd(folder, "build", "-t", "small", "small")
+    name = f"localhost:{port}/team/small:1"
+    with subprocess.Popen([program, "serve", tmp_path / "registry.yml"], stderr=subprocess.DEVNULL) as running:
+        try:
+            begun_s = time.monotonic()
+            while not _answers(port):
+                assert running.poll() is None
+                pause(begun_s)
+            pushed = thawd(folder, "push", "small", name).split()[-1]
+            assert thawd(tmp_path, "pull", name).split() == [name, pushed]
+            assert thawd(tmp_path, "pull", f"localhost:{port}/team/small@{pushed}").split()[-1] == pushed
+            assert "has no image team/small with the tag" in thawd(
+                tmp_path, "pull", f"localhost:{port}/team/small:2", fails=True
+            )
+        finally:
+            running.kill()
+    assert (root(tmp_path, name).folder / "debian").exists()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_other_engines_read_what_thawd_writes(folder: Path) -> None:

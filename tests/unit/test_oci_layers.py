@@ -186,6 +186,14 @@ def test_a_link_of_a_lower_layer_leads_no_upper_layer_out(tmp_path: Path) -> Non
         assert (place / "secret").exists() and not (place / "out").exists()
 
 
+def test_owners_are_those_of_the_topmost_layer_and_files_belong_to_who_unpacks(tmp_path: Path) -> None:
+    lower = layer(entry("a", b"", uid=1, gid=2), entry("b", b"", uid=3), folder("d"), entry("d/x", b"", uid=4))
+    upper = layer(entry("b", b""), entry("d/y", b"", gid=5), entry("d/.wh.x", b""), entry("e", b"", uid=1 << 40))
+    made = [unpacked(tmp_path, content, f"o{number}") for number, content in enumerate((lower, upper))]
+    assert merge(made, tmp_path / "root", what="I") == {"a": (1, 2), "d/y": (0, 5)}
+    assert (tmp_path / "root/a").stat().st_uid == os.geteuid()
+
+
 def test_a_hard_link_to_a_file_of_a_lower_layer_is_made_and_one_to_nothing_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     root = merged(tmp_path / "a", layer(entry("f", b"f")), layer(hard_link("g/h", "f")))

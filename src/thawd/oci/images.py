@@ -4,6 +4,7 @@
     blobs/sha256/HEX         manifests, configurations and layers (`thawd.oci.blobs`)
     layers/HEX/              an unpacked layer (`thawd.oci.unpacking`)
     roots/HEX/tree/          merged layers; HEX is from the digests of the layers in their order
+    roots/HEX/owners         owners of the paths that do not belong to root in the image
     roots/HEX/in-use         locked (shared) while functions run in the root
     {layers,roots}/HEX/boot  the boot of the machine in which the folder was made
     {layers,roots}/HEX/synced  there if the folder is on the disk
@@ -53,6 +54,7 @@ from thawd.system.boot import boot_id
 NAME = "org.opencontainers.image.ref.name"
 _TREE = "tree"
 _IN_USE = "in-use"
+_OWNERS = "owners"
 _BOOT = "boot"
 _SYNCED = "synced"
 _LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
@@ -183,6 +185,16 @@ class Images:
             unpacked = [self._layer(blob, diff_id, on_line) for blob, diff_id in layers]
             return self._merged([diff_id for _, diff_id in layers], unpacked, what)
 
+    def owners(self, tree: Path) -> dict[str, tuple[int, int]]:
+        """Return user and group of the paths that do not belong to root in an image.
+
+        Args:
+            tree: the folder that `tree` returned. In it, all files belong to the user that unpacked them.
+        """
+        content = (tree.parent / _OWNERS).read_bytes()
+        found = msgspec.msgpack.decode(content, type=dict[bytes, tuple[int, int]])
+        return {os.fsdecode(path): owner for path, owner in found.items()}
+
     @contextlib.contextmanager
     def using(self, root: Root) -> Iterator[None]:
         """Keep a root from being removed during the block.
@@ -288,7 +300,9 @@ class Images:
 
             def fill(new: Path) -> None:
                 new.mkdir()
-                merge(layers, new / _TREE, what=what)
+                owners = merge(layers, new / _TREE, what=what)
+                named = {os.fsencode(path): owner for path, owner in owners.items()}
+                (new / _OWNERS).write_bytes(msgspec.msgpack.encode(named))
                 (new / _IN_USE).touch(mode=0o600)
 
             self._make(folder, fill)

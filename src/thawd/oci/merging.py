@@ -20,13 +20,16 @@ from thawd.oci.paths import resolve_folder
 from thawd.oci.unpacking import TREE, Changes, read_changes
 
 
-def merge(layers: Sequence[Path], folder: Path, *, what: str) -> None:
+def merge(layers: Sequence[Path], folder: Path, *, what: str) -> dict[str, tuple[int, int]]:
     """Merge unpacked layers into a new folder.
 
     Args:
         layers: folders of the layers, the lowest first.
         folder: folder to make. After an error it is incomplete, and the caller removes it.
         what: names the image in messages.
+
+    Returns:
+        User and group of the paths that do not belong to root in the image.
 
     Raises:
         ImageError: the layers do not fit together (HTTP 400).
@@ -36,7 +39,7 @@ def merge(layers: Sequence[Path], folder: Path, *, what: str) -> None:
     merging = _Merging(str(folder), what)
     for layer in layers:
         merging.add(layer)
-    merging.finish()
+    return merging.finish()
 
 
 def remove_tree(folder: Path) -> None:
@@ -66,6 +69,7 @@ class _Merging:
         self._root = root
         self._what = what
         self._modes: dict[str, int] = {}
+        self._owners: dict[str, tuple[int, int]] = {}
         self._can_link = True
 
     def add(self, layer: Path) -> None:
@@ -84,12 +88,14 @@ class _Merging:
         for path, target in changes.links.items():
             self._link_to_lower(os.fsdecode(path), os.fsdecode(target))
 
-    def finish(self) -> None:
-        """Set the folders' modes, when nothing is to be written into them any more."""
+    def finish(self) -> dict[str, tuple[int, int]]:
+        """Set the folders' modes, when nothing is to be written into them any more. Returns the owners."""
         for path, mode in sorted(self._modes.items(), reverse=True):
             if os.path.isdir(path) and not os.path.islink(path):
                 os.chmod(path, mode)
         os.chmod(self._root, 0o755)
+        start = len(self._root) + 1
+        return {path[start:]: owner for path, owner in self._owners.items() if os.path.lexists(path)}
 
     def _existing(self, path: bytes) -> str | None:
         parts = os.fsdecode(path).split("/")
@@ -102,11 +108,20 @@ class _Merging:
             with os.scandir(source) as entries:
                 for entry in entries:
                     path = f"{target}/{entry.name}"
+                    inside = os.fsencode(entry.path[len(tree) + 1 :])
+                    self._own(path, changes, inside)
                     if entry.is_dir(follow_symlinks=False):
-                        inside = os.fsencode(entry.path[len(tree) + 1 :])
                         waiting.append((entry.path, self._folder(path, inside, changes.folders.get(inside))))
                     else:
                         self._place(entry.path, path)
+
+    def _own(self, path: str, changes: Changes, inside: bytes) -> None:
+        """Note the owner that a layer says. A folder that the layer does not name keeps the owner that it has."""
+        owner = changes.owners.get(inside)
+        if owner is not None:
+            self._owners[path] = owner
+        elif inside in changes.folders or not os.path.isdir(path):
+            self._owners.pop(path, None)
 
     def _folder(self, path: str, inside: bytes, mode: int | None) -> str:
         """Make or keep the folder at `path`, and return where its contents go.

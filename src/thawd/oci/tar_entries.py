@@ -21,6 +21,7 @@ _HEADER_BYTES = 4 << 20  # for one entry: headers, pax records, the map of a spa
 _READ_BYTES = 64 << 10
 # What `tarfile` raises for headers that it does not understand, other than by its own errors.
 _UNREADABLE = (tarfile.TarError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError, EOFError)
+_NO_ID = (1 << 32) - 1
 _LONGEST_PATH_BYTES = 4095  # PATH_MAX less its NUL
 
 
@@ -80,6 +81,8 @@ class Entry:
         content: the file's content, to be read before the next entry; None for other kinds.
         size: size of the content, bytes.
         sparse: whether the content has holes.
+        uid: owner; 0 to 2**32 - 2.
+        gid: owning group.
     """
 
     parts: tuple[str, ...]
@@ -90,6 +93,8 @@ class Entry:
     content: Content | None = None
     size: int = 0
     sparse: bool = False
+    uid: int = 0
+    gid: int = 0
 
     @property
     def path(self) -> str:
@@ -147,12 +152,13 @@ class LayerReader:
 
     def _entry(self, tar: tarfile.TarFile, info: tarfile.TarInfo) -> Iterator[Entry]:
         parts = self._parts(info.name, f"the entry {info.name!r}")
+        uid, gid = (number if 0 <= number < _NO_ID else 0 for number in (info.uid, info.gid))
         if info.isdir():
-            yield Entry(parts, Kind.FOLDER, info.mode, info.mtime)
+            yield Entry(parts, Kind.FOLDER, info.mode, info.mtime, uid=uid, gid=gid)
         elif info.issym():
             if "\0" in info.linkname or not info.linkname:
                 raise ImageError(f"{self._what}: the entry {info.name!r} is a link to {info.linkname!r}")
-            yield Entry(parts, Kind.SYMLINK, info.mode, info.mtime, info.linkname)
+            yield Entry(parts, Kind.SYMLINK, info.mode, info.mtime, info.linkname, uid=uid, gid=gid)
         elif info.islnk():
             target = self._parts(info.linkname.lstrip("/"), f"the hard link {info.name!r} to {info.linkname!r}")
             yield Entry(parts, Kind.HARD_LINK, info.mode, info.mtime, "/".join(target))
@@ -160,7 +166,8 @@ class LayerReader:
             file = tar.extractfile(info)
             assert file is not None
             content = Content(file, self._what)
-            yield Entry(parts, Kind.FILE, info.mode, info.mtime, "", content, info.size, info.sparse is not None)
+            sparse = info.sparse is not None
+            yield Entry(parts, Kind.FILE, info.mode, info.mtime, "", content, info.size, sparse, uid, gid)
             while content.read(1 << 20):  # what the caller left: the next header is behind it
                 pass
         elif info.isdev():

@@ -57,6 +57,7 @@ class Changes(msgspec.Struct):
         folders: folders that the layer names, with their modes. Folders of its tree that are not among them exist only
             because a file is in them: a link to a folder in a lower layer stays there.
         links: hard links to files of lower layers, with their targets.
+        owners: user and group of the paths that do not belong to root. The files themselves belong to who unpacks them.
         notes: what was left out, in words.
     """
 
@@ -64,6 +65,7 @@ class Changes(msgspec.Struct):
     opaque: list[bytes] = msgspec.field(default_factory=list)
     folders: dict[bytes, int] = msgspec.field(default_factory=dict)
     links: dict[bytes, bytes] = msgspec.field(default_factory=dict)
+    owners: dict[bytes, tuple[int, int]] = msgspec.field(default_factory=dict)
     notes: list[str] = msgspec.field(default_factory=list)
 
 
@@ -136,6 +138,8 @@ class _Unpacking:
             return
         path = f"{self._folder(entry.parts[:-1], what)}/{name}"
         self._make_way(path, entry)
+        if entry.uid or entry.gid:
+            self.changes.owners[self._inside(path)] = (entry.uid, entry.gid)
         if entry.kind is Kind.FOLDER:
             self._make_folder(path, entry)
         elif entry.kind is Kind.SYMLINK:
@@ -156,6 +160,7 @@ class _Unpacking:
     def _make_way(self, path: str, entry: Entry) -> None:
         """Remove what an earlier entry of the layer put at `path`. A folder stays if the entry is a folder, too."""
         self.changes.links.pop(self._inside(path), None)
+        self.changes.owners.pop(self._inside(path), None)
         try:
             mode = os.lstat(path).st_mode
         except FileNotFoundError:

@@ -3,9 +3,9 @@
 The image's folder is hard links to layers that other images share, so the command gets a copy. Afterwards the copy is
 compared with what was recorded about its files: a file that the command wrote has another change time.
 
-Ids: if thawd runs as root, the command sees the ids of the machine. If newuidmap(1) may map further ids for the user,
-the command has those. Otherwise it has one id, root, which is the user: then `chown` to other users fails, and programs
-that need them, such as `apt-get`, do not work.
+Ids: if thawd runs as root, the command sees the ids of the machine, and files have the owners that the image's layers
+name. Otherwise it has one id, root, which is the user: then `chown` to other users fails, and programs that need them,
+such as `apt-get`, do not work.
 """
 
 from __future__ import annotations
@@ -64,7 +64,14 @@ class _Before:
     made: list[str] = field(default_factory=list)
 
 
-def run(root: Path, work: Path, command: Command, on_line: Callable[[str], None]) -> dict[str, NewEntry]:
+def run(
+    root: Path,
+    work: Path,
+    command: Command,
+    on_line: Callable[[str], None],
+    *,
+    owners: Mapping[str, tuple[int, int]] | None = None,
+) -> dict[str, NewEntry]:
     """Run a command, and return the entries of the layer with its changes.
 
     Args:
@@ -72,12 +79,16 @@ def run(root: Path, work: Path, command: Command, on_line: Callable[[str], None]
         work: new folder for the copy. The entries refer to files in it, and the caller removes it.
         command: the command.
         on_line: called with each line of its output.
+        owners: user and group of the paths that do not belong to root; used if thawd runs as root.
 
     Raises:
         ImageError: the kernel refuses namespaces, or the command failed; with its status and last lines (HTTP 400).
         OSError: the disk failed or is full.
     """
     _copy(root, work)
+    for path, (uid, gid) in (owners or {}).items() if os.geteuid() == 0 else ():
+        if os.path.lexists(work / path):
+            os.chown(work / path, uid, gid, follow_symlinks=False)
     before = _Before()
     _prepare(work, command, before)
     for path, found in _walk(work):
@@ -191,42 +202,14 @@ def _map_ids(pid: int, command: Command) -> None:
         for kind in ("uid_map", "gid_map"):
             (folder / kind).write_text(f"0 0 {_IDS}\n")
         return
-    ranges = [_subordinate(Path(f"/etc/{name}")) for name in ("subuid", "subgid")]
-    programs = [shutil.which(name) for name in ("newuidmap", "newgidmap")]
-    if all(ranges) and all(programs):
-        for program, own, found in zip(programs, (os.geteuid(), os.getegid()), ranges, strict=True):
-            assert program and found
-            start, count = found
-            arguments = [program, str(pid), "0", str(own), "1", "1", str(start), str(min(count, _IDS - 1))]
-            if subprocess.run(arguments, capture_output=True, check=False).returncode != 0:
-                break
-        else:
-            return
     if command.uid or command.gid:
         raise ImageError(
-            f"RUN as the user {command.uid}:{command.gid} needs more than one id: install newuidmap (package uidmap) "
-            "and have ranges in /etc/subuid and /etc/subgid, or leave out USER before RUN"
+            f"RUN as the user {command.uid}:{command.gid} needs more than the one id that an unprivileged user has: "
+            "move USER behind RUN, or build as root"
         )
     (folder / "setgroups").write_text("deny")
     (folder / "uid_map").write_text(f"0 {os.geteuid()} 1\n")
     (folder / "gid_map").write_text(f"0 {os.getegid()} 1\n")
-
-
-def _subordinate(path: Path) -> tuple[int, int] | None:
-    """Return the first range of ids that a file grants the user. subuid(5)"""
-    import pwd
-
-    try:
-        name = pwd.getpwuid(os.geteuid()).pw_name
-        lines = path.read_text().splitlines()
-    except (KeyError, OSError):
-        return None
-    for line in lines:
-        owner, _, rest = line.partition(":")
-        start, _, count = rest.partition(":")
-        if owner in (name, str(os.geteuid())) and start.isdecimal() and count.isdecimal():
-            return int(start), int(count)
-    return None
 
 
 def _changes(work: Path, before: _Before) -> dict[str, NewEntry]:

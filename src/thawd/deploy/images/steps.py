@@ -24,6 +24,7 @@ from thawd.oci.merging import remove_tree
 from thawd.system import folders
 
 _URL = re.compile(r"(https?|git|ssh)://|git@")
+_PACKAGE_MANAGERS = re.compile(r"\b(?:dnf|microdnf|yum|apt-get|apt|apk)\s+(?:-\S+\s+)*(?:install|add|update|upgrade)\b")
 # Docker passes these to RUN without a declaration.
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
@@ -154,7 +155,12 @@ class Steps:
         work = self._work("run")
 
         def changes() -> dict[str, NewEntry]:
-            return running.run(self._root(state), work, command, self._context.on_line)
+            root = self._root(state)
+            owners = self._images.owners(root)
+            try:
+                return running.run(root, work, command, self._context.on_line, owners=owners)
+            except ImageError as error:
+                raise ImageError(f"{error}{_hint(arguments)}") from None
 
         try:
             layer = self._records.layer(key, changes)
@@ -228,6 +234,16 @@ class Steps:
     def _add_layer(self, state: StageState, instruction: Instruction, entries: dict[str, NewEntry]) -> None:
         key = state.step(instruction.keyword, content_digest(entries))
         state.add(self._records.layer(key, lambda: entries), f"{instruction.keyword} {instruction.rest}"[:200])
+
+
+def _hint(arguments: list[str]) -> str:
+    """Return what to do if a command needs a package manager, which the base images that thawd makes do not have."""
+    if not _PACKAGE_MANAGERS.search(" ".join(arguments)):
+        return ""
+    return (
+        "\nDoes the image have this package manager? The base image that thawd makes has none. Load AWS's own image "
+        "first (`docker save` on another machine, `thawd image pull docker-archive:FILE`), and name that file in FROM"
+    )
 
 
 def _scratch(instruction: Instruction) -> tuple[str, ...]:
