@@ -426,6 +426,47 @@ class ProvisionedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     timezone: str = "UTC"
 
 
+class AwsStatement(msgspec.Struct, frozen=True, kw_only=True):
+    """What functions may do on AWS besides what the configuration shows: a statement of their roles' policies.
+
+    Attributes:
+        actions: actions of IAM, such as ``bedrock:InvokeModel``.
+        resources: ARNs of resources; ``*`` for all.
+        function: name of the function; None: all functions.
+    """
+
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    function: str | None = None
+
+
+class AwsDeployment(msgspec.Struct, frozen=True, kw_only=True):
+    """How ``thawd deploy aws`` deploys a configuration. The server does not use it.
+
+    Attributes:
+        stack: name of the stack; None: made from the name of the configuration's folder.
+        region: AWS region; None: that of AWS's own settings.
+        architecture: ``x86_64`` or ``arm64``.
+        log_retention_days: how long CloudWatch keeps log events, days.
+        tracing: whether functions are traced by X-Ray.
+        alarms: whether the stack has alarms on errors and throttles, and a dashboard.
+        alarm_topic: ARN of the SNS topic that alarms notify; None: nobody is notified.
+        rollout: how a new version gets requests: ``all`` at once; ``N%``: this share of them, until the next rollout;
+            or the name of a deployment configuration of CodeDeploy.
+        statements: further statements of roles' policies.
+    """
+
+    stack: str | None = None
+    region: str | None = None
+    architecture: str = "x86_64"
+    log_retention_days: int = 30
+    tracing: bool = False
+    alarms: bool = True
+    alarm_topic: str | None = None
+    rollout: str = "all"
+    statements: tuple[AwsStatement, ...] = ()
+
+
 def reserved_variables(names: Iterable[str]) -> list[str]:
     """The names in `names` that are reserved, sorted. The names in Lambda's list and all ``THAWD_*`` are reserved.
 

@@ -21,7 +21,7 @@ from thawd.config.options import SECTIONS, OptionDescription, describe_options
 from thawd.config.options.server import ENVIRONMENT_VARIABLES
 from thawd.config.path_checks import check_places
 from thawd.config.routes import RESERVED_SEGMENTS, parse_route_key
-from thawd.config.sections import functions, http, sources, stores
+from thawd.config.sections import deploy, functions, http, sources, stores
 from thawd.config.sections.reader import Reader
 from thawd.config.sections.server import read_server
 from thawd.config.settings import ServerSettings, Settings
@@ -99,6 +99,7 @@ def _settings(path: Path, document: dict[str, object], environ: Mapping[str, str
         runtimes=functions.read_runtimes(document, reader),
         sources=sources.read_sources(document, reader),
         schedules=sources.read_schedules(document, reader),
+        deployment=deploy.read_deployment(document, reader),
         provisioned_schedules=sources.read_provisioned_schedules(document, reader),
     )
     check_references(settings, findings, document=document)

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from thawd.resources import (
+    AwsDeployment,
     Bucket,
     Function,
     FunctionUrl,
@@ -124,6 +125,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         sources: queues that functions read, by function name.
         schedules: schedules by name, in file order.
         provisioned_schedules: schedules of provisioned concurrency, in file order, by function name.
+        deployment: how ``thawd deploy aws`` deploys the configuration.
         set_aside: further paths that `not_code` returns; not an option of the file. A private server has a data folder
             of its own, so it names the configured data folder here.
     """
@@ -141,6 +143,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     schedules: dict[str, Schedule] = {}
     provisioned_schedules: dict[str, tuple[ProvisionedSchedule, ...]] = {}
     remote_buckets: dict[str, RemoteBucket] = {}
+    deployment: AwsDeployment = AwsDeployment()
     set_aside: tuple[Path, ...] = ()
 
     def most_provisioned(self, name: str) -> int:

@@ -1,1 +1,4 @@
-"""Deployment: reads what other tools deploy from. `templates` evaluates CloudFormation, `images` builds images."""
+"""Deployment: reads what other tools deploy from, and deploys to AWS.
+
+`templates` evaluates CloudFormation, `projects` reads what other tools deploy, `images` builds images, `aws` deploys.
+"""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from thawd.config import kinds
+from thawd.config.options.deploy import DEPLOY_AWS, STATEMENT
 from thawd.config.options.functions import BATCH, FUNCTION, RUNTIME
 from thawd.config.options.http import CORS, HTTP, ROUTE, ROUTE_TABLE, URL
 from thawd.config.options.option import Option
@@ -20,6 +21,8 @@ from thawd.config.options.sources import PROVISIONED_SCHEDULE, SCHEDULE, SOURCE
 from thawd.config.options.stores import BUCKET, NOTIFICATION, REMOTE_BUCKET, TABLE
 from thawd.config.settings import ServerSettings
 from thawd.resources import (
+    AwsDeployment,
+    AwsStatement,
     Batch,
     Bucket,
     Cors,
@@ -35,7 +38,7 @@ from thawd.resources import (
     Table,
 )
 
-SECTIONS = ("server", "functions", "buckets", "http", "routes", "schedules", "tables", "runtimes")
+SECTIONS = ("server", "functions", "buckets", "http", "routes", "schedules", "tables", "runtimes", "deploy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ def describe_options() -> tuple[OptionDescription, ...]:
         ("functions.NAME.sources[]", SqsSource, SOURCE),
         ("functions.NAME.provisioned_schedule[]", ProvisionedSchedule, PROVISIONED_SCHEDULE),
         ("schedules.NAME", Schedule, SCHEDULE),
+        ("deploy.aws", AwsDeployment, DEPLOY_AWS),
+        ("deploy.aws.statements[]", AwsStatement, STATEMENT),
     )
     described = [
         OptionDescription(f"{section}.{option.name}", option.kind.allowed, _default(struct, option), option.meaning)

@@ -1,0 +1,239 @@
+"""Functions of the stack: their settings, versions and aliases, log groups and roles."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from thawd.deploy.aws import naming
+from thawd.deploy.aws.destinations import add_destinations
+from thawd.deploy.aws.rollouts import add_alias
+from thawd.deploy.aws.stack import DeploymentError, Stack, attribute, ref, statement, sub, trust
+from thawd.deploy.aws.stores import bucket_statements, store_statements, store_variables
+from thawd.deploy.aws.uses import Uses
+from thawd.resources import Function
+
+LAYER = "ThawdLayer"
+_OLDEST_SNAPSTART_PYTHON = (3, 12)
+_FREE_STORAGE_MB = 512
+_INIT_LIMIT_S, _SNAPSTART_INIT_LIMIT_S = 10, 130
+# Source: CloudFormation user guide, AWS::Lambda::Function: changes of these do not concern a version.
+_NOT_OF_VERSIONS = ("ReservedConcurrentExecutions",)
+_DEFAULTS = Function(name="", handler="", code=None)  # type: ignore[arg-type]
+# Options that only thawd has: what is missing on AWS if one of them does not have its default.
+_ONLY_HERE = {
+    "idle_timeout_s": "Lambda decides how long it keeps idle environments",
+    "keep_alive": "Lambda decides how long it keeps idle environments",
+    "freeze_idle": "Lambda always freezes environments between invocations",
+    "prime": "Lambda takes its snapshot after init; run the priming event's work at the top level of the module",
+    "snapshot_listeners": "Lambda's snapshots have rules of their own for sockets",
+    "snapshot_connections": "Lambda's snapshots have rules of their own for connections",
+}
+
+
+def add_function(stack: Stack, function: Function) -> None:
+    """Add a function with all that belongs to it alone.
+
+    Raises:
+        DeploymentError: its handler cannot work on Lambda.
+    """
+    code = stack.order.code[function.name]
+    uses = code.uses or Uses()
+    _refuse(function, uses)
+    for option, what in _ONLY_HERE.items():
+        if getattr(function, option) != getattr(_DEFAULTS, option):
+            stack.lack(f"functions.{function.name}.{option}", what)
+    log_group = _add_log_group(stack, function)
+    statements = [
+        statement(
+            ["logs:CreateLogStream", "logs:PutLogEvents"],
+            sub(f"arn:${{AWS::Partition}}:logs:${{AWS::Region}}:${{AWS::AccountId}}:log-group:{log_group}:*"),
+        ),
+        *_tracing_statements(stack),
+        *store_statements(stack, function.name, uses),
+        *_boto3_statements(stack, function, uses),
+        *add_destinations(stack, function),
+        *_source_statements(stack, function),
+        *_own_statements(stack, function),
+    ]
+    role = _add_role(stack, function, statements)
+    properties = _properties(stack, function, uses, role=role, log_group=log_group)
+    logical_id = stack.add(
+        stack.function_id(function.name),
+        "AWS::Lambda::Function",
+        {**properties, "ReservedConcurrentExecutions": function.reserved_concurrency},
+    )
+    published = json.dumps(properties, sort_keys=True)
+    version = {
+        "Type": "AWS::Lambda::Version",
+        "Properties": {"FunctionName": ref(logical_id)},
+    }
+    add_alias(stack, function, f"{logical_id}Version{naming.digest(published, length=10)}", version)
+
+
+def _refuse(function: Function, uses: Uses) -> None:
+    where = f"functions.{function.name}"
+    if function.batch is not None:
+        raise DeploymentError(
+            f"{where}.batch: the handler takes a list of events, which Lambda does not send; write a second handler "
+            "that takes one event, for a configuration of its own"
+        )
+    if uses.is_coroutine:
+        raise DeploymentError(
+            f"{where}.handler: {function.handler} is async def, which Lambda's Python runtimes do not run; write a "
+            "second handler that calls it with asyncio.run"
+        )
+    if uses.has_generator:
+        raise DeploymentError(
+            f"{where}.handler: {function.handler} streams its answer by yield, which Lambda's Python runtimes do not; "
+            "return the whole answer, or use a custom runtime"
+        )
+    if uses.other_names:
+        raise DeploymentError(
+            f"{where}.code: it uses thawd.{', thawd.'.join(uses.other_names)}; on AWS, the package thawd has only "
+            "bucket and table"
+        )
+
+
+def runtime_of(function: Function, *, default: str) -> str:
+    """Lambda's runtime identifier of a function."""
+    if function.runtime is not None:
+        return function.runtime
+    found = re.fullmatch(r"(?:.*/)?(?:python)?(3\.\d+)(?:\.\d+)?", function.python or "")
+    return default if found is None else f"python{found[1]}"
+
+
+def python_version(runtime: str) -> tuple[int, int] | None:
+    """Python version of a runtime; None: it is not a Python runtime."""
+    found = re.fullmatch(r"python(\d+)\.(\d+)", runtime)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def _properties(stack: Stack, function: Function, uses: Uses, *, role: str, log_group: str) -> dict[str, Any]:
+    runtime = runtime_of(function, default=stack.order.default_runtime)
+    has_snapstart = _has_snapstart(stack, function, runtime)
+    init_limit_s = _SNAPSTART_INIT_LIMIT_S if has_snapstart else _INIT_LIMIT_S
+    if function.init_timeout_s not in (_DEFAULTS.init_timeout_s, init_limit_s):
+        stack.lack(f"functions.{function.name}.init_timeout_s", f"Lambda's limit of init is {init_limit_s} s")
+    variables: Mapping[str, Any] = {**function.environment, **store_variables(stack, uses)}
+    is_json = function.log_format == "JSON"
+    properties = {
+        "FunctionName": naming.function_name(stack.name, function.name),
+        "Runtime": runtime,
+        "Handler": function.handler,
+        "Code": {"S3Bucket": sub(naming.ASSETS_BUCKET), "S3Key": stack.order.code[function.name].key},
+        "Role": attribute(role, "Arn"),
+        "Architectures": [stack.aws.architecture],
+        "MemorySize": function.memory_mb,
+        "Timeout": function.timeout_s,
+        "EphemeralStorage": {"Size": function.ephemeral_storage_mb},
+        "Environment": {"Variables": dict(variables)} if variables else None,
+        "Layers": [ref(_add_layer(stack))] if uses.has_stores else None,
+        "TracingConfig": {"Mode": "Active"} if stack.aws.tracing else None,
+        "SnapStart": {"ApplyOn": "PublishedVersions"} if has_snapstart else None,
+        "TenancyConfig": {"TenantIsolationMode": "PER_TENANT"} if function.tenants else None,
+        "LoggingConfig": {
+            "LogFormat": function.log_format,
+            **({"ApplicationLogLevel": function.application_log_level or "INFO"} if is_json else {}),
+            **({"SystemLogLevel": function.system_log_level or "INFO"} if is_json else {}),
+            "LogGroup": ref(_log_group_id(log_group)),
+        },
+        "DeadLetterConfig": (
+            {"TargetArn": stack.place(function.dead_letter.name)} if function.dead_letter is not None else None
+        ),
+    }
+    return {name: value for name, value in properties.items() if value is not None}
+
+
+def _has_snapstart(stack: Stack, function: Function, runtime: str) -> bool:
+    """Whether Lambda can take snapshots of the function. If not, record why.
+
+    Source: developer guide, "Improving startup performance with Lambda SnapStart".
+    """
+    if not function.snapshot:
+        return False
+    version = python_version(runtime)
+    if version is None or version < _OLDEST_SNAPSTART_PYTHON:
+        reason = f"Lambda has no snapshots for {runtime}, only for python3.12 and later"
+    elif stack.settings.most_provisioned(function.name):
+        reason = "Lambda has no snapshots of functions with provisioned concurrency"
+    elif function.ephemeral_storage_mb > _FREE_STORAGE_MB:
+        reason = "Lambda has no snapshots of functions with more than 512 MB in /tmp"
+    elif function.tenants:
+        reason = "Lambda has no snapshots of functions with tenants"
+    else:
+        return True
+    stack.lack(f"functions.{function.name}.snapshot", f"{reason}: environments start cold")
+    return False
+
+
+def _add_layer(stack: Stack) -> str:
+    key = stack.order.layer_key
+    if key is None:
+        raise AssertionError("a function uses thawd's stores, but the layer was not made")
+    properties = {
+        "LayerName": f"{stack.name}-thawd",
+        "Description": "thawd.bucket and thawd.table over S3 and DynamoDB",
+        "Content": {"S3Bucket": sub(naming.ASSETS_BUCKET), "S3Key": key},
+    }
+    # A new layer version is a new resource, so that functions refer to it by another id and get a new version.
+    return stack.add(f"{LAYER}{naming.digest(key, length=10)}", "AWS::Lambda::LayerVersion", properties)
+
+
+def _log_group_id(log_group: str) -> str:
+    return naming.logical_id(log_group, "LogGroup")
+
+
+def _add_log_group(stack: Stack, function: Function) -> str:
+    """Add a function's log group, which functions may share, and return its name."""
+    name = function.log_group or f"/aws/lambda/{naming.function_name(stack.name, function.name)}"
+    properties = {"LogGroupName": name, "RetentionInDays": stack.aws.log_retention_days}
+    stack.add(_log_group_id(name), "AWS::Logs::LogGroup", properties)
+    return name
+
+
+def _add_role(stack: Stack, function: Function, statements: list[dict[str, Any]]) -> str:
+    properties = {
+        "AssumeRolePolicyDocument": trust("lambda.amazonaws.com"),
+        "Policies": [{"PolicyName": "uses", "PolicyDocument": {"Version": "2012-10-17", "Statement": statements}}],
+    }
+    return stack.add(naming.logical_id(function.name, "Role"), "AWS::IAM::Role", properties)
+
+
+def _tracing_statements(stack: Stack) -> list[dict[str, Any]]:
+    actions = ("xray:PutTelemetryRecords", "xray:PutTraceSegments")
+    return [statement(actions, "*")] if stack.aws.tracing else []  # X-Ray has no resources
+
+
+def _boto3_statements(stack: Stack, function: Function, uses: Uses) -> list[dict[str, Any]]:
+    """A function that uses boto3 may read the objects that it is notified of; the rest must be declared."""
+    if not uses.has_boto3:
+        return []
+    statements = []
+    for bucket in stack.settings.buckets.values():
+        prefixes = sorted({entry.prefix for entry in bucket.notify if entry.function == function.name})
+        for prefix in prefixes:
+            name = naming.bucket_name(stack.name, bucket.name)
+            statements += bucket_statements(name, prefix, operations=("read",))
+    if not any(entry.function in (None, function.name) for entry in stack.aws.statements):
+        stack.lack(
+            f"functions.{function.name}.code",
+            "it uses boto3, and its role allows only what thawd.toml shows; add [[deploy.aws.statements]] for the rest",
+        )
+    return statements
+
+
+def _source_statements(stack: Stack, function: Function) -> list[dict[str, Any]]:
+    actions = ("sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage")
+    places = [stack.place(source.sqs) for source in stack.settings.sources.get(function.name, ())]
+    return [statement(actions, place) for place in places]
+
+
+def _own_statements(stack: Stack, function: Function) -> list[dict[str, Any]]:
+    return [
+        statement(entry.actions, sorted(entry.resources))
+        for entry in stack.aws.statements
+        if entry.function in (None, function.name)
+    ]

@@ -1,0 +1,233 @@
+"""The plan: what a deployment changes, as data, and as text like that of ``terraform plan``.
+
+Pure: compares the deployed template with the new one. Values of environment variables are shown as digests, with a key
+of this run, so that the output shows whether a value changes, and nobody can guess the value from the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from thawd.deploy.aws.stack import Missing
+from thawd.deploy.aws.template import Model
+
+CREATE, UPDATE, REPLACE, DELETE = "create", "update", "replace", "delete"
+_SIGNS = {CREATE: "+", UPDATE: "~", REPLACE: "±", DELETE: "-"}
+_COLOURS = {"+": 32, "~": 33, "±": 35, "-": 31}
+_HOLDS_DATA = ("AWS::S3::Bucket", "AWS::DynamoDB::Table")
+_ALL = "*"
+# Properties whose change makes CloudFormation replace the resource.
+# Source: CloudFormation user guide, "Update requires: Replacement" of each resource type.
+_REPLACED_BY: dict[str, tuple[str, ...]] = {
+    "AWS::ApiGatewayV2::Api": ("ProtocolType",),
+    "AWS::ApiGatewayV2::Integration": ("ApiId",),
+    "AWS::ApiGatewayV2::Route": ("ApiId",),
+    "AWS::ApiGatewayV2::Stage": ("ApiId", "StageName"),
+    "AWS::ApplicationAutoScaling::ScalableTarget": ("ResourceId", "ScalableDimension", "ServiceNamespace"),
+    "AWS::CloudWatch::Alarm": ("AlarmName",),
+    "AWS::CloudWatch::Dashboard": ("DashboardName",),
+    "AWS::CodeDeploy::Application": ("ApplicationName", "ComputePlatform"),
+    "AWS::CodeDeploy::DeploymentGroup": ("ApplicationName", "DeploymentGroupName"),
+    "AWS::DynamoDB::Table": ("TableName", "KeySchema"),
+    "AWS::Events::EventBus": ("Name",),
+    "AWS::IAM::Role": ("RoleName", "Path"),
+    "AWS::Lambda::Alias": ("FunctionName", "Name"),
+    "AWS::Lambda::EventInvokeConfig": ("FunctionName", "Qualifier"),
+    "AWS::Lambda::EventSourceMapping": ("EventSourceArn",),
+    "AWS::Lambda::Function": ("FunctionName", "PackageType", "TenancyConfig"),
+    "AWS::Lambda::LayerVersion": (_ALL,),
+    "AWS::Lambda::Permission": (_ALL,),
+    "AWS::Lambda::Url": ("TargetFunctionArn", "Qualifier"),
+    "AWS::Lambda::Version": (_ALL,),
+    "AWS::Logs::LogGroup": ("LogGroupName",),
+    "AWS::S3::Bucket": ("BucketName",),
+    "AWS::SNS::Topic": ("TopicName", "FifoTopic"),
+    "AWS::SQS::Queue": ("QueueName", "FifoQueue"),
+    "AWS::Scheduler::Schedule": ("Name", "GroupName"),
+}
+
+
+class PropertyChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A property that differs.
+
+    Attributes:
+        path: the property's place, such as ``Environment.Variables.MODEL``.
+        before: value in the deployed template, as text; None: it is not there.
+        after: value in the new template, as text; None: it is not there.
+        replaces: whether CloudFormation replaces the resource because of this change.
+    """
+
+    path: str
+    before: str | None
+    after: str | None
+    replaces: bool = False
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource or output that differs.
+
+    Attributes:
+        action: ``create``, ``update``, ``replace`` or ``delete``.
+        logical_id: the resource's id in the template.
+        type: the resource's type; ``Output`` for an output.
+        properties: what differs; of a resource that is deleted, nothing.
+        loses_data: whether the deployment deletes a bucket or a table.
+    """
+
+    action: str
+    logical_id: str
+    type: str
+    properties: tuple[PropertyChange, ...] = ()
+    loses_data: bool = False
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a deployment changes.
+
+    Attributes:
+        stack: name of the stack.
+        changes: what differs, in order of the logical ids.
+        missing: what the stack lacks of the configuration.
+    """
+
+    stack: str
+    changes: tuple[Change, ...]
+    missing: tuple[Missing, ...] = ()
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Logical ids of the buckets and tables that the deployment deletes."""
+        return tuple(change.logical_id for change in self.changes if change.loses_data)
+
+
+def make_plan(model: Model, deployed: Mapping[str, Any] | None, *, stack: str, shows_values: bool = False) -> Plan:
+    """Compare the deployed template with the new one.
+
+    Args:
+        model: the new template.
+        deployed: the deployed template; None: there is no stack.
+        stack: name of the stack.
+        shows_values: whether values of environment variables are shown as they are.
+    """
+    concealed = _Concealed(None if shows_values else secrets.token_bytes(16))
+    before = _parts(deployed or {})
+    after = _parts(model.template)
+    changes = []
+    for logical_id in sorted(before.keys() | after.keys()):
+        change = _change(logical_id, before.get(logical_id), after.get(logical_id), concealed)
+        if change is not None:
+            changes.append(change)
+    return Plan(stack=stack, changes=tuple(changes), missing=model.missing)
+
+
+def _parts(template: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Resources, and outputs as if they were resources, by logical id."""
+    outputs = {f"Outputs.{name}": {"Type": "Output", **value} for name, value in template.get("Outputs", {}).items()}
+    return {**template.get("Resources", {}), **outputs}
+
+
+def _change(
+    logical_id: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None, concealed: _Concealed
+) -> Change | None:
+    if before == after:
+        return None
+    if after is None:
+        kind = str((before or {}).get("Type"))
+        return Change(action=DELETE, logical_id=logical_id, type=kind, loses_data=kind in _HOLDS_DATA)
+    kind = str(after["Type"])
+    if before is not None and before.get("Type") != kind:
+        return Change(action=REPLACE, logical_id=logical_id, type=kind, loses_data=before.get("Type") in _HOLDS_DATA)
+    old, new = dict(_values(before or {}, "")), dict(_values(after, ""))
+    replaced_by = _REPLACED_BY.get(kind, ()) if before is not None else ()
+    properties = tuple(
+        PropertyChange(
+            path=path,
+            before=concealed.shown(path, old[path]) if path in old else None,
+            after=concealed.shown(path, new[path]) if path in new else None,
+            replaces=_ALL in replaced_by or path.partition(".")[0].partition("[")[0] in replaced_by,
+        )
+        for path in sorted(old.keys() | new.keys())
+        if path not in old or path not in new or old[path] != new[path]
+    )
+    action = CREATE if before is None else REPLACE if any(change.replaces for change in properties) else UPDATE
+    return Change(action=action, logical_id=logical_id, type=kind, properties=properties)
+
+
+def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a resource with their paths. References and other functions are leaves."""
+    if isinstance(value, Mapping) and value and not _is_function(value):
+        for name, entry in value.items():
+            if path or name != "Type":
+                below = "" if not path and name == "Properties" else f"{path}.{name}" if path else name
+                yield from _values(entry, below) if below else _properties(entry)
+    elif isinstance(value, list) and value:
+        for index, entry in enumerate(value):
+            yield from _values(entry, f"{path}[{index}]")
+    else:
+        yield path, value
+
+
+def _properties(properties: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in properties.items():
+        yield from _values(value, name)
+
+
+def _is_function(value: Mapping[str, Any]) -> bool:
+    return len(value) == 1 and (next(iter(value)) == "Ref" or next(iter(value)).startswith("Fn::"))
+
+
+class _Concealed:
+    """Shows values; those of environment variables as digests with a key, if there is one."""
+
+    def __init__(self, key: bytes | None) -> None:
+        self._key = key
+
+    def shown(self, path: str, value: Any) -> str:
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+        if self._key is None or not path.startswith("Environment.Variables."):
+            return text
+        return f"hidden-{hashlib.blake2b(text.encode(), key=self._key, digest_size=4).hexdigest()}"
+
+
+def plan_text(plan: Plan, *, has_colours: bool = False) -> str:
+    """Return the plan as text: a line for each resource with its sign, below it the properties."""
+    lines = []
+    for change in plan.changes:
+        sign = _SIGNS[change.action]
+        lines.append(_coloured(f"{sign} {change.type} {change.logical_id}{_remark(change)}", sign, has_colours))
+        if change.action != CREATE:
+            lines += [_property_line(entry, has_colours) for entry in change.properties]
+    if plan.missing:
+        lines += ["", "AWS does not have:", *(f"  {entry.where}: {entry.what}" for entry in plan.missing)]
+    counts = {action: sum(change.action == action for change in plan.changes) for action in _SIGNS}
+    summary = ", ".join(f"{count} to {action}" for action, count in counts.items() if count)
+    lines += ["", f"stack {plan.stack}: {summary or 'nothing to change'}"]
+    return "\n".join(lines).lstrip("\n")
+
+
+def _remark(change: Change) -> str:
+    if change.loses_data:
+        return "  (with all its data)"
+    return "  (replaced)" if change.action == REPLACE else ""
+
+
+def _property_line(change: PropertyChange, has_colours: bool) -> str:
+    sign = "+" if change.before is None else "-" if change.after is None else "~"
+    value = " -> ".join(_short(value) for value in (change.before, change.after) if value is not None)
+    remark = "  (needs replacement)" if change.replaces else ""
+    return _coloured(f"    {sign} {change.path}: {value}{remark}", sign, has_colours)
+
+
+def _short(text: str) -> str:
+    printable = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return printable if len(printable) <= 120 else printable[:117] + "..."
+
+
+def _coloured(line: str, sign: str, has_colours: bool) -> str:
+    return f"\x1b[{_COLOURS[sign]}m{line}\x1b[0m" if has_colours else line

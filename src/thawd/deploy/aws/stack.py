@@ -1,0 +1,241 @@
+"""The stack that is being made: its resources so far, what it will lack, and the values that name resources in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from thawd.config import Settings
+from thawd.deploy.aws import naming
+from thawd.deploy.aws.uses import Uses
+from thawd.errors import ThawdError
+from thawd.resources import ACCOUNT_ID, AwsDeployment
+
+_QUEUE_URL = re.compile(r"https?://(?:sqs\.([a-z0-9-]+)\.)?[^/]*/(\d{12})/([A-Za-z0-9_-]{1,80}(?:\.fifo)?)")
+_ARN = re.compile(r"arn:aws[a-z-]*:(sqs|sns|events|kinesis|dynamodb):([a-z0-9-]*):(\d{12}):(\S+)")
+
+
+class DeploymentError(ThawdError):
+    """The configuration cannot be deployed, or AWS refused the deployment. The message says why and what to do."""
+
+    type = "InvalidParameterValueException"
+    status = 400
+    retryable = False
+
+
+class Missing(msgspec.Struct, frozen=True, kw_only=True):
+    """Something of the configuration that AWS does not have.
+
+    Attributes:
+        where: key path in ``thawd.toml``.
+        what: what will be missing or different on AWS.
+    """
+
+    where: str
+    what: str
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """The archive of a function's code.
+
+    Attributes:
+        key: key of the object in the bucket of archives.
+        uses: what the code uses; None: the code is not Python.
+    """
+
+    key: str
+    uses: Uses | None = None
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be deployed.
+
+    Attributes:
+        settings: the configuration.
+        stack: name of the stack.
+        code: code of each function, by function name.
+        layer_key: key of the archive with the package ``thawd``; None: no function needs it.
+        default_runtime: Lambda's runtime identifier for functions that name neither a runtime nor a Python version.
+        deployed: the template that is deployed now; None: there is no stack.
+    """
+
+    settings: Settings
+    stack: str
+    code: Mapping[str, Code]
+    layer_key: str | None = None
+    default_runtime: str
+    deployed: Mapping[str, Any] | None = None
+
+
+def ref(logical_id: str) -> dict[str, Any]:
+    """Return a reference to a resource."""
+    return {"Ref": logical_id}
+
+
+def attribute(logical_id: str, name: str) -> dict[str, Any]:
+    """Return a reference to an attribute of a resource."""
+    return {"Fn::GetAtt": [logical_id, name]}
+
+
+def sub(text: str) -> Any:
+    """Return a text with pseudo parameters such as ``${AWS::Region}``; a plain text if it has none."""
+    return {"Fn::Sub": text} if "${" in text else text
+
+
+@dataclass(slots=True)
+class Stack:
+    """The stack that is being made.
+
+    Attributes:
+        order: what is to be deployed.
+        resources: resources by logical id.
+        outputs: outputs by logical id.
+        missing: what the stack will lack, in the order of the file.
+        notified_functions: logical ids of the permissions that a bucket's notifications need, by bucket name.
+    """
+
+    order: Order
+    resources: dict[str, dict[str, Any]] = field(default_factory=dict)
+    outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    missing: list[Missing] = field(default_factory=list)
+    notified_functions: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Name of the stack."""
+        return self.order.stack
+
+    @property
+    def settings(self) -> Settings:
+        """The configuration."""
+        return self.order.settings
+
+    @property
+    def aws(self) -> AwsDeployment:
+        """How the configuration is deployed."""
+        return self.order.settings.deployment
+
+    def add(self, logical_id: str, kind: str, properties: Mapping[str, Any], **more: Any) -> str:
+        """Add a resource and return its logical id. `more` are further attributes such as ``DependsOn``.
+
+        Properties that are None are left out.
+        """
+        given = {name: value for name, value in properties.items() if value is not None}
+        added = {"Type": kind, **({"Properties": given} if given else {}), **more}
+        if self.resources.setdefault(logical_id, added) != added:
+            raise AssertionError(f"two resources with the logical id {logical_id}")
+        return logical_id
+
+    def lack(self, where: str, what: str) -> None:
+        """Record that something cannot be carried over."""
+        self.missing.append(Missing(where=where, what=what))
+
+    def output(self, logical_id: str, value: Any, description: str) -> None:
+        """Add an output of the stack."""
+        self.outputs[logical_id] = {"Description": description, "Value": value}
+
+    def function_id(self, function: str) -> str:
+        """Logical id of a function."""
+        return naming.logical_id(function, "Function")
+
+    def alias(self, function: str) -> dict[str, Any]:
+        """Reference to a function's alias: its ARN."""
+        return ref(naming.logical_id(function, "Alias"))
+
+    def function_arn(self, function: str) -> str:
+        """ARN of a function without qualifier, as a text for `sub`. It does not refer to the resource."""
+        name = naming.function_name(self.name, function)
+        return f"arn:${{AWS::Partition}}:lambda:${{AWS::Region}}:${{AWS::AccountId}}:function:{name}"
+
+    def permit(self, function: str, *, principal: str, source: str, source_arn: Any) -> str:
+        """Allow a service to invoke a function's alias; returns the permission's logical id.
+
+        Args:
+            function: name of the function.
+            principal: the service.
+            source: what makes the logical id unique among the function's permissions.
+            source_arn: ARN that the service's resource has; it must not refer to a resource that needs the permission.
+        """
+        properties = {
+            "Action": "lambda:InvokeFunction",
+            "FunctionName": self.alias(function),
+            "Principal": principal,
+            "SourceArn": source_arn,
+            "SourceAccount": ref("AWS::AccountId") if principal == "s3.amazonaws.com" else None,
+        }
+        return self.add(
+            naming.logical_id(function, "") + naming.logical_id(source, "Permission"),
+            "AWS::Lambda::Permission",
+            properties,
+        )
+
+    def place(self, address: str) -> Any:
+        """ARN of a queue, topic, event bus or stream that the configuration names by ARN or by a queue's URL.
+
+        Addresses with the account of thawd's emulator have no counterpart in the account, so the stack gets a resource
+        for each of them. Others are returned unchanged.
+
+        Raises:
+            DeploymentError: it belongs to the emulator, and stacks have no resource of this kind.
+        """
+        found = _QUEUE_URL.fullmatch(address)
+        if found is not None:
+            region = found[1] or "${AWS::Region}"
+            service, account, rest = "sqs", found[2], found[3]
+            address = f"arn:${{AWS::Partition}}:sqs:{region}:{account}:{rest}"
+        elif (arn := _ARN.fullmatch(address)) is not None:
+            service, account, rest = arn[1], arn[3], arn[4]
+        else:
+            return address
+        return sub(address) if account != ACCOUNT_ID else self._own_place(service, rest)
+
+    def _own_place(self, service: str, rest: str) -> Any:
+        if service == "sqs":
+            self.queue(rest)
+            return attribute(naming.logical_id(rest, "Queue"), "Arn")
+        if service == "sns":
+            name = naming.shortened(f"{self.name}-{rest}", longest=256)
+            return ref(self.add(naming.logical_id(rest, "Topic"), "AWS::SNS::Topic", {"TopicName": name}))
+        if service == "events":
+            bus = rest.removeprefix("event-bus/")
+            if bus == "default":
+                return sub("arn:${AWS::Partition}:events:${AWS::Region}:${AWS::AccountId}:event-bus/default")
+            name = naming.shortened(f"{self.name}-{bus}", longest=256)
+            return attribute(self.add(naming.logical_id(bus, "Bus"), "AWS::Events::EventBus", {"Name": name}), "Arn")
+        raise DeploymentError(f"{rest} of {service} is an emulated resource; name one of your account by its ARN")
+
+    def queue(self, name: str) -> str:
+        """Add the queue for an emulated one, if it is not there, and return its name in the account."""
+        timeouts = [
+            self.settings.functions[function].timeout_s
+            for function, sources in self.settings.sources.items()
+            for source in sources
+            if source.sqs.rpartition(":")[2].rpartition("/")[2] == name
+        ]
+        own = naming.queue_name(self.name, name)
+        # Source: Lambda developer guide, "Using Lambda with Amazon SQS": at least six times the function's timeout.
+        properties = {
+            "QueueName": own,
+            "FifoQueue": True if name.endswith(".fifo") else None,
+            "SqsManagedSseEnabled": True,
+            "MessageRetentionPeriod": 1_209_600,
+            "VisibilityTimeout": 6 * max(timeouts) if timeouts else None,
+        }
+        self.add(naming.logical_id(name, "Queue"), "AWS::SQS::Queue", properties)
+        return own
+
+
+def statement(actions: Iterable[str], resources: Any) -> dict[str, Any]:
+    """Return a statement of a policy that allows `actions`."""
+    listed = resources if isinstance(resources, list) else [resources]
+    return {"Effect": "Allow", "Action": sorted(actions), "Resource": listed}
+
+
+def trust(service: str) -> dict[str, Any]:
+    """The policy document that lets a service assume a role."""
+    allowed = {"Effect": "Allow", "Action": ["sts:AssumeRole"], "Principal": {"Service": [service]}}
+    return {"Version": "2012-10-17", "Statement": [allowed]}

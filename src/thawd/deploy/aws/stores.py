@@ -1,0 +1,177 @@
+"""Buckets and tables of the stack, and the permissions on them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from thawd.deploy.aws import naming
+from thawd.deploy.aws.stack import Stack, statement, sub
+from thawd.deploy.aws.uses import ANY, BUCKET_OPERATIONS, TABLE_OPERATIONS, Uses
+from thawd.resources import Bucket, Notification, RemoteBucket, Table
+
+KEY = "key"
+"""Name of the partition key of tables in the stack."""
+_PUBLIC_ACCESS = ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets")
+_BUCKET_ACTIONS = {"read": "s3:GetObject", "write": "s3:PutObject"}
+_TABLE_ACTIONS = {
+    "delete": "dynamodb:DeleteItem",
+    "get": "dynamodb:GetItem",
+    "put": "dynamodb:PutItem",
+    "scan": "dynamodb:Scan",
+}
+
+
+def add_stores(stack: Stack) -> None:
+    """Add all buckets with their notifications, and all tables."""
+    for bucket in stack.settings.buckets.values():
+        _add_bucket(stack, bucket)
+    for remote in stack.settings.remote_buckets.values():
+        _check_remote_bucket(stack, remote)
+    for table in stack.settings.tables.values():
+        _add_table(stack, table)
+
+
+def bucket_place(stack: Stack, name: str) -> tuple[str, str] | None:
+    """Name and prefix of a bucket in the account, as texts for `sub`; None: it is not in S3, or not declared."""
+    if name in stack.settings.buckets:
+        return naming.bucket_name(stack.name, name), ""
+    remote = stack.settings.remote_buckets.get(name)
+    return (remote.bucket, remote.prefix) if remote is not None and remote.url.scheme == "s3" else None
+
+
+def table_place(stack: Stack, name: str) -> str | None:
+    """Name of a DynamoDB table in the account; None: the table is not in DynamoDB, or not declared."""
+    table = stack.settings.tables.get(name)
+    if table is None:
+        return None
+    if table.url is None:
+        return naming.table_name(stack.name, name)
+    return urlsplit(table.url.text).netloc if table.url.scheme == "dynamodb" else None
+
+
+def store_variables(stack: Stack, uses: Uses) -> dict[str, Any]:
+    """Environment variables from which the package ``thawd`` on AWS learns where buckets and tables are."""
+    variables = {}
+    buckets = {name: bucket_place(stack, name) for name in _names(uses.buckets, _all_buckets(stack))}
+    tables = {name: table_place(stack, name) for name in _names(uses.tables, tuple(stack.settings.tables))}
+    if placed := {name: list(place) for name, place in buckets.items() if place is not None}:
+        variables["STACK_BUCKETS"] = sub(json.dumps(placed, sort_keys=True, separators=(",", ":")))
+    if found := {name: place for name, place in tables.items() if place is not None}:
+        own = {name: [place, KEY if stack.settings.tables[name].url is None else ""] for name, place in found.items()}
+        variables["STACK_TABLES"] = json.dumps(own, sort_keys=True, separators=(",", ":"))
+    return variables
+
+
+def store_statements(stack: Stack, function: str, uses: Uses) -> list[dict[str, Any]]:
+    """Statements of a role's policy for the buckets and tables that the code uses."""
+    statements = []
+    where = f"functions.{function}"
+    for name in _names(uses.buckets, _all_buckets(stack)):
+        operations = uses.buckets.get(name, uses.buckets.get(ANY, ()))
+        place = bucket_place(stack, name)
+        if place is None:
+            stack.lack(where, f'thawd.bucket("{name}") fails: {_why_not(stack, name)}')
+            continue
+        statements += bucket_statements(*place, operations=operations)
+    for name in _names(uses.tables, tuple(stack.settings.tables)):
+        operations = uses.tables.get(name, uses.tables.get(ANY, ()))
+        table = table_place(stack, name)
+        if table is None:
+            reason = (
+                "it is in PostgreSQL" if name in stack.settings.tables else "the configuration declares no such table"
+            )
+            stack.lack(where, f'thawd.table("{name}") fails: {reason}')
+            continue
+        actions = [_TABLE_ACTIONS[operation] for operation in operations]
+        if stack.settings.tables[name].url is not None:
+            actions.append("dynamodb:DescribeTable")  # the package asks for the name of the partition key
+        arn = f"arn:${{AWS::Partition}}:dynamodb:${{AWS::Region}}:${{AWS::AccountId}}:table/{table}"
+        statements.append(statement(actions, sub(arn)))
+    return statements
+
+
+def bucket_statements(bucket: str, prefix: str, *, operations: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Statements that allow operations on the objects of a bucket."""
+    arn = f"arn:${{AWS::Partition}}:s3:::{bucket}"
+    statements = [statement([_BUCKET_ACTIONS[name] for name in operations], sub(f"{arn}/{prefix}*"))]
+    if "read" in operations:
+        # Without it, S3 answers 403 instead of 404 for objects that do not exist.
+        # Source: S3 API reference, GetObject, "Permissions".
+        statements.append(statement(["s3:ListBucket"], sub(arn)))
+    return statements
+
+
+def _names(used: dict[str, tuple[str, ...]], declared: tuple[str, ...]) -> list[str]:
+    return sorted({*used, *declared} - {ANY} if ANY in used else used)
+
+
+def _all_buckets(stack: Stack) -> tuple[str, ...]:
+    return (*stack.settings.buckets, *stack.settings.remote_buckets)
+
+
+def _why_not(stack: Stack, name: str) -> str:
+    remote = stack.settings.remote_buckets.get(name)
+    return "the configuration declares no such bucket" if remote is None else f"it is in {remote.url.scheme}://"
+
+
+def _add_bucket(stack: Stack, bucket: Bucket) -> None:
+    name = naming.bucket_name(stack.name, bucket.name)
+    arn = sub(f"arn:${{AWS::Partition}}:s3:::{name}")
+    permissions = sorted(
+        {
+            stack.permit(entry.function, principal="s3.amazonaws.com", source=bucket.name, source_arn=arn)
+            for entry in bucket.notify
+        }
+    )
+    configurations = [configuration for entry in bucket.notify for configuration in _configurations(stack, entry)]
+    properties = {
+        "BucketName": sub(name),
+        "PublicAccessBlockConfiguration": dict.fromkeys(_PUBLIC_ACCESS, True),
+        "NotificationConfiguration": {"LambdaConfigurations": configurations} if configurations else None,
+    }
+    stack.add(
+        naming.logical_id(bucket.name, "Bucket"),
+        "AWS::S3::Bucket",
+        properties,
+        **({"DependsOn": permissions} if permissions else {}),
+        DeletionPolicy="Delete",
+        UpdateReplacePolicy="Retain",
+    )
+    stack.output(naming.logical_id(bucket.name, "BucketName"), sub(name), f"bucket {bucket.name}")
+
+
+def _configurations(stack: Stack, entry: Notification) -> list[dict[str, Any]]:
+    rules = [{"Name": name, "Value": getattr(entry, name)} for name in ("prefix", "suffix") if getattr(entry, name)]
+    key_filter = {"Filter": {"S3Key": {"Rules": rules}}} if rules else {}
+    return [{"Event": event, "Function": stack.alias(entry.function), **key_filter} for event in entry.events]
+
+
+def _check_remote_bucket(stack: Stack, bucket: RemoteBucket) -> None:
+    if bucket.notify:
+        stack.lack(
+            f"buckets.{bucket.name}.notify",
+            f"the functions are not invoked: {bucket.url} exists already, and a stack cannot change its notifications. "
+            "Add them to the bucket itself",
+        )
+
+
+def _add_table(stack: Stack, table: Table) -> None:
+    if table.url is not None:
+        if table.url.scheme != "dynamodb":
+            stack.lack(f"tables.{table.name}", "thawd.table cannot reach PostgreSQL on AWS")
+        return
+    properties = {
+        "TableName": naming.table_name(stack.name, table.name),
+        "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
+        "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
+        "BillingMode": "PAY_PER_REQUEST",
+    }
+    logical_id = naming.logical_id(table.name, "Table")
+    stack.add(logical_id, "AWS::DynamoDB::Table", properties, DeletionPolicy="Delete", UpdateReplacePolicy="Retain")
+    stack.output(logical_id + "Name", properties["TableName"], f"table {table.name}")
+
+
+assert set(_BUCKET_ACTIONS) == set(BUCKET_OPERATIONS)
+assert set(_TABLE_ACTIONS) == set(TABLE_OPERATIONS)

@@ -1,0 +1,202 @@
+"""The model: which CloudFormation resources a configuration becomes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.aws_orders import EVERYTHING, FOREIGN, deployed, model, of_type, order
+from thawd.deploy.aws.stack import DeploymentError
+from thawd.deploy.aws.template import Model, make_model
+
+FUNCTION = '[functions.f]\nhandler = "plain.handler"\n'
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return model(tmp_path_factory.mktemp("everything"), EVERYTHING)
+
+
+def allowed(made: Model, role: str) -> dict[str, list[Any]]:
+    """Return the resources that a role allows, by action."""
+    found: dict[str, list[Any]] = {}
+    for statement in made.template["Resources"][role]["Properties"]["Policies"][0]["PolicyDocument"]["Statement"]:
+        for action in statement["Action"]:
+            found.setdefault(action, []).extend(statement["Resource"])
+    return found
+
+
+def function_of(made: Model, name: str) -> dict[str, Any]:
+    [found] = [entry for entry in of_type(made, "AWS::Lambda::Function") if entry["FunctionName"] == f"shop-{name}"]
+    return found
+
+
+def test_cfn_lint_finds_no_mistake_in_a_template_with_every_kind_of_resource(tmp_path: Path) -> None:
+    api = pytest.importorskip("cfnlint.api", reason="cfn-lint is not installed")
+    arguments = pytest.importorskip("cfnlint.config").ManualArgs(regions=["us-east-1"])
+    made = model(tmp_path, EVERYTHING + 'rollout = "Canary10Percent5Minutes"\n')
+    assert [str(match) for match in api.lint(made.text, config=arguments)] == []
+
+
+def test_the_same_configuration_gives_the_same_bytes(everything: Model, tmp_path: Path) -> None:
+    assert model(tmp_path, EVERYTHING).text == everything.text
+
+
+def test_a_role_allows_what_the_code_does_and_nothing_else(everything: Model) -> None:
+    found = allowed(everything, "ClassifyRole")
+    assert sorted(found) == [
+        "dynamodb:PutItem",
+        "lambda:InvokeFunction",
+        "logs:CreateLogStream",
+        "logs:PutLogEvents",
+        "s3:GetObject",
+        "s3:ListBucket",
+        "sns:Publish",
+        "sqs:DeleteMessage",
+        "sqs:GetQueueAttributes",
+        "sqs:ReceiveMessage",
+        "sqs:SendMessage",
+        "xray:PutTelemetryRecords",
+        "xray:PutTraceSegments",
+    ]
+    assert found["s3:GetObject"] == [
+        {"Fn::Sub": "arn:${AWS::Partition}:s3:::shop-uploads-${AWS::AccountId}-${AWS::Region}/*"}
+    ]
+    assert found["sqs:ReceiveMessage"] == [{"Fn::GetAtt": ["OrdersQueue", "Arn"]}, FOREIGN]
+    assert found["sqs:SendMessage"] == [{"Fn::GetAtt": ["DeadQueue", "Arn"]}]
+    assert sorted(allowed(everything, "AfterRole")) == [
+        *("logs:CreateLogStream", "logs:PutLogEvents", "xray:PutTelemetryRecords", "xray:PutTraceSegments")
+    ]
+
+
+def test_a_function_keeps_its_settings(everything: Model) -> None:
+    found = function_of(everything, "classify")
+    assert (found["MemorySize"], found["Timeout"], found["Handler"]) == (1024, 60, "classify.handler")
+    assert found["ReservedConcurrentExecutions"] == 20
+    assert found["SnapStart"] == {"ApplyOn": "PublishedVersions"}
+    variables = found["Environment"]["Variables"]
+    assert variables["MODEL"] == "squeezenet"
+    assert json.loads(variables["STACK_TABLES"]) == {"labels": ["shop-labels", "key"]}
+    assert found["Layers"] and "Layers" not in function_of(everything, "after")
+
+
+def test_snapshots_yield_to_provisioned_concurrency_and_this_is_said(everything: Model) -> None:
+    assert "SnapStart" not in function_of(everything, "after")
+    said = {entry.where: entry.what for entry in everything.missing}
+    assert said["functions.after.snapshot"].endswith("environments start cold")
+    assert set(said) == {
+        *("functions.after.keep_alive", "functions.after.snapshot", 'routes."POST /later"'),
+        'routes."POST /classify"',
+    }
+
+
+def test_a_bucket_depends_on_permissions_and_on_nothing_that_depends_on_it(everything: Model) -> None:
+    bucket = everything.template["Resources"]["UploadsBucket"]
+    assert bucket["DependsOn"] == ["AfterUploadsPermission", "ClassifyUploadsPermission"]
+    assert "UploadsBucket" not in json.dumps(
+        [resource for name, resource in everything.template["Resources"].items() if name != "UploadsBucket"]
+    )
+
+
+def test_everything_that_invokes_a_function_invokes_its_alias(everything: Model) -> None:
+    [first, second] = of_type(everything, "AWS::Lambda::EventSourceMapping")
+    assert first["FunctionName"] == second["FunctionName"] == {"Ref": "ClassifyAlias"}
+    assert first["EventSourceArn"] == {"Fn::GetAtt": ["OrdersQueue", "Arn"]}
+    assert first["ScalingConfig"] == {"MaximumConcurrency": 4}
+    assert {entry["Target"]["Arn"]["Ref"] for entry in of_type(everything, "AWS::Scheduler::Schedule")} == {
+        "AfterAlias"
+    }
+    uris = [entry["IntegrationUri"]["Ref"] for entry in of_type(everything, "AWS::ApiGatewayV2::Integration")]
+    assert sorted(uris) == ["AfterAlias", "ClassifyAlias"]
+
+
+def test_an_input_of_a_schedule_is_not_taken_for_a_reference(everything: Model) -> None:
+    [found] = [entry for entry in of_type(everything, "AWS::Scheduler::Schedule") if entry["Name"] == "shop-often"]
+    assert json.loads(found["Target"]["Input"]) == {"price": "${5}"}
+
+
+def test_schedules_of_provisioned_concurrency_become_scheduled_actions(everything: Model) -> None:
+    [found] = of_type(everything, "AWS::ApplicationAutoScaling::ScalableTarget")
+    assert found["ResourceId"] == "function:shop-after:live"
+    assert found["ScheduledActions"][0]["ScalableTargetAction"] == {"MinCapacity": 10, "MaxCapacity": 10}
+
+
+def test_a_new_version_comes_with_new_code_and_only_then(tmp_path: Path) -> None:
+    def versions(**more: Any) -> set[str]:
+        resources = model(tmp_path, FUNCTION, **more).template["Resources"]
+        return {name for name, resource in resources.items() if resource["Type"] == "AWS::Lambda::Version"}
+
+    assert versions() == versions()
+    assert versions() != versions(key="two")
+
+
+def test_a_percentage_keeps_the_old_version_until_the_rollout_is_changed(tmp_path: Path) -> None:
+    canary = FUNCTION + '[deploy.aws]\nrollout = "10%"\n'
+    first = model(tmp_path, canary)
+    second = model(tmp_path, canary, key="two", deployed=deployed(first))
+    again = model(tmp_path, canary, key="two", deployed=deployed(second))
+    promoted = model(tmp_path, FUNCTION, key="two", deployed=deployed(second))
+    assert "RoutingConfig" not in of_type(first, "AWS::Lambda::Alias")[0]
+    [alias] = of_type(second, "AWS::Lambda::Alias")
+    [weight] = alias["RoutingConfig"]["AdditionalVersionWeights"]
+    assert weight["FunctionWeight"] == 0.1
+    assert alias["FunctionVersion"] == of_type(first, "AWS::Lambda::Alias")[0]["FunctionVersion"]
+    assert again.text == second.text
+    assert of_type(promoted, "AWS::Lambda::Alias")[0]["FunctionVersion"] == weight["FunctionVersion"]
+    assert len(of_type(promoted, "AWS::Lambda::Version")) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "said"),
+    [
+        ("batch = { size = 4 }", "", "batch: the handler takes a list of events"),
+        ("concurrency = 4", "async def handler(e, c): pass", "is async def"),
+        ("", "def handler(e, c):\n yield b''", "streams its answer by yield"),
+        ("", "from thawd import models\ndef handler(e, c): pass", "it uses thawd.models"),
+    ],
+)
+def test_a_handler_that_lambda_cannot_run_is_refused(tmp_path: Path, line: str, code: str, said: str) -> None:
+    text = f'[functions.f]\nhandler = "odd.handler"\n{line}\n'
+    with pytest.raises(DeploymentError, match=said):
+        model(tmp_path, text, odd=code or "def handler(e, c): pass")
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ('on_success = "https://example.com/"', "functions.f.on_success", "no webhooks"),
+        ('on_success = "table:rows"\n[tables.rows]', "functions.f.on_success", "no tables"),
+        ('runtime = "python3.11"', "functions.f.snapshot", "python3.12 and later"),
+        ("ephemeral_storage_mb = 1024", "functions.f.snapshot", "more than 512 MB"),
+        ("idle_timeout_s = 1", "functions.f.idle_timeout_s", "Lambda decides"),
+        ('[tables.rows]\nurl = "postgresql://host/db"', "tables.rows", "PostgreSQL"),
+        ('[buckets.far]\nurl = "s3://far"\nnotify = [{ function = "f" }]', "buckets.far.notify", "exists already"),
+    ],
+)
+def test_what_aws_lacks_is_named(tmp_path: Path, text: str, where: str, what: str) -> None:
+    missing = {entry.where: entry.what for entry in model(tmp_path, f"{FUNCTION}{text}\n").missing}
+    assert what in missing[where]
+
+
+def test_code_with_boto3_gets_the_declared_statements_and_the_objects_that_it_is_notified_of(tmp_path: Path) -> None:
+    text = (
+        '[functions.f]\nhandler = "odd.handler"\n[buckets.uploads]\nnotify = [{ function = "f", prefix = "in/" }]\n'
+        '[[deploy.aws.statements]]\nactions = ["bedrock:InvokeModel"]\nresources = ["*"]\nfunction = "f"\n'
+    )
+    found = allowed(model(tmp_path, text, odd="import boto3\ndef handler(e, c): pass\n"), "FRole")
+    assert found["bedrock:InvokeModel"] == ["*"]
+    assert [entry["Fn::Sub"][-5:] for entry in found["s3:GetObject"]] == ["/in/*"]
+
+
+def test_names_that_look_alike_become_different_resources(tmp_path: Path) -> None:
+    names = ("a-b", "a_b", "aB", "AB", "ab")
+    made = model(tmp_path, "".join(f'[functions.{name}]\nhandler = "plain.handler"\n' for name in names))
+    assert len(of_type(made, "AWS::Lambda::Function")) == len(names)
+
+
+def test_a_configuration_without_functions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError, match="declares no functions"):
+        make_model(order(tmp_path, "[tables.rows]\n"))
