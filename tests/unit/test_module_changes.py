@@ -61,8 +61,11 @@ def test_a_module_that_is_imported_already_is_changed_immediately(package: str) 
     assert module.number == 2
 
 
-def test_a_change_may_import_further_modules_that_have_changes(package: str) -> None:
+@pytest.mark.parametrize("is_imported", [True, False])
+def test_a_change_may_import_further_modules_that_have_changes(package: str, is_imported: bool) -> None:
     seen: list[Any] = []
+    if is_imported:
+        importlib.import_module(package)
     ModuleChanges(
         package,
         {

@@ -42,12 +42,14 @@ class ModuleChanges(importlib.abc.MetaPathFinder):
 
     def install(self) -> None:
         """Change the modules from now on. Call this before a second thread runs."""
-        for name in [name for name in self._changes if name in sys.modules]:
-            self._change(name)
         sys.meta_path.insert(0, self)
         setattr(builtins, "__import__", self._one_at_a_time(builtins.__import__, _package_of))  # noqa: B010
         by_name = self._one_at_a_time(importlib.import_module, lambda name, package=None: package or name)
         setattr(importlib, "import_module", by_name)  # noqa: B010 - mypy forbids to assign to a function
+        # Last, because these changes may import modules that have changes.
+        for name in [name for name in self._changes if name in sys.modules]:
+            if name in self._changes:
+                self._change(name)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
