@@ -54,7 +54,10 @@ def ask(running: Running, name: str, event: object = None) -> Any:
     return answer
 
 
-def two(project: Project, *, server: str = 'bases = "auto"', first: str = "", second: str = "") -> None:
+REAL = 'paths = "real"\n'  # so that each environment has a TMPDIR of its own, on which a base must not depend
+
+
+def two(project: Project, *, server: str = REAL + 'bases = "auto"', first: str = "", second: str = "") -> None:
     project.code(CODE + f"MARK = {MARK!r}\n", name="first.py")
     project.code(CODE, name="second.py")
     project.config(
@@ -96,7 +99,7 @@ def test_init_sees_the_same_with_a_base_as_without(project: Project) -> None:
     with project.up() as running:
         over = ask(running, "second")
         assert snapshot(running, "second")["base"] is not None
-    two(project, server='bases = "off"')
+    two(project, server=REAL + 'bases = "off"')
     with project.up() as running:
         without = ask(running, "second")
         assert (snapshot(running, "second")["base"], snapshot(running, "second")["base_refused"]) == (None, None)

@@ -16,7 +16,8 @@ from .conftest import Project, Running, eventually
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
-SERVER = 'bases = "auto"\n'
+REAL = 'paths = "real"\n'  # so that each environment has a TMPDIR of its own, on which a base must not depend
+SERVER = 'bases = "auto"\n' + REAL
 # `pack` records each time that it is imported. `multiprocessing.process` keeps the name of the current folder.
 PACK = """
 import inspect, os, multiprocessing.process
@@ -102,12 +103,12 @@ def test_functions_that_begin_with_the_same_imports_share_them(project: Project,
 def test_init_sees_the_same_with_the_packages_in_a_base_as_without(project: Project, packages: Path) -> None:
     project.code(HANDLER, name="one/app.py")
     answers = []
-    for server in (SERVER, ""):
+    for server in (SERVER, REAL):
         functions(project, "one", server=server, options='environment = { OWN = "secret", OWN_2 = "too" }\n')
         with project.up() as running:
             answers.append(ask(running, "one"))
             assert snapshot(running, "one")["base_refused"] is None
-            assert (snapshot(running, "one")["base"] is not None) is bool(server)
+            assert (snapshot(running, "one")["base"] is not None) is (server == SERVER)
     over, without = answers
     for own in ("base_process", "package_base", "rehearsal"):
         assert over["modules"].pop(f"thawd.runtime.{own}")

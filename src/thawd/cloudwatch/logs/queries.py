@@ -188,7 +188,7 @@ class Queries:
             )
             try:
                 if query.has_ended:  # it was stopped while its process started
-                    return QueryOutcome()
+                    query.process.kill()
                 written, _ = await query.process.communicate(msgspec.json.encode(task))
             finally:
                 with contextlib.suppress(ProcessLookupError):

@@ -51,12 +51,16 @@ def _embedded(message: bytes) -> Iterator[Embedded]:
         return
     time_ms = _finite(metadata.get("Timestamp"))
     at_s = None if time_ms is None else time_ms / 1000
+    values: dict[str, Samples | None] = {}
     for directive in metadata["CloudWatchMetrics"]:
         if isinstance(directive, dict):
-            yield from _of_directive(document, directive, at_s)
+            yield from _of_directive(document, directive, values, at_s)
 
 
-def _of_directive(document: dict[str, Any], directive: dict[str, Any], at_s: float | None) -> Iterator[Embedded]:
+def _of_directive(
+    document: dict[str, Any], directive: dict[str, Any], values: dict[str, Samples | None], at_s: float | None
+) -> Iterator[Embedded]:
+    """Yield the metrics of one directive; `values` keeps what was found in the document, by the metric's name."""
     namespace, metrics = directive.get("Namespace"), directive.get("Metrics")
     sets = directive.get("Dimensions") or [[]]
     if not isinstance(namespace, str) or not 0 < len(namespace) <= _MOST_NAME:
@@ -70,10 +74,15 @@ def _of_directive(document: dict[str, Any], directive: dict[str, Any], at_s: flo
         if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME:
             continue
         unit = metric.get("Unit", "None")
+        if name not in values:
+            values[name] = _samples(document.get(name))
+        samples = values[name]
+        if samples is None:
+            continue
         for dimensions in known:
-            samples = _samples(document.get(name))
-            if samples is not None:
-                yield Embedded(namespace, dimensions, (name, str(unit)), samples, at_s)
+            own = Samples()  # the receiver may add other values to it
+            own.merge(samples)
+            yield Embedded(namespace, dimensions, (name, str(unit)), own, at_s)
 
 
 def _dimensions(document: dict[str, Any], names: Any) -> Dimensions | None:
