@@ -19,6 +19,7 @@ from thawd.cli import (
     image,
     invoke,
     logs,
+    package,
     queue,
     restore,
     snapshot,
@@ -38,7 +39,7 @@ _SECTIONS = {
     "Serve": (up.up, check.check),
     "Invoke and watch": (invoke.invoke, logs.logs, status.status, queue.queue, dead_letters.dead, source.group),
     "Data and snapshots": (table.table, backup.backup, restore.restore, snapshot.group, thaw.thaw),
-    "Images": (image.group,),
+    "Deploy": (image.group, package.package),
     "Measure": (bench.bench, cost.cost, tune.tune),
 }
 

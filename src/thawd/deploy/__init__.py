@@ -1,4 +1,5 @@
 """Deployment: reads what other tools deploy from, and deploys to AWS.
 
-`templates` evaluates CloudFormation, `projects` reads what other tools deploy, `images` builds images, `aws` deploys.
+`templates` evaluates CloudFormation, `projects` reads what other tools deploy, `images` builds images,
+`packages` makes deployment packages, `aws` deploys.
 """

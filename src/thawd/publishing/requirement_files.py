@@ -18,6 +18,7 @@ _COMMENT = re.compile(r"(^|\s+)#.*$")
 _REFERENCE = re.compile(r"(?:-r|-c|--requirement\b|--constraint\b)\s*=?\s*(\S.*)")
 _EDITABLE = re.compile(r"(?:-e|--editable\b)\s*=?\s*")
 _OPTION = re.compile(r"--[a-z-]+|-[a-zA-Z]")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _NAMED = re.compile(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@\s*(.*)")
 _REMOTE = re.compile(r"(?:https?|(?:git|hg|svn|bzr)\+[a-z]+)://")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -71,6 +72,24 @@ def wants_hashes(file: Path) -> bool:
         EnvironmentBuildError: `file` cannot be read.
     """
     return any(isinstance(part, _Line) and _HASH in part.text for part in _read(file, seen=set()))
+
+
+def names(file: Path) -> Iterator[str]:
+    """Yield the name of each package that the file requires, also in files that it names. Some may appear twice.
+
+    For a path or URL of an archive, the beginning of the archive's name is yielded; for a folder, nothing.
+
+    Raises:
+        EnvironmentBuildError: `file` cannot be read.
+    """
+    for part in _read(file, seen=set()):
+        if not isinstance(part, _Line) or part.text.startswith("-"):
+            continue
+        where = re.split(r"[;#?]|\s--", part.text)[0].strip()
+        if _NAMED.fullmatch(where) is None and (where.endswith(_ARCHIVES) or "/" in where):
+            where = where.rpartition("/")[2].partition("-")[0] if where.endswith(_ARCHIVES) else ""
+        if (name := _NAME.match(where)) is not None:
+            yield name[0]
 
 
 def _why_pip(line: _Line) -> str | None:

@@ -1,0 +1,214 @@
+"""The command ``thawd package``: make deployment packages for AWS Lambda."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from thawd.cli.exits import fail
+from thawd.cli.options import check_page, config_option, examples, load
+from thawd.cli.output import print_text
+
+if TYPE_CHECKING:
+    from thawd.deploy.packages.making import Packages
+    from thawd.deploy.packages.preparing import Prepared
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(
+    epilog=examples(
+        "thawd package                                      # the plan for all functions",
+        "thawd package classify -o packages --python 3.13   # make the archives",
+        "thawd package --architecture arm64 --explain",
+        "thawd package classify --html size.html            # what is large, and why",
+    )
+)
+@click.argument("functions", nargs=-1, metavar="[FUNCTION]...")
+@click.option(
+    "-o", "--output", type=_PATH, help="Write the archives and packages.json into this folder. Default: only plan."
+)
+@click.option(
+    "--architecture",
+    type=click.Choice(["x86_64", "arm64"]),
+    default="x86_64",
+    show_default=True,
+    help="Processor architecture of the functions on Lambda.",
+)
+@click.option(
+    "--python", metavar="VERSION", help="Python version on Lambda, such as 3.13. Default: that of the function."
+)
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["auto", "zip", "layers", "split", "image"]),
+    default="auto",
+    show_default=True,
+    help="Form of the packages: one zip file; code and layers; a zip file and a part that the function fetches from "
+    "S3; a container image. auto: the first of them that fits.",
+)
+@click.option(
+    "--parts-url",
+    metavar="URL",
+    default="",
+    help="Where the part of a split package will be, such as s3://bucket/prefix. Default: as the environment variable "
+    "PACKAGE_PARTS_URL of the function says.",
+)
+@click.option("--untried", is_flag=True, help="Do not import the handlers from the finished archives.")
+@click.option("--explain", is_flag=True, help="Also show what was left out of the packages, by rule.")
+@click.option("--html", "html_path", type=_PATH, help="Write a page with a picture of what is large into this file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@config_option
+def package(**options: Any) -> None:
+    """Make deployment packages of FUNCTIONs for AWS Lambda. Without FUNCTION, of all functions.
+
+    Requirements are installed from wheels for Lambda's operating system, not for this machine's. Files that a function
+    does not need when it runs are left out: tests, type stubs, symbol tables and so on. The command plans which form
+    each package has. With --output, it writes the archives, then imports each handler from them in a process that sees
+    nothing else. The same files always give the same archives.
+    """
+    from thawd.deploy.packages import making
+    from thawd.deploy.packages.targets import PackageError, python_version
+
+    settings = load(options["config_path"])
+    names: tuple[str, ...] = tuple(dict.fromkeys(options["functions"])) or tuple(settings.functions)
+    for name in names:
+        if name not in settings.functions:
+            known = ", ".join(settings.functions) or "none"
+            fail(f"there is no function {name!r}; {settings.path} has: {known}")
+    if not names:
+        fail(f"{settings.path} has no functions")
+    check_page(options["html_path"])
+    try:
+        order = making.Order(
+            output=options["output"],
+            architecture=options["architecture"],
+            python=None if options["python"] is None else python_version(options["python"]),
+            form=options["form"],
+            parts_url=options["parts_url"],
+            tries_imports=not options["untried"],
+        )
+        made = making.make(settings, names, order, lambda line: click.echo(line, err=True))
+    except PackageError as error:
+        fail(error.message)
+    if options["as_json"]:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(made.document())).decode())
+    else:
+        _print(made, explain=options["explain"], output=options["output"])
+    if options["html_path"] is not None:
+        from thawd.deploy.packages.page import page
+
+        options["html_path"].write_text(page(made))
+
+
+def _print(made: Packages, *, explain: bool, output: Path | None) -> None:
+    from thawd.deploy.packages.planning import mb
+
+    rows = []
+    for each, ready in zip(made.plan.functions, made.prepared, strict=True):
+        archive = made.files.get(each.function)
+        packed = ready.contents.packed_bytes
+        rows.append(
+            {
+                "function": each.function,
+                "form": each.form,
+                "for": f"{each.runtime or 'image'} {each.architecture}",
+                "all files": mb(ready.before_bytes),
+                "without unneeded": mb(each.unpacked_bytes),
+                "packed": "-" if packed is None else mb(packed),
+                "zip file": "-" if archive is None else mb(archive.size_bytes),
+                "upload": "-" if each.form == "image" else "request" if each.direct else "S3",
+                "import": made.trials[each.function].state,
+            }
+        )
+    print_text(rows, key_name="function")
+    _print_layers(made)
+    for each, ready in zip(made.plan.functions, made.prepared, strict=True):
+        for line in (*_said(made, each.function), *ready.notes):
+            click.echo(f"{each.function}: {line}")
+    if explain:
+        _explain(made)
+    if output is None:
+        click.echo("nothing was written; -o FOLDER writes the archives")
+
+
+def _print_layers(made: Packages) -> None:
+    from thawd.deploy.packages.planning import mb
+
+    rows = [
+        {
+            "layer": layer.name,
+            "of": ", ".join(layer.functions),
+            "unpacked": mb(layer.unpacked_bytes),
+            "packed": mb(layer.packed_bytes),
+            "upload": "request" if layer.direct else "S3",
+            "distributions": ", ".join(layer.distributions),
+        }
+        for layer in made.plan.layers
+    ]
+    if rows:
+        click.echo("")
+        print_text(rows, key_name="layer")
+
+
+def _said(made: Packages, name: str) -> list[str]:
+    """Return what a user must know about a function's package, a line for each."""
+    from thawd.deploy.packages.writing import part_key
+
+    each = next(each for each in made.plan.functions if each.function == name)
+    lines = list(each.why)
+    if each.form == "split":
+        part = made.files.get(part_key(name))
+        where = "" if part is None else f" ({part.file})"
+        lines.append(f"the part{where} contains {', '.join(each.part)}; upload it to S3, and set PACKAGE_PARTS_URL")
+        lines.append(f"on Lambda, its handler is {each.handler}")
+    if each.form == "image":
+        lines.append(_image_said(name))
+    trial = made.trials[name]
+    if trial.detail and made.files:
+        lines.append(f"import: {trial.state}: {trial.detail}")
+    return lines
+
+
+def _image_said(function: str) -> str:
+    if importlib.util.find_spec("thawd.deploy.images") is None:
+        return "this version of thawd makes no images; make one with a Dockerfile on public.ecr.aws/lambda/python"
+    return f"this command makes no images; run: thawd image build --function {function} -o tar:{function}.tar"
+
+
+def _explain(made: Packages) -> None:
+    from thawd.deploy.packages.removal import RULES
+
+    for ready in made.prepared:
+        click.echo(f"\n{ready.function.name}: left out")
+        _print_rules(ready)
+    click.echo("")
+    for rule, meaning in RULES.items():
+        click.echo(f"{rule}: {meaning}")
+
+
+def _print_rules(ready: Prepared) -> None:
+    from thawd.deploy.packages.removal import RULES
+
+    rows = []
+    for rule in RULES:
+        taken = sorted((it for it in ready.removed if it.rule == rule), key=lambda it: -it.size_bytes)
+        if not taken:
+            continue
+        rows.append(
+            {
+                "rule": rule,
+                "files": f"{sum(it.files for it in taken):,}",
+                "bytes": f"{sum(it.size_bytes for it in taken):,}",
+                "most in": ", ".join(f"{it.distribution} {it.size_bytes:,}" for it in taken[:3]),
+            }
+        )
+    if rows:
+        print_text(rows, key_name="rule")
+    else:
+        click.echo("nothing")

@@ -1,0 +1,135 @@
+"""Layers: divides the distributions of several functions into layers, so that equal ones are stored once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from thawd.deploy.packages.sizes import END_BYTES, Contents, Piece
+from thawd.deploy.packages.targets import Limits
+
+PYTHON_FOLDER = "python/"
+"""Folder of a layer that is on the search path of Python. Source: developer guide, "Packaging layers"."""
+
+_Users = tuple[str, ...]
+
+
+class Layer(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer.
+
+    Attributes:
+        name: name of the layer in the plan.
+        runtime: Lambda's identifier of the runtime that it is made for.
+        architecture: ``x86_64`` or ``arm64``.
+        distributions: names of the distributions in it.
+        functions: names of the functions that use it.
+        unpacked_bytes: sum of its files' sizes.
+        packed_bytes: size of its zip file.
+        direct: whether the zip file may be in the request that publishes the layer; if not, it is uploaded to S3.
+    """
+
+    name: str
+    runtime: str | None
+    architecture: str
+    distributions: tuple[str, ...]
+    functions: _Users
+    unpacked_bytes: int
+    packed_bytes: int
+    direct: bool
+
+
+def share(functions: Sequence[Contents], limits: Limits) -> tuple[list[Layer], dict[str, tuple[str, ...]]]:
+    """Return the layers for functions, and for each function the names of its layers.
+
+    Distributions that the same functions use are in the same layer, if the layer stays small enough for a request. A
+    function has at most `Limits.layers`: beyond that, its smallest shared layers are not shared, and its last layer
+    becomes too large for a request.
+    """
+    targets = dict.fromkeys((each.runtime, each.architecture) for each in functions)
+    layers: list[Layer] = []
+    for runtime, architecture in targets:
+        ours = [each for each in functions if (each.runtime, each.architecture) == (runtime, architecture)]
+        for users, pieces in _divided(ours, limits):
+            layers.append(
+                Layer(
+                    name=f"layer-{len(layers) + 1}",
+                    runtime=runtime,
+                    architecture=architecture,
+                    distributions=tuple(piece.name for piece in pieces),
+                    functions=users,
+                    unpacked_bytes=sum(piece.unpacked_bytes for piece in pieces),
+                    packed_bytes=_packed(pieces),
+                    direct=_packed(pieces) <= limits.direct_bytes,
+                )
+            )
+    used = {
+        each.function: tuple(layer.name for layer in layers if each.function in layer.functions) for each in functions
+    }
+    return layers, used
+
+
+def _divided(functions: Sequence[Contents], limits: Limits) -> Iterable[tuple[_Users, list[Piece]]]:
+    """Yield the layers of one target's functions: the names of the users, and the pieces."""
+    sets = _by_users(functions)
+    for each in functions:
+        while len(sets) and _count(each.function, sets, limits) > limits.layers:
+            shared = [users for users in sets if each.function in users and len(users) > 1]
+            if not shared:
+                break  # `_bins` puts what is left into the last layer
+            _leave(min(shared, key=lambda users: (_packed(sets[users]), users)), each.function, sets)
+    for users, pieces in sorted(sets.items(), key=lambda entry: (-len(entry[0]), entry[0])):
+        most = limits.layers if len(users) == 1 else len(pieces)
+        others = sum(len(_bins(sets[other], limits)) for other in sets if other != users and users[0] in other)
+        for chosen in _bins(pieces, limits, most=max(1, most - others) if len(users) == 1 else most):
+            yield users, chosen
+
+
+def _by_users(functions: Sequence[Contents]) -> dict[_Users, list[Piece]]:
+    """Return the distributions by the functions that use them."""
+    users: dict[tuple[str, str], list[str]] = {}
+    pieces: dict[tuple[str, str], Piece] = {}
+    for each in functions:
+        for piece in each.pieces:
+            users.setdefault((piece.name, piece.digest), []).append(each.function)
+            pieces[piece.name, piece.digest] = piece
+    sets: dict[_Users, list[Piece]] = {}
+    for key, names in users.items():
+        sets.setdefault(tuple(names), []).append(pieces[key])
+    return sets
+
+
+def _count(function: str, sets: Mapping[_Users, Sequence[Piece]], limits: Limits) -> int:
+    """Return how many layers a function has, if each is small enough for a request."""
+    return sum(len(_bins(pieces, limits)) for users, pieces in sets.items() if function in users)
+
+
+def _leave(users: _Users, function: str, sets: dict[_Users, list[Piece]]) -> None:
+    """Let `function` have copies of its own of what it shares with the others of `users`."""
+    pieces = sets.pop(users)
+    rest = tuple(name for name in users if name != function)
+    for left in (rest, (function,)):
+        sets.setdefault(left, []).extend(pieces)
+
+
+def _bins(pieces: Sequence[Piece], limits: Limits, *, most: int | None = None) -> list[list[Piece]]:
+    """Divide pieces into layers that are small enough for a request: the largest first, each into the first that fits.
+
+    A piece that is too large alone is a layer of its own. With `most` layers, the last takes all that is left.
+    """
+    bins: list[list[Piece]] = []
+    for piece in sorted(pieces, key=lambda piece: (-(piece.packed_bytes or 0), piece.name)):
+        fits = next((each for each in bins if _packed([*each, piece]) <= limits.direct_bytes), None)
+        if fits is not None:
+            fits.append(piece)
+        elif most is not None and len(bins) >= most:
+            bins[-1].append(piece)
+        else:
+            bins.append([piece])
+    return [sorted(each, key=lambda piece: piece.name) for each in bins]
+
+
+def _packed(pieces: Iterable[Piece]) -> int:
+    """Return the size of a layer's zip file. Each file's path is in it twice, below the folder for Python."""
+    paths = 2 * len(PYTHON_FOLDER)
+    return sum((piece.packed_bytes or 0) + piece.files * paths for piece in pieces) + END_BYTES
