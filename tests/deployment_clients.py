@@ -1,4 +1,4 @@
-"""The programs that people deploy with, AWS's SAM CLI and CDK, each installed once in a folder of its own in build/."""
+"""The programs that people deploy with: AWS's SAM CLI, CDK and Chalice, each installed once in a folder in build/."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.clients import REGION
 
 BUILD = Path(__file__).parents[1] / "build" / "deployment-clients"
 SAM = "aws-sam-cli>=1.140,<2"
+CHALICE = "chalice>=1.31,<2"
 # The library of CDK writes assemblies of a version which only as new a program reads. These two fit one another.
 CDK = ("aws-cdk@2.1147.0", "aws-cdk-lib@2.260.0", "constructs@10")
 
@@ -23,12 +24,13 @@ CDK = ("aws-cdk@2.1147.0", "aws-cdk-lib@2.260.0", "constructs@10")
 def sam() -> Path:
     """The program `sam`. Skips the test where pip cannot install it."""
 
-    def install(folder: Path) -> list[list[str]]:
-        python = folder / "bin" / "python"
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", SAM]
-        return [[sys.executable, "-m", "venv", str(folder)], pip]
+    return _installed("sam", "bin/sam", _by_pip(SAM))
 
-    return _installed("sam", "bin/sam", install)
+
+def chalice() -> Path:
+    """The program `chalice`. Skips the test where pip cannot install it."""
+
+    return _installed("chalice", "bin/chalice", _by_pip(CHALICE))
 
 
 def cdk() -> Path:
@@ -61,6 +63,15 @@ def environment(url: str, home: Path) -> dict[str, str]:
         "SAM_CLI_TELEMETRY": "0",
         "CDK_DISABLE_CLI_TELEMETRY": "1",
     }
+
+
+def _by_pip(package: str) -> Callable[[Path], list[list[str]]]:
+    def install(folder: Path) -> list[list[str]]:
+        python = folder / "bin" / "python"
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", package]
+        return [[sys.executable, "-m", "venv", str(folder)], pip]
+
+    return install
 
 
 def _installed(name: str, program: str, install: Callable[[Path], list[list[str]]]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -120,6 +121,13 @@ class EmulatedAws(AwsAt):
     def stop(self) -> None:
         """Stop it. Its data is lost, unless it keeps it in a folder."""
         self._process.communicate()
+
+    def connect_to_itself(self) -> None:
+        """Let it call its own services where it would call thawd: it has no functions then."""
+        assert self._process.stdin is not None
+        connection = {"url": self.url, "access_key": "test", "secret": "test"}
+        self._process.stdin.write(json.dumps(connection).encode() + b"\n")
+        self._process.stdin.flush()
 
     def empty(self) -> None:
         """Delete all its data."""

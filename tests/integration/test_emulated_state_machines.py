@@ -11,6 +11,7 @@ import pytest
 from tests.clients import client_of
 from tests.integration.conftest import Project, Running, eventually
 from tests.integration.emulated import AwsAt
+from tests.integration.stack_operations import stack_status
 
 CODE = """
 import boto3, json
@@ -187,6 +188,7 @@ def test_a_stack_makes_state_machines(machines: Machines, running: Running) -> N
     template = {"Resources": {"M": {"Type": "AWS::StepFunctions::StateMachine", "Properties": properties}}}
     stacks = AwsAt(running.url).client("cloudformation")
     stacks.create_stack(StackName="machines", TemplateBody=json.dumps(template))
+    assert stack_status(stacks, "machines") == "CREATE_COMPLETE"
     arn = stacks.describe_stack_resources(StackName="machines")["StackResources"][0]["PhysicalResourceId"]
     execution = machines.client.start_execution(stateMachineArn=arn, input='{"number": 5}')["executionArn"]
     output = {"doubled": 10}
@@ -229,13 +231,16 @@ def test_a_stack_makes_schedules(machines: Machines, running: Running) -> None:
     }
     stacks, scheduler = aws.client("cloudformation"), aws.client("scheduler")
     stacks.create_stack(StackName="schedules", TemplateBody=json.dumps({"Resources": resources}))
+    assert stack_status(stacks, "schedules") == "CREATE_COMPLETE"
     assert scheduler.get_schedule(Name="stacked", GroupName="group")["State"] == "ENABLED"
     queue = "arn:aws:sqs:us-east-1:000000000000:scheduled"
     eventually(lambda: [one["Body"] for one in aws.messages(queue)] == ["from a schedule"], what="the first run")
     changed = {**properties, "ScheduleExpression": "rate(2 hours)", "State": "DISABLED"}
     resources["Schedule"] = {"Type": "AWS::Scheduler::Schedule", "Properties": changed}
     stacks.update_stack(StackName="schedules", TemplateBody=json.dumps({"Resources": resources}))
+    assert stack_status(stacks, "schedules") == "UPDATE_COMPLETE"
     found = scheduler.get_schedule(Name="stacked", GroupName="group")
     assert (found["ScheduleExpression"], found["State"]) == ("rate(2 hours)", "DISABLED")
     stacks.delete_stack(StackName="schedules")
+    assert stack_status(stacks, "schedules") == "DELETE_COMPLETE"
     assert scheduler.list_schedules()["Schedules"] == []

@@ -11,9 +11,10 @@ change.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from thawd.server.emulator.state import EmulatedState, SavedState
 from thawd.system.retry import SayOnce
@@ -50,6 +51,8 @@ class Keeper:
         self._changed = threading.Event()
         self._ending = threading.Event()
         self._last: bytes | None = None
+        self._wanted = 0  # how often `save_now` has been called
+        self._done = 0  # the value of `_wanted` when the last successful save began
         self._waited_s = 0.0  # how long requests had to wait while the state was last copied
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -75,6 +78,14 @@ class Keeper:
         """Record a change by a request that did not call `enter` and `leave`: a long poll for messages."""
         self._changed.set()
 
+    def save_now(self, timeout_s: float) -> bool:
+        """Wait until a save has succeeded that began after this call; returns whether that was in time."""
+        with self._turn:
+            self._wanted += 1
+            number = self._wanted
+            self._changed.set()
+            return self._turn.wait_for(lambda: self._done >= number, timeout_s)
+
     def end(self) -> None:
         """Save the last changes. Requests that arrive from now on are not served."""
         self._ending.set()
@@ -96,7 +107,13 @@ class Keeper:
             if self._ending.wait(pause_s):
                 return
             self._changed.clear()
-            if not self._save(held=False):
+            with self._turn:
+                number = self._wanted
+            if self._save(held=False):
+                with self._turn:
+                    self._done = number
+                    self._turn.notify_all()
+            else:
                 self._changed.set()  # so that the next round tries again
             pause_s = max(self.PAUSE_S, self._waited_s * self._SHARE)
 
@@ -149,3 +166,40 @@ class Keeper:
 
     def _say(self, text: str) -> None:
         self._reports.say(text, topic=text)
+
+
+class Saving:
+    """Reports changes to a keeper, if there is one: without a folder for the state, nothing is saved.
+
+    Attributes:
+        keeper: the keeper; None: there is none, or it is not there yet.
+    """
+
+    # How long `settle` waits.
+    _SETTLE_S = 30.0
+
+    def __init__(self) -> None:
+        self.keeper: Keeper | None = None
+
+    def changed(self) -> None:
+        """Record a change."""
+        if self.keeper is not None:
+            self.keeper.changed()
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Change backends during the ``with`` block; their state is not copied meanwhile."""
+        keeper = self.keeper
+        if keeper is None:
+            yield
+            return
+        keeper.enter()
+        try:
+            yield
+        finally:
+            keeper.leave(changed=True)
+
+    def settle(self) -> None:
+        """Wait until all changes are saved."""
+        if self.keeper is not None:
+            self.keeper.save_now(self._SETTLE_S)

@@ -22,13 +22,13 @@ from typing import Any
 
 from thawd.server.emulator import (
     answers,
+    bucket_policies,
     dynamodb_streams,
     lambda_backend,
     long_polls,
     object_contents,
     rules,
     schedules,
-    stacks,
     state_machines,
     traces,
 )
@@ -38,9 +38,10 @@ from thawd.server.emulator.apis.functions import ApiFunctions
 from thawd.server.emulator.apis.operations import http_apis, rest_apis
 from thawd.server.emulator.apis.services import ApiServices
 from thawd.server.emulator.apis.serving import serving
+from thawd.server.emulator.cloudformation.installation import Stacks
 from thawd.server.emulator.event_targets import EventTargets
 from thawd.server.emulator.function_targets import FunctionTargets
-from thawd.server.emulator.keeper import Keeper
+from thawd.server.emulator.keeper import Keeper, Saving
 from thawd.server.emulator.module_changes import Change, ModuleChanges
 from thawd.server.emulator.state import EmulatedState, StateError
 
@@ -54,8 +55,7 @@ _LONG = (
     "ReceiveMessage",
     "CreateStack",
     "UpdateStack",
-    "DeleteStack",
-    "ExecuteChangeSet",
+    "CreateChangeSet",
     "StartSyncExecution",
     "RotateSecret",
 )
@@ -73,7 +73,7 @@ def main(folder: str | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     object_contents.return_memory()
-    targets = FunctionTargets(_complain)
+    targets, saving = FunctionTargets(_complain), Saving()
     events = EventTargets(targets.client, _complain)
     api_services = ApiServices(
         functions=ApiFunctions(lambda: targets.client(is_patient=True)),
@@ -82,23 +82,23 @@ def main(folder: str | None = None) -> None:
         complain=_complain,
     )
     application = answers.in_protocol(DomainDispatcherApplication(answers.create_app), _complain)
-    keeper: Keeper | None = None
-
-    def changed() -> None:
-        if keeper is not None:
-            keeper.changed()
-
-    ModuleChanges("moto", _module_changes(targets, events, api_services.cache, changed)).install()
-    if folder is not None:
-        try:
-            state = EmulatedState(Path(folder))
+    try:
+        state = None if folder is None else EmulatedState(Path(folder))
+        stacks = Stacks(
+            None if folder is None else Path(folder) / "stacks", targets.client, saving=saving, complain=_complain
+        )
+        ModuleChanges(
+            "moto", {**_module_changes(targets, events, api_services.cache, saving), **stacks.module_changes()}
+        ).install()
+        if state is not None:
             state.load()
             state_machines.take_over()
-        except StateError as error:
-            sys.exit(f"thawd: --aws: {error}")
-        keeper = Keeper(state, complain=_complain)
-        application = _kept(application, keeper)
-        keeper.start()
+            stacks.take_over()
+            saving.keeper = Keeper(state, complain=_complain)
+            application = _kept(application, saving.keeper)
+            saving.keeper.start()
+    except StateError as error:
+        sys.exit(f"thawd: --aws: {error}")
     server = make_server("127.0.0.1", 0, serving(application, api_services), threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.port, flush=True)
@@ -107,14 +107,15 @@ def main(folder: str | None = None) -> None:
         targets.connect(json.loads(line))
         if not is_connected:
             is_connected = True
-            schedules.Clock(partial(schedules.find, events), changed=changed, complain=_complain).start()
-    if keeper is not None:
-        keeper.end()
+            schedules.Clock(partial(schedules.find, events), changed=saving.changed, complain=_complain).start()
+            stacks.resume()
+    if saving.keeper is not None:
+        saving.keeper.end()
     os._exit(0)
 
 
 def _module_changes(
-    targets: FunctionTargets, events: EventTargets, cache: AuthorizerCache, changed: Callable[[], None]
+    targets: FunctionTargets, events: EventTargets, cache: AuthorizerCache, saving: Saving
 ) -> dict[str, Sequence[Change]]:
     """What changes each module of moto."""
     connect = targets.client
@@ -122,16 +123,15 @@ def _module_changes(
         "moto.apigateway": [partial(rest_apis.install, cache)],
         "moto.apigatewayv2": [partial(http_apis.install, targets.connection)],
         "moto.awslambda.models": [partial(lambda_backend.install, connect)],
-        "moto.cloudformation": [partial(stacks.install, connect, _complain)],
         "moto.core.common_models": [object_contents.keep_no_lists],
         "moto.dynamodbstreams.models": [dynamodb_streams.install],
         "moto.events.models": [partial(rules.install, events), schedules.check_rules],
-        "moto.s3.models": [object_contents.change_models],
+        "moto.s3.models": [object_contents.change_models, bucket_policies.install],
         "moto.s3.responses": [object_contents.change_responses],
         "moto.scheduler.models": [schedules.check_schedules],
         "moto.sns.models": [targets.install],
         "moto.sqs.models": [long_polls.install, traces.install],
-        "moto.stepfunctions": [partial(state_machines.install, connect, changed=changed, complain=_complain)],
+        "moto.stepfunctions": [partial(state_machines.install, connect, changed=saving.changed, complain=_complain)],
     }
 
 

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from thawd.server.emulator.cloudformation.earlier import RENAMED
 from thawd.server.emulator.trial_load import passing
 from thawd.system import folders
 
@@ -299,7 +300,7 @@ class _Unpickler(pickle.Unpickler):
         self._is_trial = is_trial
 
     def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name)
+        found = RENAMED.get((module, name)) or super().find_class(module, name)
         return passing(found) if self._is_trial and isinstance(found, type) else found
 
     def persistent_load(self, pid: Any) -> Any:

@@ -65,7 +65,8 @@ _API = {
     "binaryMediaTypes": ("binaryMediaTypes", str),
     "disableExecuteApiEndpoint": ("disableExecuteApiEndpoint", is_true),
     "policy": ("policy", str),
-    "minimumCompressionSize": ("minimum_compression_size", int),
+    # An empty text turns compression off.
+    "minimumCompressionSize": ("minimum_compression_size", lambda text: int(text) if text else None),
     "endpointConfiguration": ("endpoint_configuration", str),
 }
 

@@ -1,0 +1,340 @@
+"""Runs operations on stacks in the background: creation, update, deletion, and the ways back from a failure.
+
+Source: CloudFormation user guide, "Stack status codes" and "Stack failure options".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import threading
+import time
+from collections.abc import Callable
+
+from thawd.deploy.templates.preparation import Prepared
+from thawd.deploy.templates.refusals import TemplateError
+from thawd.server.emulator.cloudformation.errors import StackError
+from thawd.server.emulator.cloudformation.plans import shown_parameters
+from thawd.server.emulator.cloudformation.records import Before, Output, Resource, Settings, Stack
+from thawd.server.emulator.cloudformation.steps import Services, Steps
+from thawd.server.emulator.cloudformation.walking import turned, walk
+
+_BY_USER = "User Initiated"
+_CANCELLED = "Update cancelled by user."
+_INTERRUPTED = "thawd ended while the operation ran"
+
+
+class Engine:
+    """Runs operations.
+
+    Args:
+        services: what operations use.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._store = services.store
+        self._running: dict[str, tuple[threading.Thread, threading.Event]] = {}
+
+    def start(self, stack: Stack, work: Callable[[Stack], None]) -> None:
+        """Run an operation in the background. The stack's status must say already that it runs."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self._run, args=(stack, work), name="stack operation", daemon=True)
+        with self._store.lock:
+            self._running[stack.id] = thread, stop
+        thread.start()
+
+    def _run(self, stack: Stack, work: Callable[[Stack], None]) -> None:
+        try:
+            work(stack)
+        except Exception as error:  # a mistake of this package, or a full disk; the stack can be deleted
+            self._services.complain(f"thawd: --aws: the operation on the stack {stack.name} broke off: {error!r}")
+            failed = stack.status.replace("_CLEANUP_IN_PROGRESS", "").replace("_IN_PROGRESS", "_FAILED")
+            with contextlib.suppress(OSError):  # the disk is full; after a restart the stack is resumed
+                Steps(self._services, stack).set(failed, f"thawd failed inside: {error!r}")
+        finally:
+            with self._store.lock:
+                if self._running.get(stack.id, (None,))[0] is threading.current_thread():
+                    del self._running[stack.id]
+
+    def stop(self, stack: Stack) -> threading.Thread | None:
+        """Let the operation on a stack begin no more work; None: there is no operation."""
+        with self._store.lock:
+            thread, stop = self._running.get(stack.id, (None, None))
+            if stop is not None:
+                stop.set()
+            return thread
+
+    def _stop_of(self, stack: Stack) -> threading.Event:
+        with self._store.lock:
+            found = self._running.get(stack.id)
+            return found[1] if found else threading.Event()
+
+    # Creation
+
+    def create(self, stack: Stack) -> None:
+        """Create what a stack's settings describe; the stack is CREATE_IN_PROGRESS."""
+        steps, stop = Steps(self._services, stack), self._stop_of(stack)
+        timer = None
+        if stack.timeout_s:
+            timer = threading.Timer(stack.timeout_s, stop.set)
+            timer.daemon = True
+            timer.start()
+        try:
+            plan = self._services.planner.plan(stack, stack.settings)
+            self._describe(stack, plan)
+            needs = {name: plan.needs(name) for name in plan.resources}
+            failures = walk(needs, lambda name: steps.make(name, plan), stop=stop)
+            reason = _failed("create", failures)
+            if reason is None and not stop.is_set():
+                stack.outputs = self._outputs(stack, plan)
+                self._settle(stack)
+        except (StackError, TemplateError) as error:
+            reason = error.message
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if reason is not None or not steps.end(stop, "CREATE_COMPLETE"):
+            self._give_up(stack, reason or "Resource creation cancelled.")
+
+    def _give_up(self, stack: Stack, reason: str) -> None:
+        steps = Steps(self._services, stack)
+        with self._store.lock:
+            stack.outputs = []
+        if stack.on_failure == "DO_NOTHING":
+            steps.set("CREATE_FAILED", reason)
+        elif stack.on_failure == "DELETE":
+            steps.set("DELETE_IN_PROGRESS", reason)
+            self.delete(stack, is_rollback=True)
+        else:
+            steps.set("ROLLBACK_IN_PROGRESS", f"{reason} Rollback requested by user.")
+            self.roll_back(stack)
+
+    def roll_back(self, stack: Stack) -> None:
+        """Delete what a failed creation has made; the stack is ROLLBACK_IN_PROGRESS."""
+        failures = self._delete_all(stack, is_rollback=True)
+        self._settle(stack)
+        steps = Steps(self._services, stack)
+        if failures:
+            steps.set("ROLLBACK_FAILED", _failed("delete", failures))
+        else:
+            steps.set("ROLLBACK_COMPLETE")
+
+    # Update
+
+    def begin_update(self, stack: Stack, settings: Settings) -> None:
+        """Give a stack new settings, and note the state to which a failure returns; call `update` next."""
+        with self._store.lock:
+            stack.before = Before(
+                settings=stack.settings,
+                parameters=stack.parameters,
+                outputs=stack.outputs,
+                description=stack.description,
+                processed=stack.processed,
+                resources=copy.deepcopy(stack.resources),
+                imports=stack.imports,
+            )
+            stack.settings, stack.updated_s = settings, time.time()
+            stack.status = "UPDATE_IN_PROGRESS"
+        Steps(self._services, stack).set("UPDATE_IN_PROGRESS", _BY_USER)
+
+    def update(self, stack: Stack) -> None:
+        """Change a stack to its new settings; the stack is UPDATE_IN_PROGRESS."""
+        steps, stop = Steps(self._services, stack), self._stop_of(stack)
+        try:
+            plan = self._services.planner.plan(stack, stack.settings)
+            self._describe(stack, plan)
+            needs = {name: plan.needs(name) for name in plan.resources}
+            failures = walk(needs, lambda name: steps.change(name, plan), stop=stop)
+            reason = _failed("update", failures)
+            if reason is None and not stop.is_set():
+                stack.outputs = self._outputs(stack, plan)
+        except (StackError, TemplateError) as error:
+            reason = error.message
+        if reason is None and steps.end(stop, "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS"):
+            with self._store.lock:
+                gone = [name for name in stack.resources if name not in plan.resources]
+                stack.clean_up += [stack.resources.pop(name) for name in gone]
+                stack.before = None
+            self.clean_up(stack)
+        elif stack.keeps_failed:
+            steps.set("UPDATE_FAILED", reason or _CANCELLED)
+        else:
+            steps.set("UPDATE_ROLLBACK_IN_PROGRESS", reason or _CANCELLED)
+            self.roll_update_back(stack)
+
+    def clean_up(self, stack: Stack) -> None:
+        """Delete what an update has replaced or removed; the stack is ..._CLEANUP_IN_PROGRESS.
+
+        As on AWS, the update is complete even if that fails. The deletion of the stack tries again.
+        """
+        is_rollback = stack.status.startswith("UPDATE_ROLLBACK")
+        self._delete_several(stack, list(stack.clean_up), is_rollback=is_rollback)
+        with self._store.lock:
+            stack.clean_up = [one for one in stack.clean_up if one.exists]
+        self._settle(stack)
+        Steps(self._services, stack).set(stack.status.removesuffix("_CLEANUP_IN_PROGRESS"))
+
+    def roll_update_back(self, stack: Stack, skipped: tuple[str, ...] = ()) -> None:
+        """Return a stack to the state before an update; the stack is UPDATE_ROLLBACK_IN_PROGRESS."""
+        before, steps = stack.before, Steps(self._services, stack)
+        if before is None:
+            steps.set("UPDATE_ROLLBACK_FAILED", "thawd does not know the state before the update")
+            return
+
+        def restore(name: str) -> None:
+            if name in skipped:
+                with self._store.lock:
+                    stack.resources[name] = copy.deepcopy(before.resources[name])
+                steps.mark(stack.resources[name], "UPDATE_COMPLETE", "skipped")
+            else:
+                steps.restore(name, before.resources[name])
+
+        needs = {name: resource.needs for name, resource in before.resources.items()}
+        failures = walk(needs, restore, stop=threading.Event())
+        if failures:
+            self._settle(stack)
+            steps.set("UPDATE_ROLLBACK_FAILED", _failed("update", failures))
+            return
+        with self._store.lock:
+            new = [name for name in stack.resources if name not in before.resources]
+            stack.clean_up += [stack.resources.pop(name) for name in new]
+            stack.settings, stack.parameters = before.settings, before.parameters
+            stack.outputs, stack.description = before.outputs, before.description
+            stack.processed, stack.imports, stack.before = before.processed, before.imports, None
+        steps.set("UPDATE_ROLLBACK_COMPLETE_CLEANUP_IN_PROGRESS")
+        self.clean_up(stack)
+
+    # Deletion
+
+    def delete(self, stack: Stack, *, is_rollback: bool = False) -> None:
+        """Delete a stack; it is DELETE_IN_PROGRESS."""
+        steps = Steps(self._services, stack)
+        used = self.use_of_exports(stack, [])
+        failures = self._delete_all(stack, is_rollback=is_rollback) if used is None else {}
+        self._settle(stack)
+        if used is not None or failures:
+            steps.set("DELETE_FAILED", used or _failed("delete", failures))
+            return
+        with self._store.lock:
+            stack.deleted_s = time.time()
+            stack.outputs, stack.imports, stack.before, stack.change_sets = [], [], None, []
+        steps.set("DELETE_COMPLETE")
+
+    def _delete_all(self, stack: Stack, *, is_rollback: bool) -> dict[str, Exception]:
+        everything = [*stack.resources.values(), *stack.clean_up]
+        failures = self._delete_several(stack, everything, is_rollback=is_rollback)
+        with self._store.lock:
+            stack.clean_up = [one for one in stack.clean_up if one.exists]
+        return failures
+
+    def _delete_several(self, stack: Stack, resources: list[Resource], *, is_rollback: bool) -> dict[str, Exception]:
+        """Delete resources, each after those that need it.
+
+        A resource may need another one in a way that the template does not show, so the failed ones are tried again as
+        long as that helps.
+        """
+        steps = Steps(self._services, stack)
+        left = {f"{resource.logical_id}/{number}": resource for number, resource in enumerate(resources)}
+        while True:
+            found = left
+            by_name: dict[str, list[str]] = {}
+            for key, resource in found.items():
+                by_name.setdefault(resource.logical_id, []).append(key)
+            needs = {
+                key: {one for name in resource.needs for one in by_name.get(name, [])}
+                for key, resource in found.items()
+            }
+
+            def work(key: str, found: dict[str, Resource] = found) -> None:
+                steps.delete(found[key], is_rollback=is_rollback)
+
+            failures = walk(turned(needs), work, stop=threading.Event(), goes_on=True)
+            left = {key: resource for key, resource in found.items() if resource.exists}
+            if not left or len(left) == len(found):
+                return {found[key].logical_id: error for key, error in failures.items()}
+
+    # After a restart
+
+    def resume(self) -> None:
+        """Complete, or roll back, the operations that ran when the process ended."""
+        for stack in self._store.all():
+            parent = self._store.by_id(stack.parent_id) if stack.parent_id else None
+            if stack.is_busy and not (parent is not None and parent.is_busy):
+                self._resume(stack)
+
+    def _resume(self, stack: Stack) -> None:
+        steps, status = Steps(self._services, stack), stack.status
+        if status == "CREATE_IN_PROGRESS":
+            self.start(stack, lambda stack: self._give_up(stack, f"{_INTERRUPTED}."))
+        elif status == "UPDATE_IN_PROGRESS":
+            steps.set("UPDATE_ROLLBACK_IN_PROGRESS", _INTERRUPTED)
+            self.start(stack, self.roll_update_back)
+        elif status.endswith("_CLEANUP_IN_PROGRESS"):
+            self.start(stack, self.clean_up)
+        else:
+            work = {
+                "ROLLBACK_IN_PROGRESS": self.roll_back,
+                "UPDATE_ROLLBACK_IN_PROGRESS": self.roll_update_back,
+                "DELETE_IN_PROGRESS": self.delete,
+            }
+            self.start(stack, work[status])
+
+    # Outputs
+
+    def _describe(self, stack: Stack, plan: Prepared) -> None:
+        with self._store.lock:
+            stack.parameters = shown_parameters(plan)
+            stack.description = plan.document.get("Description")
+            stack.processed = json.dumps(plan.document)
+            secret = {value.text for value in plan.parameters.values() if value.no_echo}
+            stack.hidden = sorted({*stack.hidden, *secret})
+            stack.imports = sorted({*stack.imports, *plan.imports()})
+
+    def _outputs(self, stack: Stack, plan: Prepared) -> list[Output]:
+        """Evaluate the outputs, and check the exports.
+
+        Raises:
+            StackError: an export has another stack's name, or another stack uses one that changes.
+        """
+        found = [
+            Output(key=one.key, value=str(one.value), description=one.description, export=one.export_name)
+            for one in plan.outputs(self._services.planner.made(stack))
+        ]
+        wanted = {one.export for one in found if one.export}
+        with self._store.lock:
+            for other, output in self._store.exports(stack.account, stack.region):
+                if output.export in wanted and other.id != stack.id:
+                    raise StackError(f"Export with name {output.export} is already exported by stack {other.name}.")
+            used = self.use_of_exports(stack, found)
+            if used is not None:
+                raise StackError(used)
+            stack.imports = sorted(plan.imports())
+        return found
+
+    def use_of_exports(self, stack: Stack, outputs: list[Output]) -> str | None:
+        """Why a stack's exports cannot become those of `outputs`: another stack imports one. None: they can."""
+        new = {one.export: one.value for one in outputs if one.export}
+        for old in stack.outputs:
+            if old.export and new.get(old.export) != old.value:
+                users = self.importers(stack, old.export)
+                if users:
+                    what = "updated" if old.export in new else "deleted"
+                    return f"Export {old.export} cannot be {what} as it is in use by {' and '.join(users)}."
+        return None
+
+    def importers(self, stack: Stack, export: str) -> list[str]:
+        """The names of the other stacks that import an export of a stack."""
+        others = self._store.here(stack.account, stack.region)
+        return [one.name for one in others if export in one.imports and not one.is_deleted and one.id != stack.id]
+
+    def _settle(self, stack: Stack) -> None:
+        if stack.parent_id is None:
+            self._services.settle()
+
+
+def _failed(what: str, failures: dict[str, Exception]) -> str | None:
+    if not failures:
+        return None
+    return f"The following resource(s) failed to {what}: [{', '.join(failures)}]."

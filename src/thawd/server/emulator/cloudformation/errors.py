@@ -1,0 +1,32 @@
+"""The errors of CloudFormation's API, and of resources that cannot be made, changed or deleted."""
+
+from __future__ import annotations
+
+VALIDATION = "ValidationError"
+
+
+class StackError(Exception):
+    """A request is refused (400).
+
+    Args:
+        message: CloudFormation's words.
+        code: CloudFormation's error code.
+
+    Attributes:
+        code: the error code.
+        message: the words.
+    """
+
+    def __init__(self, message: str, code: str = VALIDATION) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class ResourceError(Exception):
+    """A resource cannot be made, changed or deleted; the message is the reason that the stack's events show."""
+
+
+def does_not_exist(name: str) -> StackError:
+    """The refusal of a request about a stack that is not there."""
+    return StackError(f"Stack with id {name} does not exist")

@@ -1,0 +1,275 @@
+"""What is known about a stack: its settings, resources, events and change sets, as they are stored in a file.
+
+All times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+STACK_TYPE = "AWS::CloudFormation::Stack"
+DELETED = "DELETE_COMPLETE"
+REVIEW = "REVIEW_IN_PROGRESS"
+_MOST_EVENTS = 5000
+
+Properties = dict[str, Any]
+
+
+class Settings(msgspec.Struct):
+    """What a stack is made of.
+
+    Attributes:
+        template: the text of the template, as it was sent.
+        parameters: the values that were sent, by name.
+        tags: the tags, by key.
+        notification_arns: the topics that get the stack's events.
+        role_arn: the role that was given; it is recorded only.
+        capabilities: the capabilities that were given.
+    """
+
+    template: str
+    parameters: dict[str, str] = {}
+    tags: dict[str, str] = {}
+    notification_arns: list[str] = []
+    role_arn: str | None = None
+    capabilities: list[str] = []
+
+
+class Resource(msgspec.Struct):
+    """A resource of a stack.
+
+    Attributes:
+        logical_id: its name in the template.
+        kind: its type, such as ``AWS::SQS::Queue``.
+        name: the name that it was to get; known before it is made.
+        physical_id: what Ref returns; empty if it is not made.
+        status: CloudFormation's status of the resource.
+        reason: why it has this status.
+        changed_s: when the status changed.
+        properties: the properties with which it was made, with intrinsic functions resolved.
+        shown: the properties with dynamic references, whose values are secret, in place of the values; None: there are
+            none.
+        attributes: what GetAtt returns, by name.
+        facts: what its kind needs to change and to delete it.
+        needs: the logical ids of the resources that it refers to or depends on.
+        deletion_policy: ``Delete``, ``Retain``, ``Snapshot`` or ``RetainExceptOnCreate``.
+        replacement_policy: what happens to it when another one replaces it.
+        metadata: its metadata in the template.
+        was_begun: whether the work of making it began; it may exist although `physical_id` is empty.
+    """
+
+    logical_id: str
+    kind: str
+    name: str = ""
+    physical_id: str = ""
+    status: str = ""
+    reason: str | None = None
+    changed_s: float = 0.0
+    properties: Properties = {}
+    shown: Properties | None = None
+    attributes: Properties = {}
+    facts: Properties = {}
+    needs: list[str] = []
+    deletion_policy: str = "Delete"
+    replacement_policy: str = "Delete"
+    metadata: Any = None
+    was_begun: bool = False
+
+    @property
+    def exists(self) -> bool:
+        """Whether the resource may exist."""
+        return self.was_begun or bool(self.physical_id)
+
+    @property
+    def shown_properties(self) -> Properties:
+        """The properties without the values of dynamic references."""
+        return self.properties if self.shown is None else self.shown
+
+
+class Output(msgspec.Struct):
+    """An output of a stack, with the name under which it is exported, if it is."""
+
+    key: str
+    value: str
+    description: str | None = None
+    export: str | None = None
+
+
+class Event(msgspec.Struct):
+    """An event of a stack, or of one of its resources."""
+
+    id: str
+    time_s: float
+    logical_id: str
+    physical_id: str
+    kind: str
+    status: str
+    reason: str | None = None
+    properties: str | None = None
+    token: str | None = None
+
+
+class Change(msgspec.Struct):
+    """A change that a change set announces.
+
+    Attributes:
+        action: ``Add``, ``Modify`` or ``Remove``.
+        replacement: for ``Modify``: ``True``, ``False`` or ``Conditional``.
+        properties: the names of the properties that change.
+        scope: which parts change: ``Properties``, ``Metadata``, ``DeletionPolicy``, ...
+        before: for ``Modify`` and ``Remove``: the properties before.
+        after: for ``Add`` and ``Modify``: the properties after, as far as they are known.
+    """
+
+    action: str
+    logical_id: str
+    kind: str
+    physical_id: str = ""
+    replacement: str | None = None
+    properties: list[str] = []
+    scope: list[str] = []
+    before: Properties | None = None
+    after: Properties | None = None
+
+
+class ChangeSet(msgspec.Struct):
+    """A change set of a stack."""
+
+    id: str
+    name: str
+    kind: str
+    settings: Settings
+    created_s: float
+    status: str = "CREATE_COMPLETE"
+    reason: str | None = None
+    execution_status: str = "AVAILABLE"
+    description: str | None = None
+    changes: list[Change] = []
+    parameters: list[tuple[str, str, str | None]] = []
+    on_failure: str | None = None
+    include_nested: bool = False
+
+
+class Before(msgspec.Struct):
+    """A stack before an update, to which a failed update returns."""
+
+    settings: Settings
+    parameters: list[tuple[str, str, str | None]]
+    outputs: list[Output]
+    description: str | None
+    processed: str
+    resources: dict[str, Resource]
+    imports: list[str]
+
+
+class Stack(msgspec.Struct):
+    """A stack.
+
+    Attributes:
+        id: its ARN.
+        parameters: the values of the parameters, for people: name, value, and what an SSM parameter has.
+        processed: the template after its transformations, as JSON.
+        resources: the resources by logical id.
+        clean_up: resources that others have replaced, or that an update removed; they are to be deleted.
+        before: the stack before the update that runs, or that failed.
+        on_failure: what a failed creation does: ``ROLLBACK``, ``DELETE`` or ``DO_NOTHING``.
+        timeout_s: how long its creation may take.
+        parent_id: the stack that it is nested in.
+        token: the client's token of the operation that runs.
+        retained: logical ids that the deletion that runs leaves alone.
+        hidden: the values of parameters with NoEcho, which events do not show.
+        imports: names of the exports of other stacks that it imports.
+        keeps_failed: whether a failed update stays as it is, instead of returning to the state before.
+    """
+
+    id: str
+    name: str
+    account: str
+    region: str
+    settings: Settings
+    created_s: float
+    status: str
+    reason: str | None = None
+    updated_s: float | None = None
+    deleted_s: float | None = None
+    description: str | None = None
+    parameters: list[tuple[str, str, str | None]] = []
+    processed: str = "{}"
+    outputs: list[Output] = []
+    resources: dict[str, Resource] = {}
+    clean_up: list[Resource] = []
+    events: list[Event] = []
+    change_sets: list[ChangeSet] = []
+    change_set_id: str | None = None
+    before: Before | None = None
+    on_failure: str = "ROLLBACK"
+    timeout_s: float | None = None
+    is_protected: bool = False
+    policy: str | None = None
+    parent_id: str | None = None
+    root_id: str | None = None
+    token: str | None = None
+    retained: list[str] = []
+    hidden: list[str] = []
+    imports: list[str] = []
+    keeps_failed: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an operation runs."""
+        return self.status.endswith("_IN_PROGRESS") and self.status != REVIEW
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the stack has been deleted; it is still shown by its id."""
+        return self.status == DELETED
+
+    def add_event(self, resource: Resource | None, status: str, reason: str | None = None) -> Event:
+        """Record that the stack, or one of its resources, has a new status."""
+        now_s = time.time()
+        if resource is None:
+            self.status, self.reason = status, reason
+            logical_id, physical_id, kind, properties = self.name, self.id, STACK_TYPE, None
+            identifier = str(uuid.uuid4())
+        else:
+            resource.status, resource.reason, resource.changed_s = status, reason, now_s
+            logical_id, physical_id, kind = resource.logical_id, resource.physical_id, resource.kind
+            properties = self._properties_shown(resource)
+            identifier = f"{logical_id}-{status}-{uuid.uuid4()}"
+        event = Event(
+            id=identifier,
+            time_s=now_s,
+            logical_id=logical_id,
+            physical_id=physical_id,
+            kind=kind,
+            status=status,
+            reason=reason,
+            properties=properties,
+            token=self.token,
+        )
+        self.events.append(event)
+        del self.events[:-_MOST_EVENTS]
+        return event
+
+    def _properties_shown(self, resource: Resource) -> str | None:
+        """A resource's properties without secrets."""
+        shown = resource.shown_properties
+        return masked(json.dumps(shown, default=str), self.hidden) if shown else None
+
+
+def new_stack_id(region: str, account: str, name: str) -> str:
+    """An ARN for a new stack."""
+    return f"arn:aws:cloudformation:{region}:{account}:stack/{name}/{uuid.uuid4()}"
+
+
+def masked(text: str, secrets: Iterable[str]) -> str:
+    """A text of JSON with asterisks in place of secrets."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(json.dumps(secret)[1:-1], "****")
+    return text

@@ -1,0 +1,129 @@
+"""What a template asks for and contains, for GetTemplateSummary and ValidateTemplate."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from thawd.deploy.templates import documents
+from thawd.deploy.templates.preparation import transforms_of
+from thawd.deploy.templates.refusals import TemplateError
+from thawd.server.emulator.cloudformation.errors import StackError
+
+_CONSTRAINTS = (
+    "AllowedValues",
+    "AllowedPattern",
+    "ConstraintDescription",
+    "MinLength",
+    "MaxLength",
+    "MinValue",
+    "MaxValue",
+)
+_NAMED = {
+    "AWS::IAM::Role": "RoleName",
+    "AWS::IAM::User": "UserName",
+    "AWS::IAM::Group": "GroupName",
+    "AWS::IAM::ManagedPolicy": "ManagedPolicyName",
+    "AWS::IAM::InstanceProfile": "InstanceProfileName",
+}
+_IAM = (*_NAMED, "AWS::IAM::Policy", "AWS::IAM::AccessKey", "AWS::IAM::UserToGroupAddition")
+
+View = dict[str, Any]
+
+
+def parsed(template: str) -> View:
+    """The document of a template.
+
+    Raises:
+        StackError: it cannot be parsed.
+    """
+    try:
+        return documents.parse(template)
+    except TemplateError as error:
+        raise StackError(error.message) from error
+
+
+def summary_of(template: str) -> View:
+    """The answer of GetTemplateSummary.
+
+    Raises:
+        StackError: the template cannot be parsed.
+    """
+    document = parsed(template)
+    resources = _map(document, "Resources")
+    capabilities, reason = _capabilities(document, resources)
+    found: View = {
+        "Parameters": [_parameter(name, declared) for name, declared in _map(document, "Parameters").items()],
+        "Description": document.get("Description"),
+        "Capabilities": capabilities or None,
+        "CapabilitiesReason": reason,
+        "ResourceTypes": list(dict.fromkeys(str(each.get("Type")) for each in resources.values())),
+        "Version": document.get("AWSTemplateFormatVersion"),
+        "Metadata": json.dumps(document["Metadata"]) if "Metadata" in document else None,
+        "DeclaredTransforms": _transforms(document),
+        "ResourceIdentifierSummaries": [],
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def validation_of(template: str) -> View:
+    """The answer of ValidateTemplate.
+
+    Raises:
+        StackError: the template is wrong.
+    """
+    document = parsed(template)
+    if not _map(document, "Resources"):
+        raise StackError("Template format error: At least one Resources member must be defined.")
+    summary = summary_of(template)
+    parameters = [
+        {name: value for name, value in one.items() if name not in ("ParameterType", "ParameterConstraints")}
+        for one in summary["Parameters"]
+    ]
+    names = ("Capabilities", "CapabilitiesReason", "DeclaredTransforms")
+    kept = {name: summary[name] for name in names if name in summary}
+    return {"Parameters": parameters, "Description": summary.get("Description", ""), **kept}
+
+
+def _map(document: View, name: str) -> View:
+    found = document.get(name) or {}
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise StackError(f"Template format error: Every {name} member must be an object.")
+    return found
+
+
+def _transforms(document: View) -> list[str]:
+    try:
+        return transforms_of(document)
+    except TemplateError as error:
+        raise StackError(error.message) from error
+
+
+def _parameter(name: str, declared: View) -> View:
+    default = declared.get("Default")
+    found = {
+        "ParameterKey": name,
+        "DefaultValue": None if default is None else str(default),
+        "ParameterType": declared.get("Type", "String"),
+        "NoEcho": str(declared.get("NoEcho", False)).lower() == "true",
+        "Description": declared.get("Description"),
+        "ParameterConstraints": {
+            key: [str(each) for each in declared[key]] if key == "AllowedValues" else str(declared[key])
+            for key in _CONSTRAINTS
+            if key in declared
+        },
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _capabilities(document: View, resources: View) -> tuple[list[str], str | None]:
+    kinds = [str(each.get("Type")) for each in resources.values()]
+    iam = sorted({kind for kind in kinds if kind in _IAM})
+    names_them = any(
+        _NAMED.get(str(each.get("Type")), "") in (each.get("Properties") or {}) for each in resources.values()
+    )
+    found = (["CAPABILITY_NAMED_IAM"] if names_them else ["CAPABILITY_IAM"]) if iam else []
+    if _transforms(document):
+        found.append("CAPABILITY_AUTO_EXPAND")
+    reason = f"The following resource(s) require capabilities: [{', '.join(iam)}]" if iam else None
+    return found, reason

@@ -1,0 +1,61 @@
+"""Does one piece of work for each node of a graph, in the order of its edges, several at the same time."""
+
+from __future__ import annotations
+
+import graphlib
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+_AT_ONCE = 8
+
+
+def walk(
+    needs: Mapping[str, Iterable[str]], work: Callable[[str], None], *, stop: threading.Event, goes_on: bool = False
+) -> dict[str, Exception]:
+    """Do `work` for each node after it is done for those that the node needs.
+
+    Args:
+        needs: the nodes, each with the nodes that come before it; nodes that are no keys are ignored.
+        work: does the work for a node.
+        stop: when it is set, no more work begins.
+        goes_on: after a failure, work goes on with the nodes that do not need the failed ones.
+
+    Returns:
+        The failures, by node.
+    """
+    known = {node: [one for one in wanted if one in needs] for node, wanted in needs.items()}
+    sorter = graphlib.TopologicalSorter(known)
+    sorter.prepare()
+    failures: dict[str, Exception] = {}
+    if not needs:
+        return failures
+    with ThreadPoolExecutor(min(_AT_ONCE, len(needs)), thread_name_prefix="stack") as pool:
+        running: dict[Future[None], str] = {}
+        while sorter.is_active() or running:
+            may_begin = not stop.is_set() and (goes_on or not failures)
+            if may_begin:
+                for node in sorter.get_ready():
+                    running[pool.submit(work, node)] = node
+            if not running:
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                node = running.pop(future)
+                error = future.exception()
+                if error is None:
+                    sorter.done(node)
+                elif isinstance(error, Exception):
+                    failures[node] = error
+                else:
+                    raise error
+    return failures
+
+
+def turned(needs: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
+    """The same graph with its edges turned: each node with the nodes that need it."""
+    found: dict[str, set[str]] = {node: set() for node in needs}
+    for node, wanted in needs.items():
+        for one in wanted:
+            if one in found:
+                found[one].add(node)
+    return found
