@@ -17,6 +17,17 @@ pytestmark = pytest.mark.in_memory
 _VERSION = {"Type": "AWS::SSM::Parameter::Value<String>", "Default": "/cdk-bootstrap/hnb659fds/version"}
 
 
+_IMAGE = {
+    "source": {"directory": "asset.image", "dockerFile": "Dockerfile.web", "dockerBuildArgs": {"VERSION": "3"}},
+    "destinations": {
+        "here": {
+            "repositoryName": "cdk-hnb659fds-container-assets-${AWS::AccountId}-${AWS::Region}",
+            "imageTag": "0123456789abcdef",
+        }
+    },
+}
+
+
 def _stack(folder: Path, name: str, *needs: str, **template: Any) -> dict[str, Any]:
     """The artifacts of a stack with one asset and one image, and their files."""
     document = {"Resources": {"T": {"Type": "AWS::SNS::Topic"}}, "Parameters": {"BootstrapVersion": _VERSION}}
@@ -25,7 +36,7 @@ def _stack(folder: Path, name: str, *needs: str, **template: Any) -> dict[str, A
     place = {"here": {"bucketName": bucket, "objectKey": "abc.zip"}}
     assets = {
         "files": {"abc": {"source": {"path": f"asset.{name}", "packaging": "zip"}, "destinations": place}},
-        "dockerImages": {"0123456789abcdef": {}} if name == "Web" else {},
+        "dockerImages": {"0123456789abcdef": _IMAGE} if name == "Web" else {},
     }
     (folder / f"{name}.assets.json").write_text(json.dumps(assets))
     properties = {"templateFile": f"{name}.template.json", "stackName": f"{name}-stack", "tags": {"team": "a"}}
@@ -76,7 +87,13 @@ def test_stacks_come_after_those_that_they_need_with_their_assets(assembly: Path
     late = next(stack for stack in project.stacks if stack.name == "Late-stack")
     assert late.folder == (assembly / "assembly-Prod").resolve()
     assert list(project.bootstrap) == ["/cdk-bootstrap/hnb659fds/version"]
-    assert project.notes == ("stack Web-stack: the container image of the asset 0123456789ab is not built",)
+    assert project.notes == ()
+    [image] = web.images
+    assert image.dockerfile == (assembly / "asset.image" / "Dockerfile.web").resolve()
+    assert (image.tag, image.build_args, image.target) == ("0123456789abcdef", {"VERSION": "3"}, None)
+    assert image.repository == (
+        "000000000000.dkr.ecr.us-east-1.amazonaws.com/cdk-hnb659fds-container-assets-000000000000-us-east-1"
+    )
 
 
 @pytest.mark.parametrize(

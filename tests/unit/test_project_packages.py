@@ -15,7 +15,7 @@ from thawd.deploy.projects.archives import Source, archive
 from thawd.deploy.projects.artifacts import Packaged, package
 from thawd.deploy.projects.discovery import find_project
 from thawd.deploy.projects.reading import read_project
-from thawd.deploy.projects.stacks import Project, ProjectError, ProjectOptions
+from thawd.deploy.projects.stacks import ImageAsset, Project, ProjectError, ProjectOptions
 from thawd.deploy.projects.template_files import stack_name
 
 pytestmark = pytest.mark.in_memory
@@ -35,7 +35,7 @@ def _read(folder: Path, text: str, **options: Any) -> Project:
 
 
 def _packaged(folder: Path, text: str, packages: Any = None) -> Packaged:
-    return package(_read(folder, text).stacks[0], packages)
+    return package(_read(folder, text).stacks[0], packages, lambda image: f"{image.repository}:built")
 
 
 def _names(content: bytes) -> list[str]:
@@ -182,3 +182,49 @@ def test_a_zip_file_is_the_same_bytes_whatever_the_times_and_order(folder: Path)
 def test_a_template_that_cannot_be_read_is_refused(folder: Path) -> None:
     with pytest.raises(ProjectError, match=r"template.yaml: Template format error: .*line 2"):
         _read(folder, "A: [")
+
+
+_IN_IMAGE = """
+Transform: AWS::Serverless-2016-10-31
+Resources:
+  Captions:
+    Type: AWS::Serverless::Function
+    Metadata:
+      {Dockerfile: Dockerfile.captions, DockerContext: src, DockerBuildTarget: last, DockerBuildArgs: {VERSION: 3}}
+    Properties: {PackageType: Image}
+  Plain:
+    Type: AWS::Lambda::Function
+    Metadata: {Dockerfile: Dockerfile.captions, DockerContext: src}
+    Properties: {PackageType: Image, Role: r, Code: {}}
+  Foreign:
+    Type: AWS::Serverless::Function
+    Properties: {PackageType: Image, ImageUri: registry.example/captions:1}
+"""
+
+
+def test_images_are_built_as_the_metadata_of_functions_say(folder: Path) -> None:
+    # Source: SAM developer guide, "Building Lambda functions with container images".
+    (folder / "src" / "Dockerfile.captions").touch()
+    stack = _read(folder, _IN_IMAGE).stacks[0]
+    built = []
+
+    def build(image: ImageAsset) -> str:
+        built.append(image)
+        return f"{image.repository}:built"
+
+    packaged = package(stack, lambda requirements, runtime: requirements, build)
+    first, second = built
+    assert (first.folder, first.dockerfile.name) == ((folder / "src").resolve(), "Dockerfile.captions")
+    assert (first.target, first.build_args, second.target) == ("last", {"VERSION": "3"}, None)
+    resources = packaged.document["Resources"]
+    repository = f"000000000000.dkr.ecr.us-east-1.amazonaws.com/{stack.name.lower()}"
+    assert resources["Captions"]["Properties"]["ImageUri"] == f"{repository}/captions:built"
+    assert resources["Plain"]["Properties"]["Code"] == {"ImageUri": f"{repository}/plain:built"}
+    assert resources["Foreign"]["Properties"]["ImageUri"] == "registry.example/captions:1"
+    assert packaged.images == {f"{repository}/captions:built", f"{repository}/plain:built"}
+    assert (folder / "src").resolve() in packaged.sources
+
+
+def test_a_dockerfile_that_is_not_there_is_named(folder: Path) -> None:
+    with pytest.raises(ProjectError, match=r"there is no .*Dockerfile\.captions"):
+        _packaged(folder, _IN_IMAGE)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from thawd.deploy.projects.archives import Source, archive
-from thawd.deploy.projects.stacks import ProjectError, ProjectStack
+from thawd.deploy.projects.stacks import REGISTRY, BuildImage, ImageAsset, ProjectError, ProjectStack
 from thawd.deploy.projects.template_files import parsed
 from thawd.deploy.templates.includes import MACRO
 
@@ -55,28 +55,35 @@ class Packaged:
         document: the template, with addresses in the bucket.
         objects: content of the objects, by key.
         sources: folders and files that the objects were made of.
+        images: names of the images.
         notes: lines for the operator.
     """
 
     document: dict[str, Any]
     objects: dict[str, bytes] = field(default_factory=dict)
     sources: set[Path] = field(default_factory=set)
+    images: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
 
-def package(stack: ProjectStack, packages: Packages) -> Packaged:
+def package(stack: ProjectStack, packages: Packages, build_image: BuildImage) -> Packaged:
     """Package the local code of a stack's template, and of the templates that are nested in it. Blocks.
 
     Args:
         stack: the stack. It stays as it is.
         packages: installs requirements.
+        build_image: builds an image from a Dockerfile.
 
     Raises:
+        ImageError: an image cannot be built.
         ProjectError: a path does not exist, or code has to be built by a tool that thawd does not run.
         EnvironmentBuildError: requirements cannot be installed.
     """
     packaged = Packaged(copy.deepcopy(stack.document))
-    _Packaging(stack.folder, packaged, packages, prefix=f"{stack.name}/").template(packaged.document)
+    for image in stack.images:
+        packaged.sources.add(_checked(image).folder)
+        packaged.images.add(build_image(image))
+    _Packaging(stack.folder, packaged, packages, build_image, prefix=f"{stack.name}/").template(packaged.document)
     return packaged
 
 
@@ -87,11 +94,15 @@ class _Packaging:
         folder: where its relative paths begin.
         packaged: gets objects, sources and notes.
         packages: installs requirements.
+        build_image: builds images.
         prefix: the beginning of the objects' keys.
     """
 
-    def __init__(self, folder: Path, packaged: Packaged, packages: Packages, *, prefix: str) -> None:
+    def __init__(
+        self, folder: Path, packaged: Packaged, packages: Packages, build_image: BuildImage, *, prefix: str
+    ) -> None:
         self._folder, self._packaged, self._packages, self._prefix = folder, packaged, packages, prefix
+        self._build_image = build_image
 
     def template(self, document: dict[str, Any]) -> None:
         sections = document.get("Globals")
@@ -122,7 +133,10 @@ class _Packaging:
         properties = resource["Properties"]
         both = {**globals_, **properties}
         given = _unbundled(resource, self._folder) or both.get(attribute)
-        if both.get("PackageType") == "Image" or "InlineCode" in both:
+        if both.get("PackageType") == "Image":
+            self._image(name, resource, attribute)
+            return
+        if "InlineCode" in both:
             return
         if given is None and resource["Type"] in ("AWS::Serverless::Function",):
             given = "."
@@ -135,6 +149,30 @@ class _Packaging:
         key = self._add(content, ".zip")
         simple = attribute in ("CodeUri", "ContentUri")
         properties[attribute] = f"s3://{BUCKET}/{key}" if simple else {"S3Bucket": BUCKET, "S3Key": key}
+
+    def _image(self, name: str, resource: dict[str, Any], attribute: str) -> None:
+        """Build the image of a function whose metadata name a Dockerfile, as ``sam build`` does.
+
+        Source: SAM developer guide, "Building Lambda functions with container images".
+        """
+        properties, metadata = resource["Properties"], resource.get("Metadata")
+        code = properties if attribute == "CodeUri" else properties.setdefault("Code", {})
+        if not isinstance(metadata, dict) or "Dockerfile" not in metadata or not isinstance(code, dict):
+            return
+        if not isinstance(code.get("ImageUri", ""), str):
+            return
+        context = self._path(str(metadata.get("DockerContext", ".")), name)
+        arguments = metadata.get("DockerBuildArgs")
+        image = ImageAsset(
+            folder=context,
+            dockerfile=context / str(metadata["Dockerfile"]),
+            target=metadata.get("DockerBuildTarget"),
+            build_args={key: str(value) for key, value in arguments.items()} if isinstance(arguments, dict) else {},
+            repository=f"{REGISTRY}/{self._prefix}{name}".lower(),
+        )
+        self._packaged.sources.add(_checked(image).folder)
+        code["ImageUri"] = self._build_image(image)
+        self._packaged.images.add(code["ImageUri"])
 
     def _built(self, name: str, resource: dict[str, Any], path: Path, both: Mapping[str, Any]) -> bytes:
         metadata = resource.get("Metadata")
@@ -175,7 +213,9 @@ class _Packaging:
         path = self._path(given, attribute)
         document = parsed(path)
         self._packaged.sources.add(path)
-        _Packaging(path.parent, self._packaged, self._packages, prefix=self._prefix).template(document)
+        _Packaging(path.parent, self._packaged, self._packages, self._build_image, prefix=self._prefix).template(
+            document
+        )
         key = self._add(json.dumps(document).encode(), ".template")
         properties[attribute] = f"https://s3.us-east-1.amazonaws.com/{BUCKET}/{key}"
 
@@ -199,6 +239,12 @@ class _Packaging:
         key = f"{self._prefix}{hashlib.sha256(content).hexdigest()}{suffix}"
         self._packaged.objects[key] = content
         return key
+
+
+def _checked(image: ImageAsset) -> ImageAsset:
+    if not image.dockerfile.is_file():
+        raise ProjectError(f"there is no {image.dockerfile}, which the image {image.repository} is built from")
+    return image
 
 
 def _resources(section: Any) -> Iterator[tuple[str, dict[str, Any]]]:

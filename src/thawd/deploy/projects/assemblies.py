@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from thawd.deploy.projects.discovery import MANIFEST
-from thawd.deploy.projects.stacks import AssetFile, Project, ProjectError, ProjectOptions, ProjectStack
+from thawd.deploy.projects.stacks import (
+    REGISTRY,
+    AssetFile,
+    ImageAsset,
+    Project,
+    ProjectError,
+    ProjectOptions,
+    ProjectStack,
+)
 from thawd.deploy.projects.template_files import parsed
 from thawd.resources import ACCOUNT_ID, REGION
 
@@ -32,14 +40,12 @@ class _Found:
         needs: artifacts that it depends on.
         template: its template's file.
         stack: the stack.
-        notes: what it has that thawd cannot make.
     """
 
     names: frozenset[str]
     needs: frozenset[str]
     template: Path
     stack: ProjectStack
-    notes: tuple[str, ...]
 
 
 def read_assembly(folder: Path, options: ProjectOptions) -> Project:
@@ -70,7 +76,6 @@ def read_assembly(folder: Path, options: ProjectOptions) -> Project:
         path=folder / MANIFEST,
         stacks=stacks,
         sources=frozenset({folder / MANIFEST, *(each.template for each in chosen)}),
-        notes=tuple(note for each in chosen for note in each.notes),
         bootstrap=bootstrap,
     )
 
@@ -101,13 +106,13 @@ def _stack(folder: Path, name: str, artifact: Mapping[str, Any], artifacts: Mapp
     template = folder / properties["templateFile"]
     needs = artifact.get("dependencies", ())
     assets: list[AssetFile] = []
-    images: list[str] = []
+    images: list[ImageAsset] = []
     for need in needs:
         other = artifacts.get(need, {})
         if other.get("type") == "cdk:asset-manifest":
             manifest = _read(folder / other["properties"]["file"])
             assets += _assets(folder, manifest)
-            images += manifest.get("dockerImages", {})
+            images += _images(folder, manifest)
     stack = ProjectStack(
         name=str(properties.get("stackName", name)),
         document=parsed(template),
@@ -115,10 +120,10 @@ def _stack(folder: Path, name: str, artifact: Mapping[str, Any], artifacts: Mapp
         parameters={key: str(value) for key, value in properties.get("parameters", {}).items()},
         tags={key: str(value) for key, value in properties.get("tags", {}).items()},
         assets=tuple(assets),
+        images=tuple(images),
     )
     names = frozenset({name, stack.name, str(artifact.get("displayName", name))})
-    notes = [f"stack {stack.name}: the container image of the asset {image[:12]} is not built" for image in images]
-    return _Found(names, frozenset(needs), template, stack, tuple(notes))
+    return _Found(names, frozenset(needs), template, stack)
 
 
 def _assets(folder: Path, manifest: Mapping[str, Any]) -> Iterator[AssetFile]:
@@ -133,6 +138,24 @@ def _assets(folder: Path, manifest: Mapping[str, Any]) -> Iterator[AssetFile]:
                 source.get("packaging", "file") == "zip",
                 _placed(destination["bucketName"]),
                 _placed(destination["objectKey"]),
+            )
+
+
+def _images(folder: Path, manifest: Mapping[str, Any]) -> Iterator[ImageAsset]:
+    for identifier, asset in manifest.get("dockerImages", {}).items():
+        source = asset.get("source", {})
+        if "directory" not in source:
+            program = source.get("executable")
+            raise ProjectError(f"the image {identifier[:12]} is made by a program, {program}, which thawd does not run")
+        context = (folder / source["directory"]).resolve()
+        for destination in asset.get("destinations", {}).values():
+            yield ImageAsset(
+                folder=context,
+                dockerfile=context / source.get("dockerFile", "Dockerfile"),
+                target=source.get("dockerBuildTarget"),
+                build_args={name: str(value) for name, value in source.get("dockerBuildArgs", {}).items()},
+                repository=f"{REGISTRY}/{_placed(destination['repositoryName'])}",
+                tag=_placed(destination["imageTag"]),
             )
 
 
@@ -169,6 +192,7 @@ def _with_parameters(stack: ProjectStack, given: Mapping[str, str]) -> ProjectSt
         parameters={**stack.parameters, **own},
         tags=stack.tags,
         assets=stack.assets,
+        images=stack.images,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from thawd.deploy.projects import artifacts
 from thawd.deploy.projects.deployment import prepared
-from thawd.deploy.projects.stacks import Project, ProjectError, ProjectStack
+from thawd.deploy.projects.stacks import ImageAsset, Project, ProjectError, ProjectStack
 
 Missing = Callable[[str], str | None]
 """Returns why resources of a type cannot be had, or None if they can."""
@@ -53,12 +53,16 @@ def _types_of(stack: ProjectStack) -> Mapping[str, str]:
     gone = next((asset.path for asset in stack.assets if not asset.path.exists()), None)
     if gone is not None:
         raise ProjectError(f"there is no {gone}, which the cloud assembly names: run `cdk synth` again")
-    packaged = artifacts.package(stack, _not_installed)
+    packaged = artifacts.package(stack, _not_installed, _not_built)
     return {name: resource.type for name, resource in prepared(stack, packaged).resources.items()}
 
 
 def _not_installed(requirements: Path, runtime: str) -> Path:
     return requirements.parent
+
+
+def _not_built(image: ImageAsset) -> str:
+    return f"{image.repository}:{image.tag or 'latest'}"
 
 
 def _missing_of(types: Mapping[str, str], missing: Missing) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from thawd.deploy.projects import artifacts
 from thawd.deploy.projects.archives import Source, archive
+from thawd.deploy.projects.project_images import ProjectImages
 from thawd.deploy.projects.stacks import AssetFile, Project, ProjectError, ProjectStack
 from thawd.deploy.templates.preparation import Prepared, prepare
 from thawd.deploy.templates.refusals import TemplateError
@@ -55,13 +56,20 @@ class Deployer:
         url: URL of the server.
         keys: its access keys; the first one signs. Empty: the server accepts any.
         packages: installs requirements.
+        images: builds images.
         note: prints a line for the operator.
     """
 
     def __init__(
-        self, url: str, keys: Mapping[str, str], *, packages: artifacts.Packages, note: Callable[[str], None]
+        self,
+        url: str,
+        keys: Mapping[str, str],
+        *,
+        packages: artifacts.Packages,
+        images: ProjectImages,
+        note: Callable[[str], None],
     ) -> None:
-        self._url, self._keys, self._packages, self._note = url, keys, packages, note
+        self._url, self._keys, self._packages, self._images, self._note = url, keys, packages, images, note
         self._clients: dict[str, Any] = {}
         self._noted: set[str] = set()
         # Template, parameters and tags with which this object has made a stack.
@@ -73,6 +81,7 @@ class Deployer:
         Raises:
             ProjectError: a stack failed; the message names the resource and the reason.
             EnvironmentBuildError: requirements cannot be installed.
+            ImageError: an image cannot be built.
         """
         for line in project.notes:
             self._once(line)
@@ -80,7 +89,7 @@ class Deployer:
         return [await self._deploy(stack) for stack in project.stacks]
 
     async def _deploy(self, stack: ProjectStack) -> Deployed:
-        packaged = await asyncio.to_thread(artifacts.package, stack, self._packages)
+        packaged = await asyncio.to_thread(artifacts.package, stack, self._packages, self._images.build)
         for line in packaged.notes:
             self._once(line)
         for asset in stack.assets:
@@ -96,6 +105,7 @@ class Deployer:
         deployed.outputs = {each["OutputKey"]: each["OutputValue"] for each in described.get("Outputs", ())}
         await self._list_resources(stack.name, deployed)
         await self._forget_others(stack.name, packaged.objects)
+        await asyncio.to_thread(self._images.forget_others, stack.name, packaged.images)
         return deployed
 
     async def _make(self, stack: ProjectStack, body: str, parameters: Mapping[str, str]) -> bool:

@@ -10,9 +10,10 @@ from watchfiles import Change, DefaultFilter, awatch
 
 from thawd.config import process_environment
 from thawd.deploy.projects.deployment import Deployed, Deployer
+from thawd.deploy.projects.project_images import ProjectImages
 from thawd.deploy.projects.reading import read_project
 from thawd.deploy.projects.stacks import ProjectError, ProjectOptions
-from thawd.errors import EnvironmentBuildError
+from thawd.errors import EnvironmentBuildError, ImageError
 from thawd.publishing.interpreters import find_interpreter, prepare_environment
 from thawd.publishing.uv import find_uv
 
@@ -60,14 +61,15 @@ class ServedProject:
         self._loop = asyncio.get_running_loop()
         async with self._alone:
             if self._deployer is None:
-                self._deployer = Deployer(url, keys, packages=self._packages, note=self._say_note)
+                images = ProjectImages(self._data, say=self._say)
+                self._deployer = Deployer(url, keys, packages=self._packages, images=images, note=self._say_note)
             try:
                 project = await asyncio.to_thread(read_project, self._path, self._options)
                 self._sources |= project.sources
                 for deployed in await self._deployer.deploy(project):
                     self._sources |= deployed.sources
                     self._report(deployed, url)
-            except (ProjectError, EnvironmentBuildError, OSError) as error:
+            except (ProjectError, EnvironmentBuildError, ImageError, OSError) as error:
                 self._complain(f"thawd: {error}")
 
     async def watch(self, url: str, keys: Mapping[str, str]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from thawd.errors import ThawdError
+from thawd.resources import ACCOUNT_ID, REGION
+
+# Source: ECR user guide, "Amazon ECR private registry".
+REGISTRY = f"{ACCOUNT_ID}.dkr.ecr.{REGION}.amazonaws.com"
 
 
 class ProjectError(ThawdError):
@@ -49,6 +53,31 @@ class AssetFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageAsset:
+    """A container image that a template expects in a repository.
+
+    Attributes:
+        folder: the folder that COPY takes files from.
+        dockerfile: the Dockerfile.
+        target: name of the stage to build; None: the last one.
+        build_args: values of ARGs.
+        repository: name of the repository, with its registry.
+        tag: tag of the image; None: a part of the image's digest.
+    """
+
+    folder: Path
+    dockerfile: Path
+    repository: str
+    tag: str | None = None
+    target: str | None = None
+    build_args: Mapping[str, str] = field(default_factory=dict)
+
+
+BuildImage = Callable[[ImageAsset], str]
+"""Builds an image, gives it its name in the store, and returns the name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectStack:
     """A stack of a project.
 
@@ -59,6 +88,7 @@ class ProjectStack:
         parameters: values of its parameters.
         tags: the stack's tags.
         assets: what it expects in buckets.
+        images: the images that it expects in repositories.
     """
 
     name: str
@@ -67,6 +97,7 @@ class ProjectStack:
     parameters: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     assets: tuple[AssetFile, ...] = ()
+    images: tuple[ImageAsset, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
