@@ -201,7 +201,7 @@ class House:
 
 def version_of(name: str = "f", *, generation: int = 1, **function: Any) -> Version:
     declared = Function(name=name, handler="m.f", code=Path("/nowhere"), **{"memory_mb": 128, **function})
-    return Version(declared, generation, Path("/nowhere/python"), "3.11.7", Path("/nowhere"), {})
+    return Version(declared, generation, Path("/nowhere/python"), "3.11.7", "/nowhere", {})
 
 
 def invocation(

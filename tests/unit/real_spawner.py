@@ -50,7 +50,7 @@ class Platform:
     def make(self, *, python: str = sys.executable, **function: Any) -> Version:
         declared = Function(name="f", handler="app.handler", code=self.folder / "code", **{"timeout_s": 10, **function})
         variables = variables_of(declared, task_root=declared.code, python_version="3.11.7", buckets={}, own=os.environ)
-        return Version(declared, 1, Path(python), "3.11.7", declared.code, variables)
+        return Version(declared, 1, Path(python), "3.11.7", str(declared.code), variables)
 
     def log(self) -> list[bytes]:
         self.launcher.flush_logs()

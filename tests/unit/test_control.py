@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from thawd.control.aliases import Aliases
@@ -55,8 +54,8 @@ def family_of(*numbers: str) -> Family:
 def test_provisioned_environments_leave_the_version_that_an_alias_leaves() -> None:
     registry, deployments = Registry(Catalog()), Deployments()  # type: ignore[arg-type]
     family = registry.families["f"] = family_of(LATEST, "1", "2")
-    family.aliases["live"] = Alias("live", "1")
-    family.provisioned["live"] = 3
+    family.aliases = {"live": Alias("live", "1")}
+    family.provisioned = {"live": 3}
     aliases = Aliases(registry, deployments)  # type: ignore[arg-type]
     asyncio.run(aliases.update({"FunctionName": "f", "Name": "live", "FunctionVersion": "2"}))
     assert deployments.provisioned == [("1", None), ("2", 3)]
@@ -66,11 +65,9 @@ def test_provisioned_environments_leave_the_version_that_an_alias_leaves() -> No
 def test_a_version_or_alias_that_is_deleted_leaves_no_settings(qualifier: str) -> None:
     registry, deployments = Registry(Catalog()), Deployments()  # type: ignore[arg-type]
     family = registry.families["f"] = family_of(LATEST, "1", "2")
-    family.aliases["live"] = Alias("live", "2")
-    by_qualifier = {name: value for name, value in msgspec.structs.asdict(family).items() if name in BY_QUALIFIER}
-    assert len(by_qualifier) == len(BY_QUALIFIER)
-    for settings in by_qualifier.values():
-        settings.update({"1": {}, "live": {}, LATEST: {}})
+    family.aliases = {"live": Alias("live", "2")}
+    for name in BY_QUALIFIER:
+        setattr(family, name, {"1": {}, "live": {}, LATEST: {}})
     unused: Any = None
     if qualifier == "1":
         functions = Functions(
@@ -86,7 +83,7 @@ def test_a_version_or_alias_that_is_deleted_leaves_no_settings(qualifier: str) -
     else:
         asyncio.run(Aliases(registry, deployments).delete({"FunctionName": "f", "Name": "live"}))  # type: ignore[arg-type]
     left = {"1", "live", LATEST} - {qualifier}
-    assert {name: set(settings) for name, settings in by_qualifier.items()} == dict.fromkeys(BY_QUALIFIER, left)
+    assert {name: set(getattr(family, name)) for name in BY_QUALIFIER} == dict.fromkeys(BY_QUALIFIER, left)
 
 
 def test_the_code_of_a_function_that_the_file_covers_is_kept() -> None:

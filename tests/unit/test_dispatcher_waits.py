@@ -302,7 +302,7 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
         "cores_each": None,
     }
     assert shown["throttles"] == 0
-    desk.metrics.function("f").starts[StartKind.THAW].record(2.7182818)
+    desk.metrics.function("f").record_start(StartKind.THAW, 2.7182818)
     assert desk.dispatcher.status()["f"]["snapshot"] == {"size": 7, "restore_p50_ms": 2.718}
     desk.dispatcher.declare({"f": version_of().function, "g": version_of("g").function})
     assert list(desk.dispatcher.load()) == [

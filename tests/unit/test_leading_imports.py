@@ -19,7 +19,7 @@ def found(folder: Path, code: str | bytes, *, handler: str = "app.handler", name
     path.write_bytes(code if isinstance(code, bytes) else code.encode())
     version = version_of()
     function = msgspec.structs.replace(version.function, handler=handler)
-    return list(leading_imports(replace(version, function=function, task_root=folder)))
+    return list(leading_imports(replace(version, function=function, code=str(folder))))
 
 
 @pytest.mark.parametrize(

@@ -76,10 +76,10 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
     function = metrics.function('odd"name\\')
     for name in COUNTERS:
         setattr(function, name, 3)
-    function.fallbacks[Fallback.THAW_FAILED] += 2
-    function.deliveries["sqs", DeliveryOutcome.REFUSED] += 5
-    function.starts[StartKind.FORK].record(12.0)
-    function.invocations[StartKind.WARM].record(2.0)
+    function.count_fallback(Fallback.THAW_FAILED, 2)
+    function.count_delivery("sqs", DeliveryOutcome.REFUSED, 5)
+    function.record_start(StartKind.FORK, 12.0)
+    function.record_invocation(StartKind.WARM, 2.0)
     for name in GAUGES:
         metrics.set_gauge(name, function="f", state="idle", value=4)
     metrics.events = {"f": dict.fromkeys([*EVENT_COUNTERS, *EVENT_GAUGES], 6)}
@@ -123,12 +123,12 @@ def test_every_counter_is_in_the_status_of_its_function() -> None:
     assert summary["starts"] == {}
     assert (summary["fallbacks"], summary["fallbacks_by_reason"]) == (0, {})
     assert summary["deliveries"] == {}
-    metrics.function("f").fallbacks[Fallback.FORK_REFUSED] += 3
-    metrics.function("f").deliveries["http", DeliveryOutcome.DELIVERED] += 2
+    metrics.function("f").count_fallback(Fallback.FORK_REFUSED, 3)
+    metrics.function("f").count_delivery("http", DeliveryOutcome.DELIVERED, 2)
     counted = metrics.function("f").summary()
     assert (counted["fallbacks"], counted["fallbacks_by_reason"]) == (3, {"fork_refused": 3})
     assert counted["deliveries"] == {"http": {"delivered": 2}}
-    metrics.function("f").invocations[StartKind.COLD].record(1.0)
+    metrics.function("f").record_invocation(StartKind.COLD, 1.0)
     assert metrics.function("f").summary()["invocations"]["cold"]["count"] == 1
 
 

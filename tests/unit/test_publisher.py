@@ -40,7 +40,7 @@ class Builder:
             return last
         self.built += 1
         version = version_of(function.name, generation=self.built)
-        return Version(function, version.generation, version.python, "3.11.7", Path(self.code), {}, release.number)
+        return Version(function, version.generation, version.python, "3.11.7", self.code, {}, release.number)
 
 
 class Publishing(House):

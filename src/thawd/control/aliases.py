@@ -12,7 +12,7 @@ from typing import Any
 
 from thawd.control import paging
 from thawd.control.deployments import Deployments
-from thawd.control.function_records import Alias, Family, Parameters, new_revision
+from thawd.control.function_records import Alias, Family, Parameters, assigned, new_revision, without
 from thawd.control.names import ALIAS_NAME, function_arn, is_version, parse_function
 from thawd.control.registry import Registry, check_revision
 from thawd.errors import (
@@ -77,7 +77,7 @@ class Aliases:
         self._check_weights(alias)
         alias.revision = new_revision()
         before = family.aliases.get(alias.name)
-        family.aliases[alias.name] = alias
+        family.aliases = assigned(family.aliases, alias.name, alias)
         await self._registry.save(family)
         count = family.provisioned.get(alias.name)
         if count is not None and before is not None and before.version != alias.version:
@@ -131,7 +131,7 @@ class Aliases:
         was_provisioned = alias.name in family.provisioned
         had_url = alias.name in family.urls
         family.drop_settings(alias.name)
-        del family.aliases[alias.name]
+        family.aliases = without(family.aliases, alias.name)
         await self._registry.save(family)
         if was_provisioned:
             self._deployments.provision(family, alias.version, None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from thawd.control import paging
 from thawd.control.deployments import Deployments
-from thawd.control.function_records import SNAP_START_ON, Family, Parameters, now_text
+from thawd.control.function_records import SNAP_START_ON, Family, Parameters, assigned, now_text, without
 from thawd.control.names import function_arn, is_version, parse_function
 from thawd.control.quotas import Quotas
 from thawd.control.registry import Registry, check_undeclared
@@ -104,8 +104,8 @@ class Concurrency:
                     "version"
                 )
         self._check_room(family, qualifier, count)
-        family.provisioned[qualifier] = count
-        family.provisioned_modified[qualifier] = now_text()
+        family.provisioned = assigned(family.provisioned, qualifier, count)
+        family.provisioned_modified = assigned(family.provisioned_modified, qualifier, now_text())
         await self._registry.save(family)
         self._deployments.provision(family, qualifier, count)
         return self._document(family, qualifier)
@@ -140,9 +140,10 @@ class Concurrency:
     async def delete_provisioned(self, parameters: Parameters) -> None:
         """DeleteProvisionedConcurrencyConfig."""
         family, qualifier = self._qualified(parameters)
-        if family.provisioned.pop(qualifier, None) is None:
+        if qualifier not in family.provisioned:
             return
-        family.provisioned_modified.pop(qualifier, None)
+        family.provisioned = without(family.provisioned, qualifier)
+        family.provisioned_modified = without(family.provisioned_modified, qualifier)
         await self._registry.save(family)
         self._deployments.provision(family, qualifier, None)
 

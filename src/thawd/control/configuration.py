@@ -251,7 +251,7 @@ def _log_options(logging: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _layers(arns: list[str], find: FindLayer, quotas: Quotas, *, code_bytes: int) -> list[LayerUse]:
+def _layers(arns: list[str], find: FindLayer, quotas: Quotas, *, code_bytes: int) -> tuple[LayerUse, ...]:
     """Look up and check the layer versions with these ARNs.
 
     Args:
@@ -284,7 +284,7 @@ def _layers(arns: list[str], find: FindLayer, quotas: Quotas, *, code_bytes: int
         found.append(LayerUse(arn, version.package, version.code_size, version.unzipped_bytes))
         total_bytes += version.unzipped_bytes
     check_size(code_bytes, total_bytes, quotas)
-    return found
+    return tuple(found)
 
 
 def check_size(code_bytes: int, layers_bytes: int, quotas: Quotas) -> None:

@@ -33,7 +33,7 @@ from thawd.resources import ACCOUNT_ID, LATEST, Function
 
 _CREATING = StateReason("Pending", "The function is being created.", "Creating")
 _UPDATING = StateReason("InProgress", "The function is being updated.", "Creating")
-_ROLE = f"arn:aws:iam::{ACCOUNT_ID}:role/thawd"
+_SHOWN = {"Role": f"arn:aws:iam::{ACCOUNT_ID}:role/thawd"}  # one dictionary for the records of all functions
 
 
 class DeclaredFunctions:
@@ -227,7 +227,7 @@ def _record(function: Function, *, version: Version | None, state: StateReason) 
         code_size=size,
         package=package,
         from_zip=False,
-        shown={"Role": _ROLE},
+        shown=_SHOWN,
         snap_start=SNAP_START_ON if function.snapshot else SNAP_START_OFF,
         last_modified=now_text(),
         revision=new_revision(),

@@ -158,9 +158,10 @@ class Deployments:
         self.on_names(list(functions))
 
     def _pass_event_configs(self, family: Family) -> None:
-        self._dispatcher.family(family.name).asynchronous = {
-            qualifier: _asynchronous(configuration) for qualifier, configuration in family.event_configs.items()
-        }
+        changes = {qualifier: _asynchronous(each) for qualifier, each in family.event_configs.items()}
+        entry = self._dispatcher.family(family.name)
+        if changes or entry.asynchronous:
+            entry.asynchronous = changes
 
     def _wanted(self, name: str, number: str) -> Callable[[], None]:
         """Return a callback that publishes a version from its current record.

@@ -11,7 +11,7 @@ from typing import Any
 from thawd.control import paging
 from thawd.control.deployments import Deployments
 from thawd.control.destinations import check_destinations
-from thawd.control.function_records import Family, Parameters
+from thawd.control.function_records import Family, Parameters, assigned, without
 from thawd.control.names import function_arn, parse_function
 from thawd.control.registry import Registry, check_undeclared
 from thawd.errors import (
@@ -60,7 +60,7 @@ class EventConfigs:
             "LastModified": time.time(),
         }
         check_destinations(name, made, exists=self._registry.record)
-        family.event_configs[qualifier] = made
+        family.event_configs = assigned(family.event_configs, qualifier, made)
         await self._registry.save(family)
         self._deployments.settings_changed(family)
         return self._document(family, qualifier)
@@ -72,7 +72,7 @@ class EventConfigs:
     async def delete(self, parameters: Parameters) -> None:
         """DeleteFunctionEventInvokeConfig."""
         family, qualifier = self._find(parameters)
-        del family.event_configs[qualifier]
+        family.event_configs = without(family.event_configs, qualifier)
         await self._registry.save(family)
         self._deployments.settings_changed(family)
 

@@ -41,6 +41,36 @@ def new_revision() -> str:
     return str(uuid.uuid4())
 
 
+class _Empty(dict[str, Any]):
+    """An empty dictionary that many records share, because each empty dictionary of its own takes 64 bytes."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        raise TypeError("this dictionary is shared; make a new one with `assigned`")
+
+    def update(self, *args: Any, **values: Any) -> None:
+        """Refuse, as `__setitem__` does."""
+        raise TypeError("this dictionary is shared; make a new one with `assigned`")
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """Refuse, as `__setitem__` does."""
+        raise TypeError("this dictionary is shared; make a new one with `assigned`")
+
+
+_EMPTY = _Empty()
+
+
+def assigned(mapping: Mapping[str, T], key: str, value: T) -> Mapping[str, T]:
+    """Return a copy of `mapping` with another value for `key`. Mappings of records are not changed in place."""
+    return {**mapping, key: value}
+
+
+def without(mapping: Mapping[str, T], key: str) -> Mapping[str, T]:
+    """Return a copy of `mapping` without `key`, or `mapping` itself if it has no such key."""
+    return {other: value for other, value in mapping.items() if other != key} if key in mapping else mapping
+
+
 class StateReason(msgspec.Struct, frozen=True, omit_defaults=True):
     """A state with its reason.
 
@@ -102,8 +132,8 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
     package: str
     from_zip: bool = True
     version: str = LATEST
-    shown: dict[str, Any] = {}
-    layers: list[LayerUse] = []
+    shown: Mapping[str, Any] = _EMPTY
+    layers: tuple[LayerUse, ...] = ()
     snap_start: str = SNAP_START_OFF
     described: str = ""
     has_environment: bool = False
@@ -241,27 +271,27 @@ class Family(msgspec.Struct, omit_defaults=True):
     declared: bool = False
     shadows: bool = False
     versions: dict[str, VersionRecord] = {}
-    aliases: dict[str, Alias] = {}
+    aliases: Mapping[str, Alias] = _EMPTY
     last_version: int = 0
     reserved: int | None = None
-    provisioned: dict[str, int] = {}
-    provisioned_modified: dict[str, str] = {}
-    event_configs: dict[str, dict[str, Any]] = {}
-    urls: dict[str, dict[str, Any]] = {}
-    policies: dict[str, ResourcePolicy] = {}
-    tags: dict[str, str] = {}
+    provisioned: Mapping[str, int] = _EMPTY
+    provisioned_modified: Mapping[str, str] = _EMPTY
+    event_configs: Mapping[str, dict[str, Any]] = _EMPTY
+    urls: Mapping[str, dict[str, Any]] = _EMPTY
+    policies: Mapping[str, ResourcePolicy] = _EMPTY
+    tags: Mapping[str, str] = _EMPTY
     recursion: str = "Terminate"
-    runtime_updates: dict[str, dict[str, Any]] = {}
+    runtime_updates: Mapping[str, dict[str, Any]] = _EMPTY
     code_signing: str = ""
 
     def drop_settings(self, qualifier: str) -> None:
         """Remove all settings of a version or an alias, which is being deleted."""
-        self.provisioned.pop(qualifier, None)
-        self.provisioned_modified.pop(qualifier, None)
-        self.event_configs.pop(qualifier, None)
-        self.urls.pop(qualifier, None)
-        self.policies.pop(qualifier, None)
-        self.runtime_updates.pop(qualifier, None)
+        self.provisioned = without(self.provisioned, qualifier)
+        self.provisioned_modified = without(self.provisioned_modified, qualifier)
+        self.event_configs = without(self.event_configs, qualifier)
+        self.urls = without(self.urls, qualifier)
+        self.policies = without(self.policies, qualifier)
+        self.runtime_updates = without(self.runtime_updates, qualifier)
 
 
 def _encode_path(value: object) -> str:

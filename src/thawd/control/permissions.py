@@ -9,7 +9,16 @@ import json
 import re
 from typing import Any
 
-from thawd.control.function_records import Alias, Family, Parameters, ResourcePolicy, VersionRecord, new_revision
+from thawd.control.function_records import (
+    Alias,
+    Family,
+    Parameters,
+    ResourcePolicy,
+    VersionRecord,
+    assigned,
+    new_revision,
+    without,
+)
 from thawd.control.names import function_arn, parse_function
 from thawd.control.registry import Registry, check_revision
 from thawd.errors import (
@@ -73,9 +82,10 @@ class Permissions:
     ) -> None:
         """Store the policy of a qualifier. Its function, version or alias gets a new revision id."""
         before, holder.revision = holder.revision, new_revision()
-        family.policies[qualifier] = ResourcePolicy(statements, holder.revision)
-        if not statements:
-            family.policies.pop(qualifier)
+        if statements:
+            family.policies = assigned(family.policies, qualifier, ResourcePolicy(statements, holder.revision))
+        else:
+            family.policies = without(family.policies, qualifier)
         try:
             await self._registry.save(family, *([holder] if isinstance(holder, VersionRecord) else []))
         except BaseException:

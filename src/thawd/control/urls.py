@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from thawd.control import paging
-from thawd.control.function_records import Family, Parameters, now_text
+from thawd.control.function_records import Family, Parameters, assigned, now_text, without
 from thawd.control.names import function_arn, parse_function
 from thawd.control.registry import Registry
 from thawd.errors import InvalidParameterValueException, ResourceConflictException, ResourceNotFoundException
@@ -84,7 +84,7 @@ class Urls:
         self, family: Family, qualifier: str, config: dict[str, Any], *, is_mode_named: bool
     ) -> dict[str, Any]:
         made = {"InvokeMode": "BUFFERED", **config, "LastModifiedTime": now_text()}
-        family.urls[qualifier] = made
+        family.urls = assigned(family.urls, qualifier, made)
         await self._registry.save(family)
         # The URL is served only after it is stored, so that the API shows every URL that is served.
         made["Url"] = self._serve(family.name, _plain(qualifier), made)
@@ -99,7 +99,7 @@ class Urls:
     async def delete(self, parameters: Parameters) -> None:
         """DeleteFunctionUrlConfig."""
         family, qualifier = self._changeable(parameters)
-        del family.urls[qualifier]
+        family.urls = without(family.urls, qualifier)
         await self._registry.save(family)
         self._serve(family.name, _plain(qualifier), None)
 
@@ -205,9 +205,8 @@ class Switches:
         family, qualifier = self._qualified(parameters)
         if parameters["UpdateRuntimeOn"] == "Manual" and "RuntimeVersionArn" not in parameters:
             raise InvalidParameterValueException("RuntimeVersionArn is required when UpdateRuntimeOn is Manual")
-        family.runtime_updates[qualifier] = {
-            name: parameters[name] for name in ("UpdateRuntimeOn", "RuntimeVersionArn") if name in parameters
-        }
+        made = {name: parameters[name] for name in ("UpdateRuntimeOn", "RuntimeVersionArn") if name in parameters}
+        family.runtime_updates = assigned(family.runtime_updates, qualifier, made)
         await self._registry.save(family)
         return self.get_runtime(parameters)
 

@@ -263,7 +263,7 @@ class Destinations:
 
     def _count(self, delivery: Delivery, outcome: DeliveryOutcome) -> None:
         counters = self._context.metrics.function(delivery.function)
-        counters.deliveries[delivery.destination.kind, outcome] += 1
+        counters.count_delivery(delivery.destination.kind, outcome)
         if outcome is DeliveryOutcome.DELIVERED:
             return
         if delivery.attributes:

@@ -79,7 +79,7 @@ class Extensions:
             pid = execute_program(
                 self._launcher.confined(start, [str(path)]),
                 variables,
-                cwd=path.parent.parent,
+                cwd=str(path.parent.parent),
                 lifeline=reopened,
                 output=start.channels.process_ends[3],
             )

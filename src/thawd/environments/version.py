@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pwd
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +31,34 @@ _BOOTSTRAP = str(RUNTIME_FOLDER / "bootstrap.py")
 _PASSED_ON = ("PATH", "HOME", "LD_LIBRARY_PATH")
 
 
+class Variables(Mapping[str, str]):
+    """Environment variables that do not change.
+
+    A server can have thousands of versions. Their variables have the same names, so versions share one table of names,
+    and each has only a tuple of values. That takes a third of a dictionary's memory.
+    """
+
+    __slots__ = ("_places", "_values")
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._places = _places_of(tuple(variables))
+        self._values = tuple(variables.values())
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[self._places[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+@functools.lru_cache(256)
+def _places_of(names: tuple[str, ...]) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names)}
+
+
 @dataclass(frozen=True, slots=True)
 class Version:
     """A function, with the code and the interpreter that it was published with.
@@ -38,7 +68,7 @@ class Version:
         generation: counts publications of this function since the server started, from 1.
         python: the interpreter that runs it.
         python_version: for example ``3.11.7``.
-        task_root: folder of the code, not changed after publication.
+        code: folder of the code, not changed after publication. A text, because a `Path` takes more memory.
         variables: environment variables common to all its processes.
         number: the version's number, or ``$LATEST``.
         program: the program that its environments execute instead of thawd's Python runtime; `python` is then the
@@ -52,13 +82,18 @@ class Version:
     generation: int
     python: Path
     python_version: str
-    task_root: Path
+    code: str
     variables: Mapping[str, str]
     number: str = LATEST
     program: Program | None = None
     wrapper: tuple[str, ...] = ()
     places: Places | None = None
     why_real: str = ""
+
+    @property
+    def task_root(self) -> Path:
+        """Folder of the code."""
+        return Path(self.code)
 
     @property
     def runtime_title(self) -> str:
@@ -106,37 +141,40 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         aws: endpoint and credentials for AWS's SDKs; None: only what the function's own variables contain.
         places: what its processes see at Lambda's paths; None: they see the real paths.
 
+    Values that many functions have in common are interned, so that the functions share them.
+
     Source: AWS Lambda developer guide, "Defined runtime environment variables".
     """
     if places is not None:
         layers = () if places.layers is None else (places.layers,)
-    shown_root = str(task_root if places is None else TASK)
+    root = str(task_root)
+    shown_root = root if places is None else str(TASK)
     defaults = {
         "LANG": "en_US.UTF-8",
         "TZ": ":UTC",
         # As many OpenMP threads as the function has vCPUs, because several environments share the cores. With one
         # thread OpenMP makes no thread pool; a process with a pool could not be forked.
-        "OMP_NUM_THREADS": str(max(1, min(os.cpu_count() or 1, function.memory_mb // MEMORY_MB_PER_VCPU))),
+        "OMP_NUM_THREADS": sys.intern(str(max(1, min(os.cpu_count() or 1, function.memory_mb // MEMORY_MB_PER_VCPU)))),
         # ONNX Runtime's telemetry is off, because it holds locks on files, with which a process cannot be frozen, and
         # because thawd promises that no data leaves the machine.
         "ORT_DISABLE_TELEMETRY": "1",
     }
     reserved = {
         "_HANDLER": function.handler,
-        "AWS_EXECUTION_ENV": f"AWS_Lambda_python{'.'.join(python_version.split('.')[:2])}",
+        "AWS_EXECUTION_ENV": sys.intern(f"AWS_Lambda_python{'.'.join(python_version.split('.')[:2])}"),
         "AWS_REGION": REGION,
         "AWS_DEFAULT_REGION": REGION,
         "AWS_LAMBDA_FUNCTION_NAME": function.name,
         "AWS_LAMBDA_FUNCTION_VERSION": number,
-        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(function.memory_mb),
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": sys.intern(str(function.memory_mb)),
         "AWS_LAMBDA_LOG_GROUP_NAME": function.log_group_name,
         "AWS_LAMBDA_LOG_FORMAT": function.log_format,
         "LAMBDA_TASK_ROOT": shown_root,
         "PWD": shown_root,
         "LAMBDA_RUNTIME_DIR": str(RUNTIME_FOLDER if places is None else RUNTIME),
         # The next server finds by this variable the processes that a killed server has left behind.
-        "THAWD_CODE": str(task_root),
-        "THAWD_BUCKETS": msgspec.json.encode({name: str(path) for name, path in buckets.items()}).decode(),
+        "THAWD_CODE": root,
+        "THAWD_BUCKETS": sys.intern(msgspec.json.encode({name: str(path) for name, path in buckets.items()}).decode()),
     }
     if function.batch is not None:
         reserved["THAWD_BATCH"] = "1"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -27,7 +28,7 @@ from thawd.environments.programs import (
     runs_a_program,
     variables_of_program,
 )
-from thawd.environments.version import RUNTIME_FOLDER, Version, api_command, variables_of
+from thawd.environments.version import RUNTIME_FOLDER, Variables, Version, api_command, variables_of
 from thawd.errors import EnvironmentBuildError, StoreError
 from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare_environment
 from thawd.publishing.layer_merge import merge
@@ -196,6 +197,7 @@ class Builder:
             aws=self.aws,
             places=places,
         )
+        code = variables["THAWD_CODE"]  # the same object, which takes no further memory
         if executable.program is not None:
             variables = variables_of_program(function, executable.program, variables)
             if places is not None:
@@ -205,8 +207,8 @@ class Builder:
             generation=0 if last is None else last.generation,
             python=executable.python,
             python_version=executable.python_version,
-            task_root=package,
-            variables=variables,
+            code=code,
+            variables=Variables(variables),
             number=release.number,
             program=executable.program,
             wrapper=executable.wrapper,
@@ -221,7 +223,7 @@ class Builder:
         If there are several layers, their files are merged into one package.
         """
         is_node = function.runtime in NODE_RUNTIMES
-        places = Places(code, NODE_FOLDER if is_node else RUNTIME_FOLDER, layers[0] if layers else None)
+        places = Places(str(code), NODE_FOLDER if is_node else RUNTIME_FOLDER, layers[0] if layers else None)
         why = self.why_real(function, places, ())
         if why is not None:
             return None, why
@@ -321,7 +323,7 @@ class Builder:
         Raises:
             EnvironmentBuildError: the wrapper script that the function names cannot be executed.
         """
-        version_text = ".".join(map(str, interpreter.version))
+        version_text = sys.intern(".".join(map(str, interpreter.version)))  # many versions share it
         if WRAPPER not in function.environment:
             return _Executable(interpreter.path, version_text)
         wrapper = find_wrapper(function, roots=roots, environ=self._own)

@@ -75,7 +75,7 @@ async def lint(
         generation=0,
         python=python,
         python_version=version_text,
-        task_root=function.code,
+        code=str(function.code),
         variables=variables,
     )
     return _search(version, progress)
@@ -96,7 +96,7 @@ def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=theirs,
-            cwd=version.task_root,
+            cwd=version.code,
             start_new_session=True,
         )
     finally:

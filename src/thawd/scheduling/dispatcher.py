@@ -35,7 +35,7 @@ from thawd.scheduling.pool import Pool
 from thawd.scheduling.room import Room
 from thawd.scheduling.status import NO_ENVIRONMENTS, document
 from thawd.scheduling.tenant_pools import check_tenant, pool_for
-from thawd.scheduling.versions import BEING_PUBLISHED, FunctionEntry, VersionEntry
+from thawd.scheduling.versions import BEING_PUBLISHED, NO_ALIASES, FunctionEntry, VersionEntry
 from thawd.system.inline import in_task
 from thawd.system.retry import is_set_within
 from thawd.telemetry.metrics import Metrics
@@ -116,7 +116,7 @@ class Dispatcher:
 
     def set_aliases(self, name: str, aliases: Mapping[str, Mapping[str, float]]) -> None:
         """Replace the aliases of the function `name`. `aliases` maps each alias to its versions and their shares."""
-        self.family(name).aliases = dict(aliases)
+        self.family(name).aliases = dict(aliases) if aliases else NO_ALIASES
 
     def provision(self, name: str, number: str, count: int | None) -> None:
         """Keep `count` environments of a version initialised; None: as many as its function declares."""
@@ -222,7 +222,6 @@ class Dispatcher:
             spawn_task=self._spawn_task,
             policy=entry.policy(version.function),
         )
-        pool.on_started = lambda: self._init_succeeded(entry, pool)
         if entry.provisioned is not None:
             pool.provisioned = entry.provisioned
         try:
@@ -237,6 +236,7 @@ class Dispatcher:
                 self._retire(pool)
                 raise
             pool.failures.seed(error)
+            pool.on_started = lambda: self._init_succeeded(entry, pool)
             self._serve(entry, pool, state="Failed", reason=str(error))
             raise
         except BaseException:

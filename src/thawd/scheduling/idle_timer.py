@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import Protocol
 
 from thawd.environments.environment import Environment
@@ -25,6 +24,9 @@ class Idle(Protocol):
     def prewarm(self) -> None:
         """Start an environment for the request that is expected, if the pool has no environment."""
 
+    def end_idle(self, environment: Environment) -> None:
+        """End an idle environment."""
+
 
 class IdleTimer:
     """Ends and prewarms environments at the times that the policy gives.
@@ -32,12 +34,12 @@ class IdleTimer:
     Args:
         pool: the pool.
         keeper: says until when an idle environment is kept, and when one is prewarmed.
-        end: ends an idle environment.
     """
 
-    def __init__(self, pool: Idle, keeper: Keeper, *, end: Callable[[Environment], None]) -> None:
+    __slots__ = ("_due_s", "_keeper", "_pool", "_prewarmed_at_s", "_timer")
+
+    def __init__(self, pool: Idle, keeper: Keeper) -> None:
         self._pool = pool
-        self._end = end
         self._keeper = keeper
         self._prewarmed_at_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -77,7 +79,7 @@ class IdleTimer:
         idle = self._pool.idle_longest_first()
         for environment in idle:
             if self._keeper.kept_until_s(environment.idle_since, chosen=environment is idle[-1]) <= now_s:
-                self._end(environment)
+                self._pool.end_idle(environment)
         self._prewarm(now_s)
         self.set()
 

@@ -14,6 +14,7 @@ idle. If it gives none, the keep-alive window applies to one environment, and th
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -51,6 +52,8 @@ class Policy(Protocol):
 
 class FixedPolicy:
     """Always keeps an environment for a fixed time, as Lambda does."""
+
+    __slots__ = ("_windows",)
 
     def __init__(self, keep_alive_s: float) -> None:
         self._windows = Windows(0.0, keep_alive_s)
@@ -151,13 +154,19 @@ class HistogramPolicy:
 
 
 def policy_of(name: str, fixed_s: float) -> Policy:
-    """Return a new policy of the kind `name`.
+    """Return a policy of the kind `name`; one that learns is new.
 
     Args:
         name: one of `POLICIES`.
         fixed_s: the fixed time, seconds. The histogram policy falls back to it.
     """
-    return HistogramPolicy(fixed_s) if name == HISTOGRAM else FixedPolicy(fixed_s)
+    return HistogramPolicy(fixed_s) if name == HISTOGRAM else _fixed(fixed_s)
+
+
+@functools.lru_cache
+def _fixed(keep_alive_s: float) -> FixedPolicy:
+    """Return the policy with this fixed time. It learns nothing, so functions can share it."""
+    return FixedPolicy(keep_alive_s)
 
 
 class Keeper:
@@ -170,6 +179,8 @@ class Keeper:
     Attributes:
         is_fixed: whether the policy always keeps environments for the same time.
     """
+
+    __slots__ = ("_idle_since_s", "_windows", "is_fixed", "policy", "surplus_s")
 
     def __init__(self, policy: Policy, *, surplus_s: float) -> None:
         self.policy = policy

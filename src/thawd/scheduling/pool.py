@@ -20,6 +20,7 @@ Guarantees:
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Coroutine
 
@@ -51,10 +52,7 @@ class Pool(PoolSpare):
         retired: true once a newer version serves or the version was deleted. Environments then end once they are idle.
         provisioned: number of environments to keep initialised.
         share: how much processor time the version's invocations use.
-        failures: the failed starts for requests. While they back off, requests get the error.
-        provisioned_failures: the failed starts of provisioned environments. Requests still get environments of their
-            own meanwhile, as on Lambda.
-        on_started: called each time an environment has started.
+        on_started: called each time an environment has started; None: nothing is called.
         empty: set while no environment and no spare exists or is starting.
         account: see `thawd.scheduling.room.Occupant`.
     """
@@ -79,9 +77,7 @@ class Pool(PoolSpare):
         self.version = version
         self.account: object = self
         self.retired = False
-        self.on_started: Callable[[], None] = lambda: None
-        self.failures = StartFailures(self.grow)
-        self.provisioned_failures = StartFailures(self.grow)
+        self.on_started: Callable[[], None] | None = None
         self.empty = Flag()
         self.empty.set()
         self._room = room
@@ -94,12 +90,26 @@ class Pool(PoolSpare):
         self._dying: dict[Environment, None] = {}  # killed, with their room released, but the process still exists
         self._starting = 0
         self._starting_provisioned = 0
-        self._line = Line(version.function, on_more_wanted=self.grow, on_overdue=self._expire)
+        self._line = Line(version.function, self)
         self.provisioned = version.function.provisioned_concurrency
         idle_timeout_s = version.function.idle_timeout_s
         self._keeper = Keeper(policy or FixedPolicy(idle_timeout_s), surplus_s=idle_timeout_s)
-        self._timer = IdleTimer(self, self._keeper, end=self._end)
+        self._timer = IdleTimer(self, self._keeper)
         self.share = Share()
+
+    # Both are made when a request or a start first needs them, because most functions have no failed start.
+    @functools.cached_property
+    def failures(self) -> StartFailures:
+        """The failed starts for requests. While they back off, requests get the error."""
+        return StartFailures(self.grow)
+
+    @functools.cached_property
+    def provisioned_failures(self) -> StartFailures:
+        """The failed starts of provisioned environments.
+
+        Requests still get environments of their own meanwhile, as on Lambda.
+        """
+        return StartFailures(self.grow)
 
     @property
     def waiting(self) -> int:
@@ -151,7 +161,7 @@ class Pool(PoolSpare):
             if self._line.remove(waiter):
                 self._check_at_rest()
 
-    def _expire(self, waiter: Waiter) -> None:
+    def expire(self, waiter: Waiter) -> None:
         """Throttle a waiting request because its deadline has passed, unless an environment is starting.
 
         A request that waits for a core is given the function's timeout as additional time: on the occupied cores it
@@ -183,7 +193,7 @@ class Pool(PoolSpare):
             return
         while self._wants_provisioned() and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=True))
-        if not self.failures.backs_off() and self.wants_core():
+        if self.wants_core() and not self.failures.backs_off():
             self._cores.queue(self, self.share)
 
     def wants_core(self) -> bool:
@@ -243,7 +253,7 @@ class Pool(PoolSpare):
         """Return whether the pool would start an environment if it got room (`Occupant.wants_room`)."""
         if self.retired:
             return False
-        return self._wants_provisioned() or (not self.failures.backs_off() and not self._idle and self._lacks_starts())
+        return self._wants_provisioned() or (not self._idle and self._lacks_starts() and not self.failures.backs_off())
 
     def is_urgent(self) -> bool:
         """Return whether a synchronous request waits (`Occupant.is_urgent`)."""
@@ -316,7 +326,8 @@ class Pool(PoolSpare):
 
     def _started(self, environment: Environment, *, provisioned: bool) -> None:
         (self.provisioned_failures if provisioned else self.failures).succeeded()
-        self.on_started()
+        if self.on_started is not None:
+            self.on_started()
         environment.provisioned = provisioned
         environment.on_end = self._on_end
         self._busy.add(environment)
@@ -444,6 +455,10 @@ class Pool(PoolSpare):
         environment.dying = True
         kill_after(environment, after_turns)
         self._room.release(self)
+
+    def end_idle(self, environment: Environment) -> None:
+        """End an idle environment (`Idle.end_idle`)."""
+        self._end(environment)
 
     def _on_end(self, environment: Environment) -> None:
         """Remove an environment that has died, whether or not this pool killed it."""

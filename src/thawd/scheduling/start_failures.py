@@ -32,6 +32,8 @@ class StartFailures:
         until_s: no other start is tried before this time, ``time.monotonic()`` seconds.
     """
 
+    __slots__ = ("_first_try_left", "_in_a_row", "_on_retry", "_unused_deaths", "error", "until_s")
+
     def __init__(self, on_retry: Callable[[], None]) -> None:
         self._on_retry = on_retry
         self.error: InitError | ServiceException | None = None

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from thawd.resources import LATEST, Function
-from thawd.scheduling.keep_alive import Policy, policy_of
+from thawd.scheduling.keep_alive import FIXED, Policy, policy_of
 from thawd.scheduling.pool import Pool
 from thawd.system.flag import Flag
 from thawd.telemetry.metrics import FunctionMetrics
 
+NO_ALIASES: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+_NO_CHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 BEING_PUBLISHED = "The function is being published."
 
 
@@ -50,6 +53,9 @@ class VersionEntry:
     def policy(self, function: Function) -> Policy:
         """Return the policy that `function` names: the existing one, unless its name or fixed time has changed."""
         named = (function.keep_alive, function.idle_timeout_s)
+        if function.keep_alive == FIXED:
+            self._policy = None
+            return policy_of(*named)
         if self._policy is None or self._policy[0] != named:
             self._policy = (named, policy_of(*named))
         return self._policy[1]
@@ -70,8 +76,8 @@ class FunctionEntry:
     def __init__(self, function: Function, metrics: FunctionMetrics) -> None:
         self.latest = VersionEntry(function)
         self.published: dict[str, VersionEntry] = {}
-        self.aliases: dict[str, Mapping[str, float]] = {}
-        self.asynchronous: Mapping[str, Mapping[str, Any]] = {}
+        self.aliases = NO_ALIASES
+        self.asynchronous = _NO_CHANGES
         self.in_flight = 0
         self.metrics = metrics
 

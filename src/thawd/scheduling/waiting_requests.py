@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation
 from thawd.resources import Function
@@ -53,24 +54,47 @@ class Waiter:
             self.lease.set_exception(error)
 
 
+class Owner(Protocol):
+    """The methods of a pool that its line calls. A reference to the pool takes less memory than two of its methods."""
+
+    def grow(self) -> None:
+        """Look for one more environment, which the requests in line may need.
+
+        Either the window of a batch that is not full has ended, or a batch began but left some requests waiting,
+        because all payloads together would have been too large or because a request must run alone.
+        """
+
+    def expire(self, waiter: Waiter) -> None:
+        """Handle a request that still waits at its deadline.
+
+        Called again at least every `_OVERDUE_AGAIN_S` seconds, as long as the request waits.
+        """
+
+
 class Line:
     """The requests that wait, in order of arrival; synchronous ones before asynchronous ones.
 
     Args:
         function: says how requests are joined, and how many may run in one environment at the same time.
-        on_more_wanted: called when the requests in line may need one more environment. Either the window of a batch
-            that is not full has ended, or a batch began but left some requests waiting, because all payloads together
-            would have been too large or because a request must run alone.
-        on_overdue: called with each request that still waits at its deadline, and then again at least every
-            `_OVERDUE_AGAIN_S` seconds, as long as it waits.
+        owner: the pool.
     """
 
-    def __init__(
-        self, function: Function, *, on_more_wanted: Callable[[], None], on_overdue: Callable[[Waiter], None]
-    ) -> None:
+    __slots__ = (
+        "_asynchronous",
+        "_most_in_environment",
+        "_overdue_s",
+        "_overdue_timer",
+        "_owner",
+        "_size",
+        "_synchronous",
+        "_timer",
+        "_window_ends_s",
+        "_window_s",
+    )
+
+    def __init__(self, function: Function, owner: Owner) -> None:
         batch = function.batch
-        self._on_more_wanted = on_more_wanted
-        self._on_overdue = on_overdue
+        self._owner = owner
         self._overdue_s = 0.0
         self._overdue_timer: asyncio.TimerHandle | None = None
         self._window_ends_s = 0.0
@@ -131,7 +155,7 @@ class Line:
 
     def _cut_short(self, taken: list[Waiter]) -> list[Waiter]:
         if len(self) and self._size > 1:
-            asyncio.get_running_loop().call_soon(self._on_more_wanted)
+            asyncio.get_running_loop().call_soon(self._owner.grow)
         return taken
 
     def environments_wanted(self, *, is_served: bool) -> int:
@@ -164,7 +188,7 @@ class Line:
         """Ask for an environment because a window has ended. If another window has begun since, wait for its end."""
         self._timer = None
         if len(self):
-            self._on_more_wanted()
+            self._owner.grow()
             self._set_timer()
 
     def _look_for_overdue_at(self, deadline_s: float) -> None:
@@ -180,7 +204,7 @@ class Line:
         now_s = time.monotonic()
         for waiter in [*self._synchronous, *self._asynchronous]:
             if not waiter.lease.done() and waiter.invocation.queue_deadline <= now_s:
-                self._on_overdue(waiter)
+                self._owner.expire(waiter)
         deadlines = [each.invocation.queue_deadline for each in (*self._synchronous, *self._asynchronous)]
         if deadlines:
             next_s = min((each if each > now_s else now_s + _OVERDUE_AGAIN_S) for each in deadlines)

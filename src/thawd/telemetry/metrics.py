@@ -129,10 +129,7 @@ class FunctionMetrics:
     """Counters of one function, kept across its versions.
 
     Attributes:
-        cells: what was measured since the last `take_cells`, by qualifier and executed version.
         peak: most invocations that waited or ran at the same time since the last `take_cells`.
-        starts: time from spawning an environment until it is ready, by start kind.
-        invocations: time from the request for an environment to the answer, by start kind.
         errors: invocations that ended in a function error.
         timeouts: function errors of invocations that reached the time limit.
         exits: function errors of invocations whose environment ended during the invocation.
@@ -143,33 +140,34 @@ class FunctionMetrics:
         dead_letter_errors: failed attempts to send a payload to the function's dead-letter queue.
         recursive_invocations_dropped: invocations dropped because they would have continued a loop: a chain of
             invocations that invokes the same function again and again.
-        fallbacks: starts that were slower than possible, by reason.
-        deliveries: attempts to deliver a record or a dead letter, by kind of destination and outcome.
     """
 
     __slots__ = (
+        "_cells",
+        "_deliveries",
+        "_fallbacks",
+        "_invocations",
+        "_starts",
         "batched",
-        "cells",
         "dead_letter_errors",
-        "deliveries",
         "destination_failures",
         "errors",
         "exits",
-        "fallbacks",
         "init_failures",
-        "invocations",
         "peak",
         "recursive_invocations_dropped",
-        "starts",
         "throttles",
         "timeouts",
     )
 
     def __init__(self) -> None:
-        self.cells: dict[tuple[str | None, str], InvocationCell] = {}
+        # These five are made when they are first needed, because most functions are not invoked for a long time.
+        self._cells: dict[tuple[str | None, str], InvocationCell] | None = None
+        self._starts: Distributions | None = None
+        self._invocations: Distributions | None = None
+        self._fallbacks: collections.Counter[Fallback] | None = None
+        self._deliveries: collections.Counter[tuple[str, DeliveryOutcome]] | None = None
         self.peak = 0
-        self.starts = Distributions()
-        self.invocations = Distributions()
         self.errors = 0
         self.timeouts = 0
         self.exits = 0
@@ -179,12 +177,10 @@ class FunctionMetrics:
         self.destination_failures = 0
         self.dead_letter_errors = 0
         self.recursive_invocations_dropped = 0
-        self.fallbacks: collections.Counter[Fallback] = collections.Counter()
-        self.deliveries: collections.Counter[tuple[str, DeliveryOutcome]] = collections.Counter()
 
     def count(self, result: Result, elapsed_ms: float) -> None:
         """Count an invocation that was answered `elapsed_ms` milliseconds after its request."""
-        self.invocations[result.start_kind].record(elapsed_ms)
+        self.record_invocation(result.start_kind, elapsed_ms)
         self.batched += result.batch_size > 1
         if result.function_error is not None:
             self.errors += 1
@@ -196,16 +192,62 @@ class FunctionMetrics:
     def cell(self, qualifier: str | None, version: str) -> InvocationCell:
         """Return what is measured for a qualifier and the version that ran; empty for a request that did not run."""
         key = (qualifier, version)
-        found = self.cells.get(key)
+        if self._cells is None:
+            self._cells = {}
+        found = self._cells.get(key)
         if found is None:
-            found = self.cells[key] = InvocationCell()
+            found = self._cells[key] = InvocationCell()
         return found
 
     def take_cells(self) -> tuple[dict[tuple[str | None, str], InvocationCell], int]:
         """Return what was measured since the last call, and the peak, and begin again."""
-        taken, peak = self.cells, self.peak
-        self.cells, self.peak = {}, 0
-        return taken, peak
+        taken, peak = self._cells, self.peak
+        self._cells, self.peak = None, 0
+        return taken or {}, peak
+
+    @property
+    def starts(self) -> Mapping[StartKind, Distribution]:
+        """Time from spawning an environment until it is ready, by start kind; `record_start` records."""
+        return self._starts or {}
+
+    @property
+    def invocations(self) -> Mapping[StartKind, Distribution]:
+        """Time from the request for an environment to the answer, by start kind; `record_invocation` records."""
+        return self._invocations or {}
+
+    @property
+    def fallbacks(self) -> Mapping[Fallback, int]:
+        """Starts that were slower than possible, by reason; `count_fallback` counts."""
+        return self._fallbacks or {}
+
+    @property
+    def deliveries(self) -> Mapping[tuple[str, DeliveryOutcome], int]:
+        """Attempts to deliver a record or a dead letter, by kind of destination and outcome; see `count_delivery`."""
+        return self._deliveries or {}
+
+    def record_start(self, kind: StartKind, took_ms: float) -> None:
+        """Record how long the start of an environment took, milliseconds."""
+        if self._starts is None:
+            self._starts = Distributions()
+        self._starts[kind].record(took_ms)
+
+    def record_invocation(self, kind: StartKind, took_ms: float) -> None:
+        """Record how long an invocation took, milliseconds."""
+        if self._invocations is None:
+            self._invocations = Distributions()
+        self._invocations[kind].record(took_ms)
+
+    def count_fallback(self, reason: Fallback, times: int = 1) -> None:
+        """Count starts that were slower than possible."""
+        if self._fallbacks is None:
+            self._fallbacks = collections.Counter()
+        self._fallbacks[reason] += times
+
+    def count_delivery(self, kind: str, outcome: DeliveryOutcome, times: int = 1) -> None:
+        """Count attempts to deliver a record or a dead letter to a kind of destination."""
+        if self._deliveries is None:
+            self._deliveries = collections.Counter()
+        self._deliveries[kind, outcome] += times
 
     def summary(self) -> dict[str, Any]:
         """Return the function's part of ``/_thawd/status``."""
@@ -215,10 +257,10 @@ class FunctionMetrics:
             **{name: getattr(self, name) for name in COUNTERS},
             "fallbacks": sum(self.fallbacks.values()),
             "fallbacks_by_reason": {reason.value: count for reason, count in self.fallbacks.items() if count},
-            "deliveries": self._deliveries(),
+            "deliveries": self._by_destination(),
         }
 
-    def _deliveries(self) -> dict[str, dict[str, int]]:
+    def _by_destination(self) -> dict[str, dict[str, int]]:
         """Return the counts by kind of destination, then by outcome."""
         counts: dict[str, dict[str, int]] = {}
         for (kind, outcome), count in self.deliveries.items():
@@ -365,7 +407,7 @@ class _Selection(Collector):
         fallbacks = CounterMetricFamily("thawd_fallbacks", FALLBACKS, labels=["function", "reason"])
         for function, metrics in self._functions.items():
             for reason in Fallback:
-                fallbacks.add_metric([function, reason.value], metrics.fallbacks[reason])
+                fallbacks.add_metric([function, reason.value], metrics.fallbacks.get(reason, 0))
         yield fallbacks
         deliveries = CounterMetricFamily("thawd_deliveries", DELIVERIES, labels=["function", "kind", "outcome"])
         for function, metrics in self._functions.items():

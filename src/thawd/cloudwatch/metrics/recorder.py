@@ -162,10 +162,10 @@ class MetricRecorder:
 
     def _put_growth(self, function: str, counters: Mapping[str, float], now: float) -> None:
         """Record by how much counters have grown."""
-        seen = self._seen.setdefault(function, {})
         for name, value in counters.items():
-            before = seen.get(name, 0.0)
-            seen[name] = value
+            before = self._seen.get(function, {}).get(name, 0.0)
+            if value != before:
+                self._seen.setdefault(function, {})[name] = value
             if value > before:
                 self._put_value(function, name, value - before, now)
 
@@ -176,7 +176,9 @@ class MetricRecorder:
             StoreError: the counters cannot be read.
         """
         for function, counters in (await self._sample()).items():
-            self._seen[function] = dict(counters)
+            # Most functions have counted nothing. A missing value means 0.
+            if counted := {name: value for name, value in counters.items() if value}:
+                self._seen[function] = counted
 
     def _put_value(self, function: str, name: str, value: float, now: float) -> None:
         samples = Samples()

@@ -225,7 +225,7 @@ class Launcher:
             return self.disks.real_paths
         if "TMPDIR" in function.environment:
             return "the function sets TMPDIR"
-        return in_tmp([places.code, *needed]) or self.disks.hides(places, needed)
+        return in_tmp([Path(places.code), *needed]) or self.disks.hides(places, needed)
 
     def confined(self, start: Start, argv: Sequence[str]) -> list[str]:
         """The command line for a program; it begins with thawd-thaw if `start` needs mounts or drops capabilities."""
@@ -273,7 +273,7 @@ class Launcher:
             pid = _spawn(
                 command,
                 variables,
-                cwd=version.task_root,
+                cwd=version.code,
                 output=output,
                 pass_fds=(control, services, lifeline),
             )
@@ -299,7 +299,7 @@ class Launcher:
         _, _, lifeline, output = start.channels.process_ends
         variables = {**version.variables, **start.variables, "AWS_LAMBDA_RUNTIME_API": api}
         command = self.confined(start, version.program.argv)
-        pid = execute_program(command, variables, cwd=version.task_root, lifeline=lifeline, output=output)
+        pid = execute_program(command, variables, cwd=version.code, lifeline=lifeline, output=output)
         start.channels.close_process_ends()
         return self.watch(pid, start.identifier)
 
@@ -398,7 +398,7 @@ def _remove_all(disks: Disks, identifiers: set[str]) -> None:
         disks.remove(identifier)
 
 
-def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: Path, lifeline: int, output: int) -> int:
+def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: str, lifeline: int, output: int) -> int:
     """Execute, in a new session, a program that was not written for thawd; returns its process id.
 
     The kernel kills the process group of the program when the platform's end of the pipe `lifeline` closes. Which group
@@ -428,7 +428,7 @@ def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: P
 
 
 def _spawn(
-    command: Sequence[str], variables: Mapping[str, str], *, cwd: Path, output: int, pass_fds: tuple[int, ...]
+    command: Sequence[str], variables: Mapping[str, str], *, cwd: str, output: int, pass_fds: tuple[int, ...]
 ) -> int:
     """Execute a program in a new session and return its process id. `Children` reaps the process.
 

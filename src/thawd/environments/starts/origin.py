@@ -62,6 +62,11 @@ def first_counted(*reasons: Reason | None) -> Reason | None:
     return next((reason for reason in reasons if reason is not None and reason.kind is not None), None)
 
 
+# Functions share these, because there may be thousands of functions.
+_SWITCHED_OFF = Reason("snapshot = false")
+_RUNS_A_PROGRAM = Reason("the function runs a program over the Runtime API; thawd copies only its own Python runtime")
+
+
 class Origin:
     """What a version's environments are started from.
 
@@ -85,11 +90,32 @@ class Origin:
         reported: the obstacles that were reported to the operator already, as texts; each is reported once.
     """
 
+    __slots__ = (
+        "_deaths",
+        "_started_s",
+        "calm_until_s",
+        "environments",
+        "freezing",
+        "frozen",
+        "renewals",
+        "renewing",
+        "reported",
+        "retired",
+        "spare_refused",
+        "starting",
+        "superseded",
+        "template",
+        "thawing",
+        "version",
+        "why_no_fork",
+        "why_no_image",
+    )
+
     def __init__(self, version: Version, *, why_no_image: Reason | None = None) -> None:
         self.version = version
-        cold = None if version.function.snapshot else Reason("snapshot = false")
+        cold = None if version.function.snapshot else _SWITCHED_OFF
         if version.program is not None:
-            cold = Reason("the function runs a program over the Runtime API; thawd copies only its own Python runtime")
+            cold = _RUNS_A_PROGRAM
         self.why_no_image: Reason | None = cold or why_no_image
         self.why_no_fork: Reason | None = cold
         self.frozen: Frozen | None = None
@@ -104,7 +130,7 @@ class Origin:
         self.retired = False
         self.superseded = False
         self.calm_until_s = 0.0
-        self.reported: dict[str, None] = {}  # used as a set: an empty set takes more memory than an empty dict
+        self.reported: tuple[str, ...] = ()
         self._deaths = 0
         self._started_s = 0.0
 

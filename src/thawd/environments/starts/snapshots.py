@@ -437,7 +437,7 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: b
         "thawd": __version__,
         "engine": engine.fingerprints(),
         "python": [str(version.python), version.python_version],
-        "task_root": str(version.task_root),
+        "task_root": version.code,
         "variables": sorted(version.variables.items()),
         "prime": version.function.prime,
         "sockets": [version.function.snapshot_connections, version.function.snapshot_listeners],

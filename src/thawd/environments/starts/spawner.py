@@ -201,7 +201,7 @@ class Spawner:
                 raise ServiceException(f"an execution environment could not be started: {error}") from error
             else:
                 self._is_crowded = False
-                self._metrics.function(version.function.name).starts[environment.kind].record(environment.init_ms)
+                self._metrics.function(version.function.name).record_start(environment.kind, environment.init_ms)
                 self._count_alive(origin, environment)
                 return environment
         raise AssertionError("the last attempt returns or raises")
@@ -467,13 +467,13 @@ class Spawner:
     def _count_fallback(self, origin: Origin, obstacle: Reason | None) -> None:
         """Count a start that was slower because of `obstacle`, if that obstacle has a counter."""
         if obstacle is not None and obstacle.kind is not None:
-            self._metrics.function(origin.version.function.name).fallbacks[obstacle.kind] += 1
+            self._metrics.function(origin.version.function.name).count_fallback(obstacle.kind)
 
     def _report_once(self, origin: Origin, text: str) -> None:
         """Report an obstacle to fast starts, once for each version and text."""
         if origin.retired or text in origin.reported:
             return
-        origin.reported[text] = None
+        origin.reported += (text,)
         name = origin.version.function.name
         self._report(f"thawd: {name}: {text}")
         self._launcher.log(origin.version.function).write(_PLATFORM_STREAM, text.encode())

@@ -24,12 +24,12 @@ class Places:
     """What the processes of one version see at Lambda's paths.
 
     Attributes:
-        code: folder of the code, seen at ``/var/task``.
+        code: folder of the code (a text, because a `Path` takes more memory), seen at ``/var/task``.
         runtime: folder of the runtime, seen at ``/var/runtime``.
         layers: folder with the files of all layers, seen at ``/opt``; None: the machine's ``/opt`` stays visible.
     """
 
-    code: Path
+    code: str
     runtime: Path
     layers: Path | None = None
 
@@ -37,7 +37,7 @@ class Places:
     def options(self) -> list[str]:
         """Options for thawd-thaw's command line."""
         opt = [] if self.layers is None else ["--disk-opt", str(self.layers)]
-        return ["--disk-task", str(self.code), "--disk-runtime", str(self.runtime), *opt]
+        return ["--disk-task", self.code, "--disk-runtime", str(self.runtime), *opt]
 
     def seen(self, path: Path) -> Path:
         """The path at which a process sees a file of the code or the layers; other paths stay as they are."""

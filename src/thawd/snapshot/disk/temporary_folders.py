@@ -283,7 +283,7 @@ class Disks:
         try:
             with using(trial):
                 trial.mkdir(mode=0o700)
-            places = Places(trial, trial, trial)
+            places = Places(str(trial), trial, trial)
             return self._try(PreparedFolder(trial, trial, trial, tmp=TMP, code=trial, places=places))
         except StoreError as error:
             return error.message
