@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from thawd.deploy.images import lambda_base
 from thawd.deploy.images.host_files import HostFiles
+from thawd.deploy.images.installed_packages import add_package, packages
 from thawd.deploy.images.stage_state import from_image, store
 from thawd.errors import ImageError
 from thawd.oci import documents
@@ -27,8 +28,6 @@ from thawd.resources import Function
 from thawd.stores.code_copies import PackageStore
 
 _TASK = "var/task"
-# Parts of a virtual environment that are not packages of the function.
-_NOT_PACKAGES = ("_virtualenv", "distutils-precedence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +102,8 @@ def _python(function: Function) -> str | None:
 
 def _packages(images: Images, installed: Path) -> Layer:
     host = HostFiles()
-    [found] = (installed.parent.parent / "lib").glob("python3*/site-packages")
-    left_out = {path.name for path in found.iterdir() if path.name.startswith(_NOT_PACKAGES)}
-    host.add_tree(found, _TASK, without=frozenset({"__pycache__", *left_out}))
+    for path in packages(installed):
+        add_package(host, path, f"{_TASK}/{path.name}")
     add_parents(host.entries, list(host.entries))
     return write_layer(images.blobs, host.entries)
 

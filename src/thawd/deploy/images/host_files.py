@@ -77,6 +77,10 @@ class HostFiles:
             else:
                 self.add(path)
 
+    def add_file(self, source: Path, target: str) -> None:
+        """Add a file under another path."""
+        self.entries[target] = entry_of(source)
+
     def add_tree(self, source: Path, target: str, *, without: frozenset[str] = frozenset()) -> None:
         """Add the contents of a folder below another path.
 

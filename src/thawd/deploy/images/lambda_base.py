@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from thawd.deploy.images.host_files import HostFiles
+from thawd.deploy.images.installed_packages import add_package, packages
 from thawd.deploy.images.stage_state import StageState, store
 from thawd.deploy.images.step_records import StepRecords
 from thawd.errors import ImageError
@@ -31,8 +32,9 @@ from thawd.oci.images import Images
 from thawd.oci.layer_writing import NewEntry, add_parents
 from thawd.publishing.interpreters import Interpreter, prepare_environment
 from thawd.publishing.uv import find_uv
+from thawd.system import folders
 
-_RECIPE = 2  # changes when the same inputs would give another image
+_RECIPE = 3  # changes when the same inputs would give another image
 _NAMES = re.compile(
     r"(?:public\.ecr\.aws/lambda/python|(?:docker\.io/)?amazon/aws-lambda-python):(3\.\d+)(?:[.-]([A-Za-z0-9_.-]+))?"
 )
@@ -133,7 +135,7 @@ def make(
     environments: Path,
     environ: Mapping[str, str],
     on_line: Callable[[str], None],
-    packages: Sequence[str] = _PACKAGES,
+    requirements: Sequence[str] = _PACKAGES,
 ) -> str:
     """Return the digest of a base image for an interpreter, which is made if the store does not have it. Blocks.
 
@@ -143,7 +145,7 @@ def make(
         environments: folder for virtual environments, where the packages of the runtime are installed first.
         environ: environment variables for pip and uv.
         on_line: called with each line of progress.
-        packages: requirements of the runtime.
+        requirements: packages of the runtime.
 
     Raises:
         EnvironmentBuildError: the packages cannot be installed.
@@ -153,13 +155,12 @@ def make(
     interpreter = Interpreter(layout.program, interpreter.version)
     version = ".".join(map(str, interpreter.version[:2]))
     on_line(f"making public.ecr.aws/lambda/python:{version} from {interpreter}")
-    requirements = images.folder / "runtime-requirements" / f"{'-'.join(packages)[:100]}.txt"
-    requirements.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    requirements.write_text("".join(f"{each}\n" for each in packages))
+    file = images.folder / "runtime-requirements" / f"{'-'.join(requirements)[:100]}.txt"
+    folders.make(file.parent, mode=0o700)
+    with folders.replacing(file) as written:
+        written.write("".join(f"{each}\n" for each in requirements).encode())
     installed = asyncio.run(
-        prepare_environment(
-            requirements, interpreter, environments.resolve(), on_line=on_line, environ=environ, uv=find_uv()
-        )
+        prepare_environment(file, interpreter, environments.resolve(), on_line=on_line, environ=environ, uv=find_uv())
     )
     records = StepRecords(images, use_cache=True, on_line=on_line)
     state = StageState(key="lambda base")
@@ -235,17 +236,10 @@ def _runtime(installed: Path, layout: _Layout, version: str) -> dict[str, NewEnt
         version: version of Python.
     """
     host = HostFiles()
-    found = installed.parent.parent / "lib" / f"python{version}" / "site-packages"
     own = f"var/lang/{layout.packages.relative_to(layout.prefix)}"
-    for path in sorted(found.iterdir()):
-        if path.name.startswith(("_virtualenv", "distutils-precedence", "__pycache__")):
-            continue
+    for path in packages(installed):
         is_pip = path.name == "pip" or path.name.startswith("pip-")
-        place = f"{own if is_pip else 'var/runtime'}/{path.name}"
-        if path.is_dir():
-            host.add_tree(path, place, without=frozenset({"__pycache__"}))
-        else:
-            host.entries[place] = NewEntry(0o644, path)
+        add_package(host, path, f"{own if is_pip else 'var/runtime'}/{path.name}")
     objects = [each.content for each in host.entries.values() if isinstance(each.content, Path)]
     for name in ("pip", "pip3"):
         host.entries[f"var/lang/bin/{name}"] = NewEntry(0o755, _PIP.format(version=version).encode())
