@@ -33,6 +33,7 @@ Resources:
       CodeUri: read/
       Handler: app.handler
       Environment: {{Variables: {{TABLE: !Ref Rows, COLOUR: !Ref Colour}}}}
+      Policies: [DynamoDBReadPolicy: {{TableName: !Ref Rows}}]
       Events: {{Get: {{Type: HttpApi, Properties: {{Path: '/rows/{{id}}', Method: GET}}}}}}
   Record:
     Type: AWS::Serverless::Function
@@ -109,6 +110,8 @@ def test_a_sam_project_is_served_follows_its_files_and_is_there_after_a_restart(
         running.s3().put_object(Bucket="sam-files", Key="a.txt", Body=b"x")
         item = {"id": "a.txt", "bucket": "sam-files"}
         eventually(lambda: answer(running, "/rows/a.txt") == (200, ["hello", item, "red"]), what="the row")
+        event = json.dumps({"pathParameters": {"id": "a.txt"}})
+        assert json.loads(sam.command("invoke", "Read", "-p", event).stdout)["statusCode"] == 200
         sam.code(READ.replace("greeting.WORD,", "greeting.WORD.upper(),"), "read/app.py")
         eventually(lambda: answer(running, "/rows/a.txt")[1][0] == "HELLO", what="the changed code")
         sam.code("Resources: {A: {Type: AWS::Nothing::Here, Properties: !Foo x}}", "template.yaml")
@@ -203,6 +206,11 @@ def test_check_says_what_a_project_has_and_which_parameters_are_missing(sam: Pro
     checked = sam.command("check", "--parameters", "Colour=red")
     assert (checked.returncode, checked.stderr) == (0, "")
     assert "2 functions" in checked.stdout
+    more = "  Alarm: {Type: AWS::CloudWatch::CompositeAlarm}\n  Mesh: {Type: AWS::AppMesh::Mesh}\nOutputs:"
+    sam.code(TEMPLATE.replace("Outputs:", more), "template.yaml")
+    checked = sam.command("check", "--parameters", "Colour=red")
+    assert "missing: Alarm (AWS::CloudWatch::CompositeAlarm): its alarms do not watch metrics" in checked.stdout
+    assert (checked.returncode, "Mesh: thawd cannot make resources of the type" in checked.stderr) == (1, True)
     refused = sam.command("up", "--aws-real")
     assert (refused.returncode, "without AWS" in refused.stderr) == (2, True)
     (sam.root / "template.yaml").unlink()

@@ -127,6 +127,18 @@ def test_events_become_sams_events_with_the_resources_that_they_need(read: Any) 
     ]
 
 
+def test_images_of_the_service_are_built_and_others_named(read: Any) -> None:
+    project = read("""
+service: x
+provider: {name: aws, ecr: {images: {own: {path: ./app, file: Other}}}}
+functions: {a: {image: own}, b: {image: {name: own}}, c: {image: there:1}}
+""")
+    resources = project.stacks[0].document["Resources"]
+    metadata = {"DockerContext": "./app", "Dockerfile": "Other", "DockerBuildArgs": {}}
+    assert [resources[f"{name}LambdaFunction"]["Metadata"] for name in "AB"] == [metadata, metadata]
+    assert resources["CLambdaFunction"]["Properties"]["ImageUri"] == "there:1"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

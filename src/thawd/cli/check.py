@@ -55,10 +55,14 @@ def _check_project(path: Path, options: ProjectOptions) -> None:
     from thawd.deploy.projects.stacks import ProjectError
 
     try:
+        from thawd.server.emulator.cloudformation.known_types import missing_without
+
         project = read_project(path, options)
+        findings = check_project(project, missing_without)
+    except ModuleNotFoundError as error:
+        fail(f"projects need {error.name}, which is not installed; install it with: pip install 'thawd[aws]'")
     except ProjectError as error:
         fail(error.message)
-    findings = check_project(project, lambda kind: None)
     for line in findings.missing:
         click.echo(f"missing: {line}")
     for line in findings.mistakes:

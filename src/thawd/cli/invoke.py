@@ -10,7 +10,8 @@ import click
 
 from thawd.cli.client import message_of, request
 from thawd.cli.exits import fail
-from thawd.cli.options import config_option, examples, load
+from thawd.cli.options import config_option, examples, load, project_of
+from thawd.cli.projects import function_named
 
 EXIT_FUNCTION_ERROR = 3
 """Exit status: the function ran and failed. It is 1 if the function could not be invoked."""
@@ -33,21 +34,18 @@ EXIT_FUNCTION_ERROR = 3
 def invoke(function: str, payload: str, asynchronous: bool, tail: bool, config_path: Path) -> None:
     """Invoke FUNCTION and print its answer.
 
-    The running server invokes the function. The exit status is 3 if the function failed, and 1 if it could not be
-    invoked.
+    The running server invokes the function. Of a project's function, the name in its template will do, too. The exit
+    status is 3 if the function failed, and 1 if it could not be invoked.
     """
     import base64
-    from urllib.parse import quote
 
     headers = {"X-Amz-Invocation-Type": "Event" if asynchronous else "RequestResponse"}
     if tail and not asynchronous:
         headers["X-Amz-Log-Type"] = "Tail"
-    status, answered, body = request(
-        load(config_path),
-        f"/2015-03-31/functions/{quote(os.fsencode(function), safe='')}/invocations",
-        _read_payload(payload),
-        headers,
-    )
+    settings, event = load(config_path), _read_payload(payload)
+    status, answered, body = request(settings, _path(function), event, headers)
+    if status == 404 and project_of(config_path) is not None and (found := function_named(settings, function)):
+        status, answered, body = request(settings, _path(found), event, headers)
     if status >= 300:
         fail(f"HTTP {status}: {message_of(body)}")
     if tail and "x-amz-log-result" in answered:
@@ -58,6 +56,12 @@ def invoke(function: str, payload: str, asynchronous: bool, tail: bool, config_p
     click.echo(body.decode(errors="replace"))
     if "x-amz-function-error" in answered:
         sys.exit(EXIT_FUNCTION_ERROR)
+
+
+def _path(function: str) -> str:
+    from urllib.parse import quote
+
+    return f"/2015-03-31/functions/{quote(os.fsencode(function), safe='')}/invocations"
 
 
 def _read_payload(text: str) -> bytes:

@@ -78,3 +78,35 @@ def served_project(path: Path, settings: Settings, options: ProjectOptions, *, i
     if is_real:
         raise click.UsageError("--aws-real: the stacks of a project are made in the emulator, without AWS")
     return ServedProject(project.absolute(), options, data=settings.server.data, say=say, complain=complain)
+
+
+def function_named(settings: Settings, logical_id: str) -> str | None:
+    """The name of the function that the running server's stacks have under a logical id.
+
+    Args:
+        settings: address and credentials of the server.
+        logical_id: the function's name in its template.
+
+    Returns:
+        None if no stack, or more than one, has it.
+    """
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    from thawd.cli.client import address
+    from thawd.resources import REGION
+
+    host, port = address(settings)
+    access_key, secret = next(iter(settings.server.access_keys.items()), ("test", "test"))
+    session = boto3.Session(access_key, secret, region_name=REGION)
+    stacks = session.client("cloudformation", endpoint_url=f"http://{host}:{port}")
+    try:
+        found = {
+            each["PhysicalResourceId"]
+            for stack in stacks.describe_stacks()["Stacks"]
+            for each in stacks.describe_stack_resources(StackName=stack["StackId"])["StackResources"]
+            if (each["ResourceType"], each["LogicalResourceId"]) == ("AWS::Lambda::Function", logical_id)
+        }
+    except (BotoCoreError, ClientError):
+        return None  # the answer about the function says more
+    return found.pop() if len(found) == 1 else None

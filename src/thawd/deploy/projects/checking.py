@@ -12,7 +12,8 @@ from thawd.deploy.projects.deployment import prepared
 from thawd.deploy.projects.stacks import ImageAsset, Project, ProjectError, ProjectStack
 
 Missing = Callable[[str], str | None]
-"""Returns why resources of a type cannot be had, or None if they can."""
+"""Returns what is missing because resources of a type are only recorded, or None. Raises ProjectError if a stack with
+such a resource fails."""
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ def check_project(project: Project, missing: Missing) -> Findings:
             findings.mistakes.append(str(error))
             continue
         findings.counts.update(types.values())
-        findings.missing += _missing_of(types, missing)
+        _check_types(stack.name, types, missing, findings)
     findings.missing = list(dict.fromkeys(findings.missing))
     return findings
 
@@ -65,12 +66,14 @@ def _not_built(image: ImageAsset) -> str:
     return f"{image.repository}:{image.tag or 'latest'}"
 
 
-def _missing_of(types: Mapping[str, str], missing: Missing) -> list[str]:
-    """A line for each type that cannot be had."""
-    lines = []
+def _check_types(stack: str, types: Mapping[str, str], missing: Missing, findings: Findings) -> None:
+    """Add a line for each type that cannot be had."""
     for kind in sorted(set(types.values())):
-        reason = missing(kind)
+        names = ", ".join(name for name, each in types.items() if each == kind)
+        try:
+            reason = missing(kind)
+        except ProjectError as error:
+            findings.mistakes.append(f"stack {stack}: {names}: {error}")
+            continue
         if reason:
-            names = ", ".join(name for name, each in types.items() if each == kind)
-            lines.append(f"{names}: {reason}")
-    return lines
+            findings.missing.append(f"{names} ({kind}): {reason}")

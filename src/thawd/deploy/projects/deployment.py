@@ -16,7 +16,6 @@ from thawd.deploy.projects.project_images import ProjectImages
 from thawd.deploy.projects.stacks import AssetFile, Project, ProjectError, ProjectStack
 from thawd.deploy.templates.preparation import Prepared, prepare
 from thawd.deploy.templates.refusals import TemplateError
-from thawd.deploy.templates.serverless import TRANSFORM
 from thawd.deploy.templates.values import StackContext
 from thawd.resources import ACCOUNT_ID, REGION
 
@@ -96,8 +95,8 @@ class Deployer:
             await self._publish(asset)
         if packaged.objects:
             await self._store(artifacts.BUCKET, packaged.objects)
-        document, parameters = await asyncio.to_thread(_processed, stack, packaged)
-        body = json.dumps(document)
+        parameters = await asyncio.to_thread(_parameters, stack, packaged)
+        body = json.dumps(packaged.document)
         has_changed = await self._make(stack, body, parameters)
         deployed = Deployed(stack.name, has_changed, sources=packaged.sources | {each.path for each in stack.assets})
         described = await self._described(stack.name)
@@ -311,12 +310,10 @@ def prepared(stack: ProjectStack, packaged: artifacts.Packaged) -> Prepared:
     return made
 
 
-def _processed(stack: ProjectStack, packaged: artifacts.Packaged) -> tuple[dict[str, Any], dict[str, str]]:
-    """A template with its SAM resources translated, and everything else as it is; the value of each parameter.
+def _parameters(stack: ProjectStack, packaged: artifacts.Packaged) -> dict[str, str]:
+    """The value of each parameter of a stack's template, also of those with defaults.
 
     Raises:
         ProjectError: the template is wrong.
     """
-    made = prepared(stack, packaged)
-    parameters = {name: each.text for name, each in made.parameters.items()}
-    return dict(made.document) if made.transforms == [TRANSFORM] else packaged.document, parameters
+    return {name: each.text for name, each in prepared(stack, packaged).parameters.items()}

@@ -170,8 +170,10 @@ class _Service:
             "Tags": {**_map(provider, "tags"), **_map(function, "tags")},
             "Layers": list(function.get("layers", provider.get("layers", ()))),
         }
+        metadata: dict[str, Any] = {}
         if "image" in function:
-            properties |= {"PackageType": "Image", "ImageUri": _image(name, function["image"])}
+            uri, metadata = _image(name, function["image"], _map(_map(provider, "ecr"), "images"))
+            properties |= {"PackageType": "Image", "ImageUri": uri}
         elif "handler" in function:
             runtime = function.get("runtime", provider.get("runtime", "nodejs20.x"))
             properties |= {"Handler": function["handler"], "Runtime": runtime, "CodeUri": self._code(function)}
@@ -191,7 +193,7 @@ class _Service:
         events = [event_of(name, each, generated) for each in function.get("events") or ()]
         properties["Events"] = {f"Event{index}": each for index, each in enumerate(events) if each is not None}
         present = {key: each for key, each in properties.items() if each not in (None, {}, [])}
-        return {"Type": "AWS::Serverless::Function", "Properties": present}
+        return {"Type": "AWS::Serverless::Function", "Properties": present, "Metadata": metadata}
 
     def _code(self, function: Mapping[str, Any]) -> str:
         for section in (_map(function, "package"), _map(self._document, "package")):
@@ -271,11 +273,26 @@ def _layer(name: str, layer: Any) -> dict[str, Any]:
     return {"Type": "AWS::Serverless::LayerVersion", "Properties": properties}
 
 
-def _image(name: str, image: Any) -> str:
+def _image(name: str, image: Any, built: Mapping[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The address of a function's image, or the metadata by which SAM builds it.
+
+    Args:
+        name: the function's name.
+        image: the function's ``image``: an address, the name of an image that is built, or a map with one of them.
+        built: ``provider.ecr.images``, by name.
+    """
     uri = image.get("uri") if isinstance(image, dict) else image
+    source = built.get(image.get("name", "") if isinstance(image, dict) else str(image))
+    if isinstance(source, str):
+        return None, {"DockerContext": source, "Dockerfile": "Dockerfile"}
+    if isinstance(source, dict) and "path" in source:
+        metadata = {"DockerContext": source["path"], "Dockerfile": source.get("file", "Dockerfile")}
+        return None, {**metadata, "DockerBuildArgs": source.get("buildArgs", {})}
+    if isinstance(source, dict):
+        uri = source.get("uri")
     if not isinstance(uri, str):
-        raise ProjectError(f"serverless.yml: functions.{name}.image has no uri")
-    return uri
+        raise ProjectError(f"serverless.yml: functions.{name}.image has no uri, and is not in provider.ecr.images")
+    return uri, {}
 
 
 def _provider_role(provider: Mapping[str, Any]) -> Any:

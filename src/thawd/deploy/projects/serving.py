@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from watchfiles import Change, DefaultFilter, awatch
@@ -32,6 +33,9 @@ class ServedProject:
         data: the server's data folder; virtual environments are made there.
         say: prints a line of information.
         complain: prints a line about a failure.
+
+    Attributes:
+        helped: returns a context in which processes of the platform itself may run; the server sets it.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class ServedProject:
         self._reported: set[str] = set()
         self._alone = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.helped: Callable[[], AbstractContextManager[None]] = nullcontext
 
     async def deploy(self, url: str, keys: Mapping[str, str]) -> None:
         """Read the project and make its stacks. A failure is reported, and the server goes on.
@@ -66,7 +71,9 @@ class ServedProject:
             try:
                 project = await asyncio.to_thread(read_project, self._path, self._options)
                 self._sources |= project.sources
-                for deployed in await self._deployer.deploy(project):
+                with self.helped():  # installers, and commands of Dockerfiles
+                    stacks = await self._deployer.deploy(project)
+                for deployed in stacks:
                     self._sources |= deployed.sources
                     self._report(deployed, url)
             except (ProjectError, EnvironmentBuildError, ImageError, OSError) as error:
