@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from benchmarks import (
     backlog,
+    container_images,
     durable,
     engine,
     engine_libraries,
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "engine": engine,
     "thawing": thawing,
     "package-bases": package_bases,
+    "container-images": container_images,
     "engine-libraries": engine_libraries,
     "peers": peers,
     "onnx-http": onnx_http,

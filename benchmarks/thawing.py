@@ -99,9 +99,9 @@ def measure() -> Sequence[Figure]:
 
 def _figures(served: serving.Served, function: str) -> Sequence[Figure]:
     progress.step(f"{function}: wait for its snapshot")
-    _await_snapshot(served, function)
+    await_snapshot(served, function)
     expected = serving.invoke(served, function, {})
-    rounds = [_round(served, function, expected) for _ in progress.rounds(ROUNDS, f"{function}: round")]
+    rounds = [one_round(served, function, expected) for _ in progress.rounds(ROUNDS, f"{function}: round")]
     starts = served.function(function)["starts"]
     if starts["thaw"]["count"] < ROUNDS:
         raise BenchmarkError(f"{ROUNDS} environments of {function} should have been thawed; there were {starts}")
@@ -121,7 +121,7 @@ def _figures(served: serving.Served, function: str) -> Sequence[Figure]:
     ]
 
 
-def _await_snapshot(served: serving.Served, function: str) -> None:
+def await_snapshot(served: serving.Served, function: str) -> None:
     """Invoke the function until an environment is thawed for it.
 
     An environment that was started in another way must end first, because requests would use it instead of a thaw.
@@ -137,7 +137,7 @@ def _await_snapshot(served: serving.Served, function: str) -> None:
     serving.wait_for(thawed, f"a first thaw of {function}", within_s=FROZEN_S)
 
 
-def _round(served: serving.Served, function: str, expected: object) -> Round:
+def one_round(served: serving.Served, function: str, expected: object) -> Round:
     _asleep(served, function)
     first, *others = (_request_ms(served, function, expected) for _ in range(1 + WARM_REQUESTS))
     return Round(first, statistics.median(others))

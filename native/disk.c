@@ -9,12 +9,13 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/sched.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/statfs.h>
 
 #include "disk.h"
+#include "disk_parts.h"
 #include "drop_capabilities.h"
+#include "root.h"
 #include "text.h"
 
 #define OVERLAY_MAGIC 0x794c7630 // OVERLAYFS_SUPER_MAGIC
@@ -27,7 +28,7 @@
 #define ST_NODIRATIME 2048
 #define ST_RELATIME 4096
 
-static int fails(struct disk_failure *failure, long error, int refused, const char *what, const char *detail) {
+int disk_fails(struct disk_failure *failure, long error, int refused, const char *what, const char *detail) {
     *failure = (struct disk_failure){what, detail, refused};
     return (int)error;
 }
@@ -59,9 +60,10 @@ static int map_ids(uint64_t user, uint64_t group, struct disk_failure *failure) 
         result = map_id("/proc/self/uid_map", user);
     if (!result)
         result = map_id("/proc/self/gid_map", group);
-    return result ? fails(failure, result, 1,
-                          "the user namespace of a copy cannot be set up: /proc/self/uid_map cannot be written", "")
-                  : 0;
+    return result
+               ? disk_fails(failure, result, 1,
+                            "the user namespace of a copy cannot be set up: /proc/self/uid_map cannot be written", "")
+               : 0;
 }
 
 // Limits the number of processes, since Linux 5.14. Older kernels do not count the processes of a user namespace
@@ -96,11 +98,12 @@ static int enter_namespaces(const struct disk *disk, int *with_user, struct disk
         }
     }
     if (result < 0)
-        return fails(failure, result, 1,
-                     "a copy needs a mount namespace for its own temporary folder, and this user may not create one; "
-                     "allow user namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_"
-                     "userns, kernel.unprivileged_userns_clone; in a container its seccomp profile)",
-                     "");
+        return disk_fails(
+            failure, result, 1,
+            "a copy needs a mount namespace for its own temporary folder, and this user may not create one; "
+            "allow user namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_"
+            "userns, kernel.unprivileged_userns_clone; in a container its seccomp profile)",
+            "");
     return 0;
 }
 
@@ -111,11 +114,10 @@ static int drop_needless(struct disk_failure *failure) {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
     long result = sys3(SYS_geteuid, 0, 0, 0) ? sys3(SYS_capset, (long)&header, (long)none, 0) : 0;
-    return result < 0 ? fails(failure, result, 0, "capabilities cannot be dropped", "") : 0;
+    return result < 0 ? disk_fails(failure, result, 0, "capabilities cannot be dropped", "") : 0;
 }
 
-// Call it after the namespaces were entered: overlayfs refuses folders that were opened in another mount namespace.
-static int open_folder(const char *folder, const char *name) {
+int open_folder(const char *folder, const char *name) {
     char path[4200];
     struct writer out = text_writer(path, sizeof path);
     put_text(&out, folder);
@@ -148,55 +150,61 @@ static int check_writable(const struct disk *disk, struct disk_failure *failure)
     struct statfs status;
     long result = sys3(SYS_statfs, (long)disk->at, (long)&status, 0);
     if (result < 0)
-        return fails(failure, result, 0, "the temporary folder of the copy cannot be examined: ", disk->at);
+        return disk_fails(failure, result, 0, "the temporary folder of the copy cannot be examined: ", disk->at);
     if (status.f_type != OVERLAY_MAGIC || status.f_flags & READ_ONLY)
-        return fails(failure, -EROFS, 0,
-                     "the temporary folder of the copy was mounted read-only; the disk is full or read-only, or the "
-                     "copy's own folder was used before: ",
-                     disk->own);
+        return disk_fails(
+            failure, -EROFS, 0,
+            "the temporary folder of the copy was mounted read-only; the disk is full or read-only, or the "
+            "copy's own folder was used before: ",
+            disk->own);
     return 0;
+}
+
+int disk_mount_overlay(const struct disk *disk, int lower, int upper, int work, struct disk_failure *failure) {
+    int result = (int)mount_layers(disk->at, lower, upper, work);
+    int refused = result == -EPERM || result == -EINVAL || result == -ENODEV || result == -EACCES;
+    if (result < 0)
+        return disk_fails(failure, result, refused,
+                          "an overlay cannot be mounted on the temporary folder of the frozen process (the folder is "
+                          "gone, or this kernel or file system does not support overlays): ",
+                          disk->at);
+    return check_writable(disk, failure);
 }
 
 static int mount_overlay(const struct disk *disk, struct disk_failure *failure) {
     int lower = open_folder(disk->lower, ""), upper = open_folder(disk->own, "/upper");
     int work = open_folder(disk->own, "/work");
     int result;
-    if (lower < 0) {
-        result = fails(failure, lower, 1, "the disk snapshot that belongs to the image is gone: ", disk->lower);
-    } else if (upper < 0 || work < 0) {
-        result = fails(failure, upper < 0 ? upper : work, 0,
-                       "the copy's own folder, with \"upper\" and \"work\" in it, cannot be opened: ", disk->own);
-    } else {
-        result = (int)mount_layers(disk->at, lower, upper, work);
-        int refused = result == -EPERM || result == -EINVAL || result == -ENODEV || result == -EACCES;
-        if (result < 0)
-            fails(failure, result, refused,
-                  "an overlay cannot be mounted on the temporary folder of the frozen process (the folder is gone, or "
-                  "this kernel or file system does not support overlays): ",
-                  disk->at);
-    }
+    if (lower < 0)
+        result = disk_fails(failure, lower, 1, "the disk snapshot that belongs to the image is gone: ", disk->lower);
+    else if (upper < 0 || work < 0)
+        result = disk_fails(failure, upper < 0 ? upper : work, 0,
+                            "the copy's own folder, with \"upper\" and \"work\" in it, cannot be opened: ", disk->own);
+    else
+        result = disk_mount_overlay(disk, lower, upper, work, failure);
     if (lower >= 0)
         sys_close(lower);
     if (upper >= 0)
         sys_close(upper);
     if (work >= 0)
         sys_close(work);
-    return result ? result : check_writable(disk, failure);
+    return result;
 }
 
 static int mount_own(const struct disk *disk, struct disk_failure *failure) {
     long result = sys6(SYS_mount, (long)disk->own, (long)disk->at, 0, MS_BIND, 0, 0);
     int refused = result == -EPERM || result == -EACCES;
-    return result < 0 ? fails(failure, result, refused,
-                              "the copy's own folder cannot be mounted on the temporary folder of the frozen process "
-                              "(one of them is gone): ",
-                              disk->at)
-                      : 0;
+    return result < 0
+               ? disk_fails(failure, result, refused,
+                            "the copy's own folder cannot be mounted on the temporary folder of the frozen process "
+                            "(one of them is gone): ",
+                            disk->at)
+               : 0;
 }
 
 static int mount_tmp(const struct disk *disk, struct disk_failure *failure) {
     long result = disk->tmp ? sys6(SYS_mount, (long)disk->at, (long)disk->tmp, 0, MS_BIND, 0, 0) : 0;
-    return result < 0 ? fails(failure, result, 1, "the temporary folder cannot be mounted on ", disk->tmp) : 0;
+    return result < 0 ? disk_fails(failure, result, 1, "the temporary folder cannot be mounted on ", disk->tmp) : 0;
 }
 
 // Mounts a private /dev/shm for a process that also gets its own `tmp`. The mount ends with the namespace. If the mount
@@ -223,14 +231,18 @@ static long locked_flags(const char *path) {
     return found;
 }
 
+long disk_make_read_only(const char *at) {
+    return sys6(SYS_mount, 0, (long)at, 0, MS_BIND | MS_REMOUNT | MS_RDONLY | locked_flags(at), 0, 0);
+}
+
 static long mount_read_only(const char *folder, const char *at) {
     long result = sys6(SYS_mount, (long)folder, (long)at, 0, MS_BIND, 0, 0);
-    return result ? result : sys6(SYS_mount, 0, (long)at, 0, MS_BIND | MS_REMOUNT | MS_RDONLY | locked_flags(at), 0, 0);
+    return result ? result : disk_make_read_only(at);
 }
 
 static int protect_code(const struct disk *disk, struct disk_failure *failure) {
     long result = disk->code ? mount_read_only(disk->code, disk->code) : 0;
-    return result < 0 ? fails(failure, result, 1, "the code folder cannot be made read-only: ", disk->code) : 0;
+    return result < 0 ? disk_fails(failure, result, 1, "the code folder cannot be made read-only: ", disk->code) : 0;
 }
 
 // Mounts code, runtime and layers where Lambda has them.
@@ -241,23 +253,15 @@ static int mount_as_on_lambda(const struct disk *disk, struct disk_failure *fail
     for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
         long result = places[i].folder ? mount_read_only(places[i].folder, places[i].at) : 0;
         if (result < 0)
-            return fails(failure, result, 1, "this folder is missing, or nothing can be mounted on it: ", places[i].at);
+            return disk_fails(failure, result, 1,
+                              "this folder is missing, or nothing can be mounted on it: ", places[i].at);
     }
     long moved = disk->task ? sys3(SYS_chdir, (long)"/var/task", 0, 0) : 0;
-    return moved < 0 ? fails(failure, moved, 0, "the working folder cannot be changed to ", "/var/task") : 0;
+    return moved < 0 ? disk_fails(failure, moved, 0, "the working folder cannot be changed to ", "/var/task") : 0;
 }
 
-int disk_enter(const struct disk *disk, struct disk_failure *failure) {
-    int with_user;
-    int result = enter_namespaces(disk, &with_user, failure);
-    if (result || !disk->at)
-        return result;
-    // Slave, not private: mounts and unmounts outside the namespace take effect inside it, too. Otherwise a copy could
-    // keep a disk busy that was unmounted outside.
-    long made = sys6(SYS_mount, 0, (long)"/", 0, MS_REC | MS_SLAVE, 0, 0);
-    if (made < 0)
-        return fails(failure, made, 1, "mounts of a copy cannot be hidden from other processes", "");
-    result = disk->lower ? mount_overlay(disk, failure) : mount_own(disk, failure);
+static int mount_for_machine_root(const struct disk *disk, struct disk_failure *failure) {
+    int result = disk->lower ? mount_overlay(disk, failure) : mount_own(disk, failure);
     if (!result)
         result = mount_tmp(disk, failure);
     if (!result)
@@ -266,6 +270,20 @@ int disk_enter(const struct disk *disk, struct disk_failure *failure) {
         result = mount_as_on_lambda(disk, failure);
     if (!result)
         mount_shared_memory(disk);
+    return result;
+}
+
+int disk_enter(const struct disk *disk, struct disk_failure *failure) {
+    int with_user;
+    int result = enter_namespaces(disk, &with_user, failure);
+    if (result || (!disk->at && !disk->root))
+        return result;
+    // Slave, not private: mounts and unmounts outside the namespace take effect inside it, too. Otherwise a copy could
+    // keep a disk busy that was unmounted outside.
+    long made = sys6(SYS_mount, 0, (long)"/", 0, MS_REC | MS_SLAVE, 0, 0);
+    if (made < 0)
+        return disk_fails(failure, made, 1, "mounts of a copy cannot be hidden from other processes", "");
+    result = disk->root ? root_enter(disk, failure) : mount_for_machine_root(disk, failure);
     return !result && with_user ? drop_needless(failure) : result;
 }
 

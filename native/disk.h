@@ -4,6 +4,14 @@
 #ifndef THAWD_DISK_H
 #define THAWD_DISK_H
 
+#define MOST_BINDS 128
+
+// A folder that a process with a root of its own sees inside of it.
+struct root_bind {
+    const char *folder, *at; // `at` is a path in the root, where a folder must exist
+    int writable;
+};
+
 struct disk {
     const char *at;      // path of the frozen process's temporary folder, where a folder must exist; NULL: no disk
     const char *own;     // folder that only this process uses; with `lower` it holds the folders "upper" and "work"
@@ -13,8 +21,14 @@ struct disk {
     const char *task;    // the code, to mount at /var/task, which becomes the working folder; NULL: not mounted
     const char *runtime; // the runtime, to mount read-only at /var/runtime; NULL: not mounted
     const char *opt;     // the merged layers, to mount read-only at /opt; NULL: not mounted
-    int own_user;        // always enter a user namespace; root then has capabilities in that namespace only
-    int is_environment;  // limit the processes to 1,024 if a user namespace is entered
+    const char *root;    // a folder to become the root (root.h); then `at` is a path in it, and `tmp`, `code`, `task`,
+                         // `runtime` and `opt` are NULL. NULL: the process sees the machine's files
+    const char *working; // with `root`: the working folder, a path in the root
+    struct root_bind binds[MOST_BINDS]; // with `root`: further folders to mount
+    int bind_count;
+    int make_places;    // with `root`: only make what is missing in it for the mounts
+    int own_user;       // always enter a user namespace; root then has capabilities in that namespace only
+    int is_environment; // limit the processes to 1,024 if a user namespace is entered
 };
 
 struct disk_failure {

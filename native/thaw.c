@@ -81,6 +81,13 @@ static const char help[] =
     "  --disk-code PATH  make the folder PATH read-only for the copy\n"
     "  --disk-task PATH  mount the folder PATH read-only at /var/task; in the same way --disk-runtime at /var/runtime\n"
     "                    and --disk-opt at /opt\n"
+    "  --root FOLDER     make FOLDER the process's root, read-only; it sees the machine's /proc and a few devices, "
+    "and\n"
+    "                    its own folder at the path --disk-at in the root\n"
+    "  --root-work PATH  the working folder, a path in the root\n"
+    "  --root-bind FOLDER=PATH   mount FOLDER read-only at PATH in the root; may be repeated\n"
+    "  --root-share FOLDER=PATH  the same, but writable\n"
+    "  --root-make       only make what is missing in the root for these mounts\n"
     "  --environment     the process is an environment, not a template: if it gets a user namespace, it may have\n"
     "                    1,024 processes at most\n"
     "  --rights none     drop all capabilities after mounting the folders\n"
@@ -153,6 +160,31 @@ static void take_disk(struct thaw *t, const char *option, const char *path) {
     *to = path;
 }
 
+static void take_bind(struct thaw *t, char *text, int writable) {
+    if (t->again) // the namespaces were entered before this program executed itself again
+        return;
+    char *at = text + text_bytes(text);
+    while (at > text && *at != '=')
+        at--;
+    if (*text != '/' || at == text || at[1] != '/')
+        misused(text);
+    if (t->disk.bind_count == MOST_BINDS)
+        misused("more than 128 folders for the root");
+    *at = 0;
+    t->disk.binds[t->disk.bind_count++] = (struct root_bind){text, at + 1, writable};
+}
+
+static void take_root(struct thaw *t, const char *option, char *value) {
+    if (text_equal(option, "--root-bind") || text_equal(option, "--root-share"))
+        take_bind(t, value, text_equal(option, "--root-share"));
+    else if (*value == '/' && text_equal(option, "--root"))
+        t->disk.root = value;
+    else if (*value == '/' && text_equal(option, "--root-work"))
+        t->disk.working = value;
+    else
+        misused(option);
+}
+
 static void take_rights(struct thaw *t, const char *text) {
     t->rights = text_equal(text, "none")        ? RIGHTS_NONE
                 : text_equal(text, "namespace") ? RIGHTS_NAMESPACE
@@ -192,10 +224,16 @@ static int take_options(struct thaw *t, int argc, char **argv) {
             keep(t->die_at, sizeof t->die_at, argv[++i]);
         } else if (text_equal(option, "--try") && has_value) {
             keep(t->end_at, sizeof t->end_at, argv[++i]);
+        } else if (text_equal(option, "--root-make")) {
+            t->disk.make_places = 1;
+        } else if (text_begins(option, "--root") && has_value) {
+            take_root(t, option, argv[++i]);
         } else if (text_begins(option, "--disk-") && has_value) {
             take_disk(t, option, argv[++i]);
         } else if (text_equal(option, "--again") && has_value) {
             t->again = (int)take_number(&value, 10);
+            if (*value++ == ':')
+                t->image_fd = (int)take_number(&value, 10);
             i++;
         } else {
             misused(option);
@@ -207,6 +245,10 @@ static int take_options(struct thaw *t, int argc, char **argv) {
         ((t->disk.lower || t->disk.tmp || t->disk.code || t->disk.task || t->disk.runtime || t->disk.opt) &&
          !t->disk.at))
         misused("--disk-at and --disk-own must be given together, and other --disk options only with them");
+    if (t->disk.root ? t->disk.tmp || t->disk.code || t->disk.task || t->disk.runtime || t->disk.opt
+                     : t->disk.working || t->disk.bind_count || t->disk.make_places)
+        misused("--root-work, --root-bind, --root-share and --root-make need --root, with which --disk-at is a path in "
+                "the root; other --disk options cannot be used with --root");
     return i;
 }
 

@@ -62,7 +62,7 @@ struct thaw {
     // While thawing.
     const char *stage;
     uint64_t started_ns;
-    int image_fd;
+    int image_fd; // 0: the image is not open yet
     int spare_fd; // thaw's own descriptors have numbers from this one on, above those that the copy gets
     const struct image_header *header;
     uint64_t tables_bytes;
@@ -101,6 +101,8 @@ void stage_rights(struct thaw *t);
 void stage_threads(struct thaw *t);
 _Noreturn void thaw_resume(struct thaw *t);
 
+// Opens the image. The stage `open` checks it.
+void open_image(struct thaw *t);
 // Ends this process if it was started under fewer seccomp filters than the frozen process.
 void rights_check(struct thaw *t);
 // Sets the frozen process's resource limits, and whether other processes may inspect the copy. Called last, since both

@@ -10,7 +10,9 @@
 
 void stage_disk(struct thaw *t) {
     struct disk_failure failure;
-    t->disk.own_user = t->rights == RIGHTS_NAMESPACE;
+    // A process with a root of its own always gets a user namespace of its own: processes of one user in one namespace
+    // may reach each other's roots through /proc.
+    t->disk.own_user = t->rights == RIGHTS_NAMESPACE || t->disk.root;
     if (!t->disk.at && !t->disk.own_user)
         return;
     if (t->disk.at && text_bytes(t->disk.at) >= sizeof t->disk_at)
@@ -23,6 +25,8 @@ void stage_disk(struct thaw *t) {
         copy_bytes(t->disk_tmp, t->disk.tmp, text_bytes(t->disk.tmp) + 1);
     if (t->again) // this program has executed itself again (exec_again): it is in the namespaces already
         return;
+    if (t->disk.root && !t->run)
+        open_image(t); // the image is not visible in the new root
     int result = disk_enter(&t->disk, &failure);
     if (result && failure.refused)
         thaw_refuse(failure.what, failure.detail);

@@ -11,11 +11,17 @@
 
 #define MAX_TABLES_BYTES (UINT64_C(1) << 30)
 
+void open_image(struct thaw *t) {
+    t->image_fd = sys_open(t->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); // opening a FIFO must not wait
+    if (t->image_fd < 0)
+        thaw_refuse(t->image_fd == -2 ? "there is no image " : "the image cannot be opened: ", t->path);
+}
+
 void stage_open(struct thaw *t) {
     struct stat status;
-    int fd = sys_open(t->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); // opening a FIFO must not wait
-    if (fd < 0)
-        thaw_refuse(fd == -2 ? "there is no image " : "the image cannot be opened: ", t->path);
+    if (!t->image_fd)
+        open_image(t);
+    int fd = t->image_fd;
     long result = sys3(SYS_fstat, fd, (long)&status, 0);
     if (result < 0 || !S_ISREG(status.st_mode))
         thaw_refuse("this is not a regular file: ", t->path);
@@ -36,7 +42,6 @@ void stage_open(struct thaw *t) {
     long at = sys_mmap(ZONE_TABLES, tables, PROT_READ, MAP_PRIVATE | MAP_FIXED | MAP_POPULATE, fd, 0);
     if (SYS_FAILED(at))
         thaw_fail("the image's tables cannot be mapped", "", at);
-    t->image_fd = fd;
     t->header = (const struct image_header *)at;
     t->tables_bytes = tables;
 }

@@ -3,6 +3,7 @@
 
 #include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/mman.h>
 
 #include "thaw.h"
@@ -70,12 +71,17 @@ static int overlaps_image(struct thaw *t, uint64_t start, uint64_t end) {
 // Executes this program again, because with each exec the kernel puts the vDSO at another address.
 _Noreturn static void exec_again(struct thaw *t) {
     static char *argv[4096];
-    static char number[24];
+    static char number[48];
     int count = 1;
     if (t->again >= EXEC_TRIES)
         thaw_fail("the sealed vDSO is at an address that the image needs, in every layout that was tried", "", EEXIST);
     struct writer out = text_writer(number, sizeof number);
     put_number(&out, (uint64_t)t->again + 1, 10);
+    if (t->disk.root) { // the image cannot be opened in the new root, so the descriptor stays open
+        put_text(&out, ":");
+        put_number(&out, (uint64_t)t->image_fd, 10);
+        sys_fcntl(t->image_fd, F_SETFD, 0);
+    }
     argv[0] = t->argv[0];
     argv[count++] = "--again";
     argv[count++] = number;

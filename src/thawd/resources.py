@@ -89,6 +89,20 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     window_ms: float = 0
 
 
+class ImageConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What replaces parts of a container image's own configuration. None: the image's own value.
+
+    Attributes:
+        entry_point: program and first arguments, instead of ENTRYPOINT.
+        command: further arguments, instead of CMD.
+        working_directory: absolute path in the image, instead of WORKDIR.
+    """
+
+    entry_point: tuple[str, ...] | None = None
+    command: tuple[str, ...] | None = None
+    working_directory: str | None = None
+
+
 class Function(msgspec.Struct, frozen=True, kw_only=True):
     """A function as declared.
 
@@ -134,6 +148,9 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
             None: ``INFO``.
         log_group: name of the log group, which functions may share; None: ``/aws/lambda/NAME``.
         tenants: whether each invocation names a tenant, and each tenant has environments of its own.
+        image: reference of the container image that is the function's code; `handler` is then empty. None: the code is
+            the folder `code`.
+        image_config: what replaces parts of the image's configuration.
     """
 
     name: str
@@ -168,6 +185,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     system_log_level: str | None = None
     log_group: str | None = None
     tenants: bool = False
+    image: str | None = None
+    image_config: ImageConfig = ImageConfig()
 
     @property
     def most_in_environment(self) -> int:

@@ -109,7 +109,7 @@ CREATE = [
     Case("CreateFunction", new(Code={"S3Bucket": "code", "S3Key": "absent.zip"}), *VALUE, "NoSuchKey"),
     Case("CreateFunction", new(Code={"S3Bucket": "absent", "S3Key": "a.zip"}), *VALUE, "GetObject"),
     Case("CreateFunction", new(Code={"S3Bucket": "code", "S3Key": "../thawd.toml"}), *VALUE, "GetObject"),
-    Case("CreateFunction", new(Code={"ImageUri": "1.dkr/x"}, PackageType="Image"), *VALUE, "Container images"),
+    Case("CreateFunction", new(Code={"ImageUri": "1.dkr/x"}, PackageType="Image"), *VALUE, "don't provide Handler"),
     Case("CreateFunction", new(PackageType="Tar"), *VALID, "enum value set"),
     Case("CreateFunction", new(Environment={"Variables": {"1A": "x"}}), *VALID, "environment.variables"),
     Case("CreateFunction", new(Environment={"Variables": {"AWS_REGION": "x"}}), *VALUE, "reserved keys"),

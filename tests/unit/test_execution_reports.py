@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from thawd.environments.starts.launcher import _error_of
+from thawd.environments.starts.executing import error_of
 
 
 @pytest.fixture
@@ -30,9 +30,9 @@ def test_an_error_is_read_from_a_descriptor_above_1024(many_files: None) -> None
     high = fcntl.fcntl(read, fcntl.F_DUPFD_CLOEXEC, 1500)
     try:
         os.write(write, errno.ENOEXEC.to_bytes(4, sys.byteorder))
-        assert _error_of(high) == errno.ENOEXEC
+        assert error_of(high) == errno.ENOEXEC
         os.close(write)
-        assert _error_of(high) == 0  # the program was executed
+        assert error_of(high) == 0  # the program was executed
     finally:
         os.close(read)
         os.close(high)

@@ -278,7 +278,7 @@ def test_an_init_that_fails_is_tried_again_at_the_next_start(tmp_path: Path) -> 
 
 PLACED = """
 import os, sys
-from thawd.environments.starts.launcher import _file_actions
+from thawd.environments.starts.executing import file_actions
 from thawd.wire import frames as wire
 
 pairs = [os.pipe() for _ in range(4)]
@@ -291,7 +291,7 @@ theirs = [os.dup2(fd, number) for fd, number in zip(above, map(int, sys.argv[1:]
 for fd in (*above, *theirs):
     os.set_inheritable(fd, False)
 shell = "for n in 3 4 5 1; do dd bs=1 count=1 status=none <&$n >>found; done; ls /proc/self/fd >>found"
-actions = _file_actions(tuple(theirs))
+actions = file_actions(tuple(theirs))
 pid = os.posix_spawn("/bin/sh", ["sh", "-c", shell], {"PATH": os.environ["PATH"]}, file_actions=actions)
 os.waitpid(pid, 0)
 """

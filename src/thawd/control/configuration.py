@@ -15,6 +15,7 @@ import msgspec
 
 from thawd.control.destinations import check_dead_letter
 from thawd.control.function_records import SNAP_START_ON, LayerUse, VersionRecord
+from thawd.control.image_functions import check_settings, image_config_of, is_of_image
 from thawd.control.names import check_layer_region, parse_layer
 from thawd.control.quotas import MOST_VARIABLE_BYTES, Quotas
 from thawd.control.registry import LayerVersion
@@ -70,20 +71,13 @@ def refuse_unsupported(parameters: Mapping[str, Any]) -> None:
     """Refuse parameters for features and sizes that thawd does not support.
 
     Raises:
-        InvalidParameterValueException: a container image, an architecture other than x86_64 and arm64, or a value that
-            is too large (400).
+        InvalidParameterValueException: an architecture other than x86_64 and arm64, or a value that is too large (400).
     """
-    if parameters.get("PackageType") == "Image" or "ImageUri" in parameters.get("Code", {}):
-        raise InvalidParameterValueException(
-            "Container images are not supported; create the function from a zip file (PackageType Zip)"
-        )
     if parameters.get("Architectures") not in (None, ["x86_64"], ["arm64"]):
         raise InvalidParameterValueException("Architectures must have exactly one value, x86_64 or arm64")
     for name, what in _UNSUPPORTED.items():
         if parameters.get(name):
             raise InvalidParameterValueException(f"thawd has no {what}; leave out {name}")
-    if parameters.get("ImageConfig"):
-        raise InvalidParameterValueException("ImageConfig is not supported for functions with PackageType Zip")
     for name, maximum in (("MemorySize", MAX_MEMORY_MB), ("Timeout", MAX_TIMEOUT_S)):
         if parameters.get(name, 0) > maximum:
             raise InvalidParameterValueException(
@@ -104,17 +98,12 @@ def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: Find
     """
     refuse_unsupported(parameters)
     check_dead_letter(parameters)
-    if any(ord(character) < 32 for character in parameters.get("Handler", "")):
-        raise InvalidParameterValueException("Handler must not contain control characters")
+    if record.image_uri:
+        check_settings(parameters)
+    elif parameters.get("ImageConfig"):
+        raise InvalidParameterValueException("ImageConfig is not supported for functions with PackageType Zip")
     function = record.function
-    changes: dict[str, Any] = {}
-    for name, field in (("Handler", "handler"), ("Timeout", "timeout_s"), ("MemorySize", "memory_mb")):
-        if name in parameters:
-            changes[field] = parameters[name]
-    if "EphemeralStorage" in parameters:
-        changes["ephemeral_storage_mb"] = parameters["EphemeralStorage"]["Size"]
-    if "Environment" in parameters:
-        changes["environment"] = _environment(parameters["Environment"].get("Variables", {}), quotas)
+    changes = _changes(parameters, quotas)
     runtime = parameters.get("Runtime", record.runtime)
     if "Runtime" in parameters:
         changes |= _interpreter(runtime)
@@ -150,20 +139,37 @@ def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: Find
     )
 
 
+def _changes(parameters: Mapping[str, Any], quotas: Quotas) -> dict[str, Any]:
+    """The function's fields that parameters set one by one."""
+    if any(ord(character) < 32 for character in parameters.get("Handler", "")):
+        raise InvalidParameterValueException("Handler must not contain control characters")
+    changes: dict[str, Any] = {}
+    for name, field in (("Handler", "handler"), ("Timeout", "timeout_s"), ("MemorySize", "memory_mb")):
+        if name in parameters:
+            changes[field] = parameters[name]
+    if "ImageConfig" in parameters:
+        changes["image_config"] = image_config_of(parameters)
+    if "EphemeralStorage" in parameters:
+        changes["ephemeral_storage_mb"] = parameters["EphemeralStorage"]["Size"]
+    if "Environment" in parameters:
+        changes["environment"] = _environment(parameters["Environment"].get("Variables", {}), quotas)
+    return changes
+
+
 def new_function(name: str, parameters: Mapping[str, Any], code: Any) -> Function:
     """Return a new function with AWS's defaults. `apply` then adds the other parameters of CreateFunction.
 
     Raises:
         InvalidParameterValueException: runtime or handler is missing (400).
     """
-    if not parameters.get("Runtime") or not parameters.get("Handler"):
+    if not is_of_image(parameters) and not (parameters.get("Runtime") and parameters.get("Handler")):
         raise InvalidParameterValueException(
             "Runtime and Handler are mandatory parameters for functions created with deployment packages."
         )
     # Source: API reference, CreateFunction: Timeout 3 s, MemorySize 128 MB.
     return Function(
         name=name,
-        handler=parameters["Handler"],
+        handler=parameters.get("Handler", ""),
         code=code,
         memory_mb=128,
         timeout_s=3,
@@ -193,7 +199,7 @@ def _interpreter(runtime: str) -> dict[str, Any]:
 
 def _check_snap_start(runtime: str, function: Function, quotas: Quotas) -> None:
     """Refuse SnapStart for a function that AWS makes no snapshots of."""
-    if quotas.is_aws and runtime not in PYTHON_RUNTIMES:
+    if quotas.is_aws and runtime not in PYTHON_RUNTIMES and function.image is None:
         raise InvalidParameterValueException(f"{runtime} is not supported for SnapStart enabled functions.")
     if quotas.snap_start_tmp_mb is not None and function.ephemeral_storage_mb > quotas.snap_start_tmp_mb:
         raise InvalidParameterValueException(

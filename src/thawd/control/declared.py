@@ -216,6 +216,8 @@ class DeclaredFunctions:
 
 
 def _record(function: Function, *, version: Version | None, state: StateReason) -> VersionRecord:
+    if function.image is not None:
+        return _image_record(function, function.image, version=version, state=state)
     python = version.python_version if version is not None else (function.python or "3.11")
     package = version.task_root.name if version is not None else ""
     size = 0 if version is None else _size_bytes(version.task_root)
@@ -229,6 +231,26 @@ def _record(function: Function, *, version: Version | None, state: StateReason) 
         from_zip=False,
         shown=_SHOWN,
         snap_start=SNAP_START_ON if function.snapshot else SNAP_START_OFF,
+        last_modified=now_text(),
+        revision=new_revision(),
+        state=state,
+    )
+
+
+def _image_record(function: Function, reference: str, *, version: Version | None, state: StateReason) -> VersionRecord:
+    """The record of a function with a container image. Once the version is built, its image is fixed by its digest."""
+    digest = "" if version is None else version.image_digest
+    sha256 = digest.partition(":")[2]
+    return VersionRecord(
+        function=msgspec.structs.replace(function, image=digest) if digest else function,
+        runtime="",
+        code_sha256=sha256,
+        code_size=0,
+        package=sha256,
+        from_zip=False,
+        shown=_SHOWN,
+        snap_start=SNAP_START_ON if function.snapshot else SNAP_START_OFF,
+        image_uri=reference,
         last_modified=now_text(),
         revision=new_revision(),
         state=state,

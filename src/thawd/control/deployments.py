@@ -17,7 +17,12 @@ from thawd.control.destinations import dead_letter_of, destinations_of
 from thawd.control.function_records import Alias, Family, VersionRecord
 from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version
-from thawd.errors import EnvironmentBuildError, InvalidParameterValueException, ResourceNotFoundException
+from thawd.errors import (
+    EnvironmentBuildError,
+    ImageError,
+    InvalidParameterValueException,
+    ResourceNotFoundException,
+)
 from thawd.publishing.publisher import Candidate, Ending, Publisher
 from thawd.resources import LATEST, Function
 from thawd.scheduling.dispatcher import Dispatcher
@@ -206,6 +211,19 @@ class Deployments:
                 f"The runtime {record.runtime} is not available on this machine: {error.message}"
             ) from error
 
+    async def resolve_image(self, uri: str) -> str:
+        """The digest of the container image `uri`, which is then in the store of images.
+
+        Raises:
+            InvalidParameterValueException: there is no such image (400).
+        """
+        try:
+            return await self._publisher.resolve_image(uri)
+        except ImageError as error:
+            raise InvalidParameterValueException(
+                f"Source image {uri} is not valid. Provide a valid source image. {error.message}"
+            ) from error
+
     async def publish(self, record: VersionRecord) -> None:
         """Publish the version; until it serves, an older publication with the same number continues to serve.
 
@@ -223,7 +241,7 @@ class Deployments:
                 function,
                 source=record,
                 number=number,
-                packages=(record.package, *(layer.package for layer in record.layers)),
+                packages=() if function.image else (record.package, *(layer.package for layer in record.layers)),
                 begin=is_current,
             )
         )

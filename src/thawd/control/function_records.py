@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from thawd.control.names import function_arn
-from thawd.resources import LATEST, REGION, Function
+from thawd.resources import LATEST, REGION, Function, ImageConfig
 
 T = TypeVar("T")
 
@@ -123,6 +123,8 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
         revision: revision id; each change sets a new one.
         state: state of the version.
         update: state of the version's last update.
+        image_uri: reference of the container image, as it was given; `function.image` then is the digest to which it
+            led. Empty: the code is a zip file or a folder.
     """
 
     function: Function
@@ -142,6 +144,7 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
     revision: str = ""
     state: StateReason = StateReason("Pending", "The function is being created.", "Creating")
     update: StateReason = StateReason("Successful")
+    image_uri: str = ""
 
     def document(self, *, optimised: bool, qualifier: str | None = None) -> dict[str, Any]:
         """The version as the API's ``FunctionConfiguration``.
@@ -151,7 +154,8 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
             qualifier: the qualifier at the end of the ARN; None: the ARN has none.
         """
         made = self.summary(optimised=optimised, qualifier=qualifier)
-        made["RuntimeVersionConfig"] = {"RuntimeVersionArn": runtime_version_arn(self.runtime)}
+        if not self.image_uri:
+            made["RuntimeVersionConfig"] = {"RuntimeVersionArn": runtime_version_arn(self.runtime)}
         made["State"] = self.state.state
         if self.state.state != "Pending":
             made["LastUpdateStatus"] = self.update.state
@@ -185,6 +189,9 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
             "SnapStart": {"ApplyOn": self.snap_start, "OptimizationStatus": "On" if optimised else "Off"},
             "LoggingConfig": {"LogFormat": function.log_format, "LogGroup": function.log_group_name},
         }
+        if self.image_uri:
+            made |= {"PackageType": "Image", **_image_config_response(function.image_config)}
+            del made["Runtime"], made["Handler"]
         if function.log_format == "JSON":
             made["LoggingConfig"]["ApplicationLogLevel"] = function.application_log_level or "INFO"
             made["LoggingConfig"]["SystemLogLevel"] = function.system_log_level or "INFO"
@@ -196,6 +203,17 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
         if self.layers:
             made["Layers"] = [{"Arn": layer.arn, "CodeSize": layer.code_size} for layer in self.layers]
         return made
+
+
+def _image_config_response(config: ImageConfig) -> dict[str, Any]:
+    """The field ``ImageConfigResponse``, if anything of the image's configuration is replaced."""
+    fields = {
+        "EntryPoint": config.entry_point,
+        "Command": config.command,
+        "WorkingDirectory": config.working_directory,
+    }
+    found = {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items() if value}
+    return {"ImageConfigResponse": {"ImageConfig": found}} if found else {}
 
 
 class Alias(msgspec.Struct, omit_defaults=True):

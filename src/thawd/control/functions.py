@@ -23,6 +23,7 @@ from thawd.control.function_records import (
     new_revision,
     now_text,
 )
+from thawd.control.image_functions import code_location, image_fields, is_of_image, new_image_uri
 from thawd.control.names import check_length, is_version, parse_function
 from thawd.control.quotas import Quotas
 from thawd.control.registry import Registry, check_revision, check_settled, check_undeclared
@@ -98,18 +99,7 @@ class Functions:
         check_number(parameters.get("Tags", {}))
         signing = parameters.get("CodeSigningConfigArn", "")
         check_code(self._registry, signing)
-        code = await self._take_code(parameters["Code"])
-        function = configuration.new_function(name, parameters, Path(code.name))
-        record = VersionRecord(
-            function,
-            parameters["Runtime"],
-            code.sha256,
-            code.size_bytes,
-            code.name,
-            unzipped_bytes=code.unzipped_bytes,
-            shown={"Role": parameters["Role"]},
-        )
-        record = await self._configured(record, parameters)
+        record = await self._configured(await self._new_record(name, parameters), parameters)
         await self._deployments.check_runtime(record)
         record.last_modified, record.revision, record.state = now_text(), new_revision(), _CREATING
         # A function that thawd.toml once declared may have left versions, and their numbers must not be used again.
@@ -122,20 +112,45 @@ class Functions:
         family.versions = {**({} if existing is None else existing.versions), LATEST: record}
         return await self._store(family, record, parameters)
 
+    async def _new_record(self, name: str, parameters: Parameters) -> VersionRecord:
+        """The record of a function that is created, with its code and with AWS's defaults."""
+        shown = {"Role": parameters["Role"]}
+        if is_of_image(parameters):
+            uri = parameters["Code"]["ImageUri"]
+            digest = await self._deployments.resolve_image(uri)
+            function = configuration.new_function(name, parameters, Path(digest))
+            function = msgspec.structs.replace(function, image=digest)
+            return VersionRecord(function=function, runtime="", shown=shown, **image_fields(uri, digest))
+        code = await self._take_code(parameters["Code"])
+        function = configuration.new_function(name, parameters, Path(code.name))
+        return VersionRecord(
+            function,
+            parameters["Runtime"],
+            code.sha256,
+            code.size_bytes,
+            code.name,
+            unzipped_bytes=code.unzipped_bytes,
+            shown=shown,
+        )
+
     async def update_code(self, parameters: Parameters) -> dict[str, Any]:
         """UpdateFunctionCode."""
         name = self._named(parameters)
         family = self._registry.family(name)
-        if "ImageUri" in parameters:
-            raise InvalidParameterValueException(
-                "Please don't provide ImageUri when updating a function with packageType Zip."
-            )
         configuration.refuse_unsupported(parameters)
         old = self._registry.record(name)
+        uri = new_image_uri(old, parameters)
         check_undeclared(family, "The code of")
         check_settled(old)
         check_revision(parameters.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
         check_code(self._registry, family.code_signing)
+        architectures = {name: parameters[name] for name in ("Architectures",) if name in parameters}
+        if uri is not None:
+            digest = await self._deployments.resolve_image(uri)
+            function = msgspec.structs.replace(old.function, image=digest, code=Path(digest))
+            shown = {**old.shown, **architectures}
+            record = msgspec.structs.replace(old, function=function, shown=shown, **image_fields(uri, digest))
+            return await self._update(family, old, record, parameters)
         code = await self._take_code(parameters)
         record = msgspec.structs.replace(
             old,
@@ -144,7 +159,7 @@ class Functions:
             code_size=code.size_bytes,
             package=code.name,
             unzipped_bytes=code.unzipped_bytes,
-            shown={**old.shown, **{name: parameters[name] for name in ("Architectures",) if name in parameters}},
+            shown={**old.shown, **architectures},
         )
         configuration.check_size(code.unzipped_bytes, sum(one.unzipped_bytes for one in old.layers), self._quotas)
         return await self._update(family, old, record, parameters)
@@ -333,6 +348,8 @@ class Functions:
         family = self._registry.family(name)
         made: dict[str, Any] = {"Configuration": self.document(record, qualifier=qualifier)}
         made["Code"] = {"RepositoryType": "S3", "Location": self.locate(record.package)} if record.from_zip else {}
+        if record.image_uri:
+            made["Code"] = code_location(record)
         if family.tags:
             made["Tags"] = family.tags
         if family.reserved is not None:

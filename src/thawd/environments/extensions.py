@@ -21,7 +21,8 @@ from pathlib import Path
 from thawd.environments.children import Child
 from thawd.environments.init_phase import InitError, error_document
 from thawd.environments.runtime_api.endpoint import RuntimeApi
-from thawd.environments.starts.launcher import Launcher, Start, execute_program
+from thawd.environments.starts.executing import execute_program
+from thawd.environments.starts.launcher import Launcher, Start
 from thawd.environments.version import Version
 
 _INTERNAL_GRACE_S = 0.5
@@ -79,7 +80,7 @@ class Extensions:
             pid = execute_program(
                 self._launcher.confined(start, [str(path)]),
                 variables,
-                cwd=str(path.parent.parent),
+                cwd="/" if start.in_root else str(path.parent.parent),
                 lifeline=reopened,
                 output=start.channels.process_ends[3],
             )

@@ -42,6 +42,7 @@ class Program:
             after-restore hooks.
         extensions: executables to start beside it, each with a different name.
         modules: npm folders with clients of AWS's SDK; searched after all folders of the function.
+        why: why thawd's Python runtime does not run the function; empty if its runtime says that.
     """
 
     runtime: str
@@ -50,6 +51,7 @@ class Program:
     snap_start: bool
     extensions: tuple[Path, ...] = ()
     modules: tuple[Path, ...] = ()
+    why: str = ""
 
     @property
     def path(self) -> Path:

@@ -17,13 +17,14 @@ from thawd.environments import sdk
 from thawd.environments.programs import Program
 from thawd.resources import LATEST, MEMORY_MB_PER_VCPU, REGION, Function
 from thawd.snapshot.disk.places import RUNTIME, TASK, Places
+from thawd.snapshot.disk.root_mounts import PACKAGE, RootMounts
 
 GUARDED = "THAWD_AWS"
 """Environment variable. The value ``local`` means that thawd emulates AWS; functions' processes then refuse requests to
 the real AWS.
 """
 _ENDPOINT = "AWS_ENDPOINT_URL"
-_SITE = str(Path(package_file).parent / "runtime" / "site")
+SITE = str(Path(package_file).parent / "runtime" / "site")
 RUNTIME_FOLDER = Path(package_file).parent / "runtime"
 _BOOTSTRAP = str(RUNTIME_FOLDER / "bootstrap.py")
 # The only environment variables that functions inherit from the platform, so that secrets in the platform's other
@@ -76,6 +77,9 @@ class Version:
         wrapper: command line of a program that gets the interpreter's command line and executes it; empty: none.
         places: what its processes see at Lambda's paths; None: they see code and layers at their real paths.
         why_real: why they see the real paths; empty if they do not.
+        root: the root of its processes, if it is a container image; `python` and the program are then paths in it,
+            while `code` is a path of the machine. None: the processes see the machine's files.
+        image_digest: digest of that image's manifest; empty without an image.
     """
 
     function: Function
@@ -89,6 +93,13 @@ class Version:
     wrapper: tuple[str, ...] = ()
     places: Places | None = None
     why_real: str = ""
+    root: RootMounts | None = None
+    image_digest: str = ""
+
+    @property
+    def working_folder(self) -> str:
+        """Where its processes are started. In a root, thawd-thaw then changes to the image's working folder."""
+        return self.code if self.root is None else "/"
 
     @property
     def task_root(self) -> Path:
@@ -107,7 +118,8 @@ class Version:
             mode: what the process is to do; see `thawd.runtime.bootstrap`.
             descriptors: the process's ends of the channels control, services and lifeline.
         """
-        return [*self.wrapper, str(self.python), _BOOTSTRAP, mode, *map(str, descriptors)]
+        bootstrap = _BOOTSTRAP if self.root is None else str(PACKAGE / "runtime" / "bootstrap.py")
+        return [*self.wrapper, str(self.python), bootstrap, mode, *map(str, descriptors)]
 
 
 def api_command(python: Path) -> tuple[str, ...]:
@@ -191,7 +203,7 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         major, minor = python_version.split(".")[:2]
         variables[sdk.VARIABLE] = sdk.boto3_for((int(major), int(minor)))
     if aws and aws.get(GUARDED) == "local":
-        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), _SITE]))
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), SITE]))
     if layers:
         # The runtime adds the layers to sys.path, as on Lambda; PYTHONPATH would also add them for other interpreters.
         variables["THAWD_LAYERS"] = os.pathsep.join(_seen(layer, places) for layer in reversed(layers))

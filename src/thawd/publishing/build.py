@@ -30,6 +30,8 @@ from thawd.environments.programs import (
 )
 from thawd.environments.version import RUNTIME_FOLDER, Variables, Version, api_command, variables_of
 from thawd.errors import EnvironmentBuildError, StoreError
+from thawd.oci.images import Images
+from thawd.publishing.container_images import ContainerImages, ImageBuild
 from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare_environment
 from thawd.publishing.layer_merge import merge
 from thawd.publishing.uv import find_uv
@@ -139,6 +141,7 @@ class Builder:
         helped: context manager that is entered while thawd runs a program of its own, for example an installer. Inside
             it, thawd does not take such a program for a stray.
         aws: endpoint and credentials for AWS SDKs in functions.
+        images: builds the versions of functions with container images.
         why_real: why a function's processes must see its code and layers at their real paths; None: they need not.
     """
 
@@ -148,6 +151,7 @@ class Builder:
         self.aws: Mapping[str, str] = {}
         self.why_real: WhyReal = lambda function, places, needed: "this server does not mount folders"
         self._packages = PackageStore(data / "packages")
+        self.images = ContainerImages(Images(data / "images"), data, environ=own)
         self._environments = data / "environments"
         self._own = own
         self._generations = itertools.count(1)
@@ -175,6 +179,8 @@ class Builder:
             EnvironmentBuildError: there is no working interpreter or program, or the requirements cannot be installed.
             StoreError: the code cannot be read or copied.
         """
+        if function.image is not None:
+            return await self._of_image(function, release, context, last, progress)
         interpreter: Interpreter | None = None
         if not runs_a_program(function):  # done before the copy, so that code that cannot run is not copied
             interpreter = await self._interpreter(function, context.folder, progress)
@@ -216,6 +222,22 @@ class Builder:
             why_real=why_real,
         )
         return last if last == version else replace(version, generation=next(self._generations))
+
+    async def _of_image(
+        self, function: Function, release: Release, context: BuildContext, last: Version | None, progress: Progress
+    ) -> Version:
+        """Return the version of a function with a container image, or `last` if nothing has changed since.
+
+        Raises:
+            EnvironmentBuildError: the image cannot run here.
+            ImageError: there is no such image, or it is broken.
+        """
+        wanted = ImageBuild(function, release.number, context.folder, context.buckets, self.aws)
+        with self.helped():
+            version = await asyncio.to_thread(self.images.build, wanted, on_line=progress)
+        if last is not None and replace(version, generation=last.generation) == last:
+            return last
+        return replace(version, generation=next(self._generations))
 
     async def _places(self, function: Function, code: Path, layers: Sequence[Path]) -> tuple[Places | None, str]:
         """Return what the function's processes see at Lambda's paths, or None and the reason.
@@ -343,12 +365,23 @@ class Builder:
         program = Program(name, argv, f"python:{version_text}", snap_start=False, extensions=extensions)
         return _Executable(program.path, version_text, program, wrapper)
 
+    async def resolve_image(self, reference: str, *, folder: Path) -> str:
+        """The digest of a container image, which is then in the store of images, and kept until `clean`.
+
+        Raises:
+            ImageError: there is no such image (HTTP 400).
+        """
+        with self.helped():
+            return await asyncio.to_thread(self.images.digest_of, reference, folder=folder)
+
     async def check_runtime(self, function: Function, *, folder: Path) -> None:
         """Check that a function's interpreter is installed and works. A program in the function's code is not checked.
 
         Raises:
             EnvironmentBuildError: the interpreter is not installed, or does not work.
         """
+        if function.image is not None:
+            return
         with self.helped():
             if runs_a_program(function):
                 runtimes = self.runtimes
@@ -374,6 +407,8 @@ class Builder:
         used = {version.task_root.name for version in in_use}
         layers = (version.places.layers for version in in_use if version.places is not None)
         used |= {folder.name for folder in layers if folder is not None}
+        used |= {version.image_digest.partition(":")[2] for version in in_use}
+        self.images.release(used | keep())
         self._packages.remove_except(lambda name: name in used or name in keep())
         pythons = [version.python for version in in_use]
         environments = {python.parent.parent.name for python in pythons if python.is_relative_to(self._environments)}

@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -233,12 +233,56 @@ class _Search:
             raise _UnusableError(f"no answer within {_ANSWER_WITHIN_S:g} s") from None
         except OSError as error:
             raise _UnusableError(error.strerror or str(error)) from None
-        output = done.stdout.decode(errors="replace")
-        answer = re.fullmatch(r"thawd:\n(.+)\n(\d+)\.(\d+)\.(\d+)\n(.*)\n", output)
-        if answer is None:
-            said = done.stderr.decode(errors="replace").strip() or output.strip() or "it printed nothing"
-            raise _UnusableError(f"status {done.returncode}: {said.splitlines()[0]}")
-        return answer[1], (int(answer[2]), int(answer[3]), int(answer[4])), answer[5]
+        return _read_answer(done)
+
+
+def _read_answer(done: subprocess.CompletedProcess[bytes]) -> tuple[str, tuple[int, int, int], str]:
+    """Implementation, version and path that an interpreter has printed.
+
+    Raises:
+        _UnusableError: it has printed something else.
+    """
+    output = done.stdout.decode(errors="replace")
+    answer = re.fullmatch(r"thawd:\n(.+)\n(\d+)\.(\d+)\.(\d+)\n(.*)\n", output)
+    if answer is None:
+        said = done.stderr.decode(errors="replace").strip() or output.strip() or "it printed nothing"
+        raise _UnusableError(f"status {done.returncode}: {said.splitlines()[0]}")
+    return answer[1], (int(answer[2]), int(answer[3]), int(answer[4])), answer[5]
+
+
+def ask_in_image(
+    python: str, command: Sequence[str], variables: Mapping[str, str]
+) -> tuple[tuple[int, int, int] | None, str]:
+    """Ask the interpreter of a container image for its version. Blocks.
+
+    Args:
+        python: its path in the image.
+        command: the command line that executes a program in the image's root; `python` is appended.
+        variables: the image's environment variables.
+
+    Returns:
+        The version, and why thawd's runtime cannot run in the interpreter; one of them is None or empty.
+    """
+    try:
+        done = subprocess.run(
+            [*command, python, "-I", "-S", "-c", _QUESTION],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            cwd="/",
+            env=dict(variables),
+            timeout=_ANSWER_WITHIN_S,
+            check=False,
+        )
+        implementation, version, _ = _read_answer(done)
+    except subprocess.TimeoutExpired:
+        return None, f"no answer within {_ANSWER_WITHIN_S:g} s"
+    except (OSError, _UnusableError) as error:
+        return None, str(error)
+    if implementation != "cpython":
+        return None, f"it is {implementation}, not CPython"
+    if not OLDEST_PYTHON <= version[:2] <= NEWEST_PYTHON:
+        return None, f"it is Python {_dotted(version)}; thawd's runtime needs {_dotted(OLDEST_PYTHON)} or later"
+    return version, ""
 
 
 def _newest_first(folder: Path, pattern: str) -> list[Path]:

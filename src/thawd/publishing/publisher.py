@@ -203,6 +203,14 @@ class Publisher:
         """
         await self._builder.check_runtime(function, folder=self._context().folder)
 
+    async def resolve_image(self, reference: str) -> str:
+        """The digest of a container image, which is then in the store of images, and kept until `clean`.
+
+        Raises:
+            ImageError: there is no such image (HTTP 400).
+        """
+        return await self._builder.resolve_image(reference, folder=self._context().folder)
+
     async def clean(self, *, keep: Callable[[], set[str]]) -> None:
         """Remove packages that no version uses, and virtual environments that no version has used for a week.
 

@@ -23,15 +23,15 @@ def load(name: str, task_root: str) -> Handler:
 
     Args:
         name: the ``_HANDLER`` variable.
-        task_root: folder of the function's code; becomes the working directory and the first entry of ``sys.path``. The
-            layers in ``THAWD_LAYERS`` come next.
+        task_root: folder of the function's code; becomes the first entry of ``sys.path`` and, unless
+            ``THAWD_WORKING_FOLDER`` names another one, the working directory. The layers in ``THAWD_LAYERS`` come next.
 
     Raises:
         Fault: the name is malformed, the module cannot be imported or does not parse, or the function is missing or
             cannot be called. The fault has Lambda's error type.
         BaseException: any exception that the module itself raised during its import.
     """
-    os.chdir(task_root)
+    os.chdir(os.environ.get(search_path.WORKING_FOLDER, task_root))
     search_path.set_up(task_root)
     sys.argv = [name]
     module_name, dot, function_name = name.rpartition(".")

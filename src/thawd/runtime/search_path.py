@@ -13,6 +13,8 @@ import site
 import sys
 from typing import List
 
+WORKING_FOLDER = "THAWD_WORKING_FOLDER"
+"""Environment variable of a container image's processes: the working folder, which need not be the code's folder."""
 LAYERS = "THAWD_LAYERS"
 """Environment variable with the folders of the layers; the folder whose files are found first comes first."""
 
@@ -23,11 +25,17 @@ def set_up(task_root: str) -> None:
     Args:
         task_root: the folder of the function's code.
     """
-    folders = [task_root, *_in_layers()]
+    folders = [task_root, *_in_layers(), *_of_runtime()]
     sys.path[:0] = folders
     for folder in folders:
         if os.path.isdir(folder):
             site.addsitedir(folder)
+
+
+def _of_runtime() -> List[str]:
+    """In a container image: the folder of the image's own runtime client, where Lambda's images have AWS's SDK."""
+    folder = os.environ.get("LAMBDA_RUNTIME_DIR", "")
+    return [folder] if WORKING_FOLDER in os.environ and os.path.isdir(folder) else []
 
 
 def _in_layers() -> List[str]:

@@ -13,7 +13,7 @@ import msgspec
 
 from thawd.config import kinds
 from thawd.config.options.deploy import DEPLOY_AWS, STATEMENT
-from thawd.config.options.functions import BATCH, FUNCTION, RUNTIME
+from thawd.config.options.functions import BATCH, FUNCTION, IMAGE_CONFIG, RUNTIME
 from thawd.config.options.http import CORS, HTTP, ROUTE, ROUTE_TABLE, URL
 from thawd.config.options.option import Option
 from thawd.config.options.server import SERVER
@@ -29,6 +29,7 @@ from thawd.resources import (
     Function,
     FunctionUrl,
     HttpApi,
+    ImageConfig,
     Notification,
     ProvisionedSchedule,
     RemoteBucket,
@@ -64,6 +65,7 @@ def describe_options() -> tuple[OptionDescription, ...]:
         ("server", ServerSettings, SERVER),
         ("functions.NAME", Function, FUNCTION),
         ("functions.NAME.batch", Batch, BATCH),
+        ("functions.NAME.image_config", ImageConfig, IMAGE_CONFIG),
         ("buckets.NAME", Bucket, BUCKET),
         ("buckets.NAME", RemoteBucket, REMOTE_BUCKET),
         ("buckets.NAME.notify[]", Notification, NOTIFICATION),

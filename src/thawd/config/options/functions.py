@@ -35,7 +35,26 @@ _DEAD_LETTER = kinds.text(
 )
 
 FUNCTION = (
-    Option("handler", kinds.handler(), "Function in the code that is called for each event.", REQUIRED),
+    Option(
+        "handler",
+        kinds.handler(),
+        "Function in the code that is called for each event.",
+        "required, except with `image`",
+    ),
+    Option(
+        "image",
+        kinds.text("the reference of a container image", lambda text: text.strip() == text != ""),
+        "Container image that is the function's code: the name of an image in the store (`thawd image ls`), a folder "
+        "with an OCI layout, a file made by `docker save`, or an image in a registry. Functions run with the image's "
+        "files as their root.",
+        "none: the code is a folder",
+    ),
+    Option(
+        "image_config",
+        kinds.table('a table such as { command = ["app.handler"] }'),
+        "What replaces parts of the image's own configuration.",
+        "none",
+    ),
     Option("code", kinds.folder(), "Folder with the function's code; it must exist.", '"."'),
     Option(
         "runtime",
@@ -193,6 +212,21 @@ BATCH = (
         "While fewer than `size` requests wait and all environments of the function are busy or starting, the start of "
         "a further environment is delayed by this time, in milliseconds. It never delays a request for which an "
         "environment is available.",
+    ),
+)
+
+ARGUMENT = kinds.text("a text")
+
+_ARGUMENTS = kinds.list_of('a list of texts such as ["app.handler"]')
+
+IMAGE_CONFIG = (
+    Option("entry_point", _ARGUMENTS, "Program and its first arguments, instead of ENTRYPOINT.", "the image's"),
+    Option("command", _ARGUMENTS, "Further arguments, instead of CMD.", "the image's"),
+    Option(
+        "working_directory",
+        kinds.text("an absolute path in the image", lambda text: text.startswith("/")),
+        "Working folder, instead of WORKDIR.",
+        "the image's",
     ),
 )
 

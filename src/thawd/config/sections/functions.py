@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from thawd.config import kinds
 from thawd.config.findings import KeyPath, one_of
@@ -11,7 +12,15 @@ from thawd.config.options import functions as options
 from thawd.config.sections.reader import Reader
 from thawd.grammar import destination_names
 from thawd.invocation import MAX_PAYLOAD_BYTES
-from thawd.resources import MAX_ENVIRONMENT_BYTES, PROVIDED_RUNTIMES, RUNTIMES, Batch, Function, reserved_variables
+from thawd.resources import (
+    MAX_ENVIRONMENT_BYTES,
+    PROVIDED_RUNTIMES,
+    RUNTIMES,
+    Batch,
+    Function,
+    ImageConfig,
+    reserved_variables,
+)
 
 
 def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, Function]:
@@ -31,6 +40,9 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
             values["prime"] = read_event(values["prime"], reader, path=(*path, "prime"))
         if "environment" in values:
             values["environment"] = _environment(values["environment"], reader, path=(*path, "environment"))
+        if "image_config" in values:
+            values["image_config"] = _image_config(values["image_config"], reader, path=(*path, "image_config"))
+        _check_code(values, table, reader, path=path)
         if "batch" in values:
             values["batch"] = _batch(values["batch"], reader, path=(*path, "batch"))
         for outcome in ("on_success", "on_failure", "dead_letter"):
@@ -74,6 +86,32 @@ def read_event(written: object, reader: Reader, *, path: KeyPath) -> bytes | Non
 def _batch(table: dict[str, object], reader: Reader, *, path: KeyPath) -> Batch | None:
     values = reader.table(table, path=path, known=options.BATCH)
     return Batch(**values) if values["size"] else None  # a missing or wrong size has been reported
+
+
+def _image_config(table: dict[str, object], reader: Reader, *, path: KeyPath) -> ImageConfig:
+    values = reader.table(table, path=path, known=options.IMAGE_CONFIG)
+    for name in ("entry_point", "command"):
+        if name in values:
+            for text in values[name]:
+                reader.accepts(options.ARGUMENT, text, path=(*path, name))
+            values[name] = tuple(map(str, values[name]))
+    return ImageConfig(**values)
+
+
+def _check_code(values: dict[str, Any], table: object, reader: Reader, *, path: KeyPath) -> None:
+    """Check that a function has either a handler or an image, and with an image nothing that is in the image."""
+    written = table if isinstance(table, dict) else {}
+    if "image" not in values:
+        if "handler" not in written and isinstance(table, dict):
+            reader.findings.add((*path, "handler"), found="nothing", allowed=kinds.handler().allowed)
+        if "image_config" in written:
+            reader.findings.add((*path, "image_config"), found="a table without image", allowed="image beside it")
+    else:
+        for name in ("handler", "code", "runtime", "python", "requirements"):
+            if name in written:
+                allowed = "nothing beside image: handler, code and interpreter are in the image"
+                reader.findings.add((*path, name), found=f"{name} beside image", allowed=allowed)
+    values.setdefault("handler", "")
 
 
 def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> dict[str, str]:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from thawd.environments.calls import ServiceHandler
 from thawd.environments.children import Child
@@ -221,15 +222,21 @@ class Starter:
         spare.resume()
         return await self._init(spare, spare.child, started_s=started_s, deadline=_deadline(spare))
 
-    async def template(self, version: Version, *, to_freeze: bool = False) -> Template:
+    async def template(self, version: Version, *, to_freeze: bool = False, outbox: Path | None = None) -> Template:
         """Start a process that runs init and then forks environments. With `to_freeze`, the caller freezes it first.
+
+        Args:
+            version: the version.
+            to_freeze: whether the caller freezes the process.
+            outbox: folder to which a process with a root of its own writes its image.
 
         Raises:
             InitError: init failed.
             ForkRefusedError: init succeeded, but forks of the process would not work. Not raised with `to_freeze`.
             OSError: the machine could not start a process.
         """
-        start = self._launcher.begin(version, initialization=SNAP_START if to_freeze else ON_DEMAND, is_template=True)
+        initialization = SNAP_START if to_freeze else ON_DEMAND
+        start = self._launcher.begin(version, initialization=initialization, is_template=True, outbox=outbox)
         child = self._launcher.execute(version, "snapshot" if to_freeze else "template", start)
         template = await self._template_ready(version, start, child)
         if not to_freeze:

@@ -8,15 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
-import resource
-import select
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from thawd.environments.channels import Channels
@@ -24,15 +18,15 @@ from thawd.environments.children import Child, Children
 from thawd.environments.init_phase import InitError, error_document
 from thawd.environments.platform_log import platform_log
 from thawd.environments.sandbox.capabilities import Rights
+from thawd.environments.starts.executing import execute_program, file_actions, spawn
 from thawd.environments.version import Version, variables_of_environment
 from thawd.errors import StoreError
 from thawd.resources import Function
 from thawd.snapshot.disk.places import Places, in_tmp
+from thawd.snapshot.disk.root_mounts import OUTBOX, RootMounts
 from thawd.snapshot.disk.temporary_folders import DiskRefusedError, Disks, DiskSnapshot, PreparedFolder
-from thawd.snapshot.engine import PROGRAM_NAME
 from thawd.telemetry.logs.groups import path_of_group
 from thawd.telemetry.logs.writer import FunctionLog, LogStream
-from thawd.wire import frames
 
 # Time from killing strays (processes that functions left behind) until the next search, which reaps the killed ones and
 # finds processes that they had started.
@@ -44,10 +38,6 @@ _REAP_S = 5.0
 # search can serve several processes that have ended, and a new process for which a request waits can start first.
 _TIDY_S = 0.05
 _LAST_SWEEP_S = 0.01
-# How long to wait until thawd-thaw reports that it has executed a program. That takes milliseconds unless a disk hangs.
-_EXECUTION_S = 2.0
-# Limit on the open files of a program. Source: Lambda quotas, "File descriptors".
-_OPEN_FILES = 1024
 
 
 @dataclass(slots=True)
@@ -75,6 +65,11 @@ class Start:
     folder: PreparedFolder | None = None
     tmpdir: str | None = None
     rights: tuple[str, ...] = ()
+
+    @property
+    def in_root(self) -> bool:
+        """Whether the process has a root of its own."""
+        return self.folder is not None and self.folder.root is not None
 
     @property
     def options(self) -> list[str]:
@@ -153,6 +148,7 @@ class Launcher:
         initialization: str,
         disk: DiskSnapshot | None = None,
         is_template: bool = False,
+        outbox: Path | None = None,
     ) -> Start:
         """Create an identifier, a log stream, channels and a temporary folder for a new process of `version`.
 
@@ -161,6 +157,7 @@ class Launcher:
             initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
             disk: the first content of its temporary folder; None: the folder is empty.
             is_template: whether the process will be frozen or forked, and serve no invocations itself.
+            outbox: folder to which a process with a root of its own writes its image; None: it writes none.
 
         Raises:
             OSError: no descriptors left, or no disk space.
@@ -177,6 +174,8 @@ class Launcher:
         stream = LogStream(self.log(function), version=version.number, identifier=identifier, owner=owner)
         start = Start(identifier, stream, Channels.open(), initialization, self.keys(function.name))
         start.rights = self.rights.template if is_template else ("--environment", *self.rights.environment)
+        if version.root is not None:
+            return self._begin_in_root(version, version.root, start, disk=disk, outbox=outbox)
         if "TMPDIR" in version.function.environment:
             return start
         if self.disks is None:
@@ -194,6 +193,47 @@ class Launcher:
                 raise OSError(error.message) from error
         return start
 
+    def _begin_in_root(
+        self, version: Version, root: RootMounts, start: Start, *, disk: DiskSnapshot | None, outbox: Path | None
+    ) -> Start:
+        """Prepare the root of a container image's process.
+
+        Raises:
+            OSError: no disk space.
+            DiskRefusedError: this machine cannot provide `disk`.
+            InitError: the image's files are gone, or this server makes no temporary folders.
+        """
+        # Such a process never keeps capabilities: none of its forks needs them.
+        start.rights = ("--environment", "--rights", "none") if outbox is None else ("--rights", "none")
+        gone = not root.folder.is_dir()
+        if gone or self.disks is None:
+            self.abandon(start)
+            text = (
+                f"the files of the container image are gone from {root.folder}; update the function's code"
+                if gone
+                else "a container image needs thawd-thaw and a temporary folder, which this server does not have"
+            )
+            raise InitError(text, error_document("Runtime.InvalidRoot", text), by_function=True)
+        if outbox is not None:
+            root = replace(root, writable={**root.writable, OUTBOX: outbox})
+        self._with_folder.add(start.identifier)
+        try:
+            start.folder = self.disks.prepare(disk, start.identifier, root=root)
+        except StoreError as error:
+            self.abandon(start)
+            if isinstance(error, DiskRefusedError):
+                raise
+            raise OSError(error.message) from error
+        return start
+
+    def root_command(self, root: RootMounts) -> list[str]:
+        """The command line that executes a program in a root; the program's own command line is to be appended."""
+        return [str(self.program), "--rights", "none", *root.options, "--run"]
+
+    def why_no_root(self, root: RootMounts) -> str | None:
+        """Why processes cannot have this root; None: they can. Blocks, because it tries."""
+        return "this server makes no temporary folders" if self.disks is None else self.disks.make_places(root)
+
     def confines(self, version: Version) -> bool:
         """Whether each process of `version` sees its own ``/tmp``, and its code as read-only."""
         return self.why_shared(version) is None
@@ -202,6 +242,8 @@ class Launcher:
         """Why the processes of `version` share the machine's ``/tmp``; None: each process sees its own."""
         if self.disks is None:
             return "this server makes no temporary folders"
+        if version.root is not None:
+            return None
         if "TMPDIR" in version.function.environment:
             return "the function sets TMPDIR"
         if self.disks.shared_tmp is not None:
@@ -270,10 +312,10 @@ class Launcher:
         control, services, lifeline, output = start.channels.process_ends
         command = self.confined(start, version.argv(mode, (control, services, lifeline)))
         try:
-            pid = _spawn(
+            pid = spawn(
                 command,
                 variables,
-                cwd=version.code,
+                cwd=version.working_folder,
                 output=output,
                 pass_fds=(control, services, lifeline),
             )
@@ -299,7 +341,7 @@ class Launcher:
         _, _, lifeline, output = start.channels.process_ends
         variables = {**version.variables, **start.variables, "AWS_LAMBDA_RUNTIME_API": api}
         command = self.confined(start, version.program.argv)
-        pid = execute_program(command, variables, cwd=version.code, lifeline=lifeline, output=output)
+        pid = execute_program(command, variables, cwd=version.working_folder, lifeline=lifeline, output=output)
         start.channels.close_process_ends()
         return self.watch(pid, start.identifier)
 
@@ -322,7 +364,7 @@ class Launcher:
                 command[0],
                 command,
                 {**version.variables, **start.variables},
-                file_actions=_file_actions(start.channels.process_ends),
+                file_actions=file_actions(start.channels.process_ends),
                 setsid=True,
             )
         except OSError:
@@ -396,100 +438,3 @@ class Launcher:
 def _remove_all(disks: Disks, identifiers: set[str]) -> None:
     for identifier in identifiers:
         disks.remove(identifier)
-
-
-def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: str, lifeline: int, output: int) -> int:
-    """Execute, in a new session, a program that was not written for thawd; returns its process id.
-
-    The kernel kills the process group of the program when the platform's end of the pipe `lifeline` closes. Which group
-    gets the signal is a property of the open file, which the process inherits. So the platform can set it, and the
-    program need not (`die_with_platform` in `thawd.runtime.process` has the sources).
-
-    Args:
-        argv: program and arguments.
-        variables: all its environment variables.
-        cwd: its working folder.
-        lifeline: read end of the lifeline.
-        output: descriptor for its standard output and error.
-
-    Raises:
-        OSError: the program does not exist, or there is no memory or process left.
-    """
-    pid = _spawn(argv, variables, cwd=cwd, output=output, pass_fds=(lifeline,))
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -pid)
-    if hasattr(fcntl, "F_SETSIG"):
-        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    if hasattr(resource, "prlimit"):
-        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
-    return pid
-
-
-def _spawn(
-    command: Sequence[str], variables: Mapping[str, str], *, cwd: str, output: int, pass_fds: tuple[int, ...]
-) -> int:
-    """Execute a program in a new session and return its process id. `Children` reaps the process.
-
-    Raises:
-        OSError: this process or thawd-thaw could not execute the program.
-    """
-    status_read, status_write = os.pipe()
-    wrapped = Path(command[0]).name == PROGRAM_NAME
-    options = ["--status-fd", str(status_write)] if wrapped else []
-    try:
-        process = subprocess.Popen(
-            [command[0], *options, *command[1:]],
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            pass_fds=(*pass_fds, status_write) if wrapped else pass_fds,
-            cwd=cwd,
-            start_new_session=True,
-        )
-        os.close(status_write)
-        status_write = -1
-        error = _error_of(status_read)
-        if error:
-            process.wait()
-            raise OSError(error, os.strerror(error), command[command.index("--run") + 1])
-    finally:
-        os.close(status_read)
-        if status_write >= 0:
-            os.close(status_write)
-    process.returncode = 0
-    return process.pid
-
-
-def _error_of(status_read: int) -> int:
-    """The errno of thawd-thaw's attempt to execute its program; 0 when that worked or has not happened yet.
-
-    The pipe `status_read` closes without a message when thawd-thaw executes the program.
-    """
-    poll = select.poll()  # select(2) accepts only descriptors below 1,024
-    poll.register(status_read, select.POLLIN)
-    if not poll.poll(_EXECUTION_S * 1000):
-        return 0
-    text = os.read(status_read, 4)
-    return int.from_bytes(text, sys.byteorder) if len(text) == 4 else 0
-
-
-def _file_actions(process_ends: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """The actions that give the channels the numbers `frames.DESCRIPTORS`, and the log pipe the numbers 1 and 2."""
-    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
-    sources = list(process_ends)
-    if set(process_ends) & {0, 1, 2, *frames.DESCRIPTORS}:
-        # Copy all descriptors to higher numbers first: one could be overwritten before it is copied to its own number.
-        above = max(*process_ends, *frames.DESCRIPTORS) + 1
-        sources = [above + index for index in range(len(process_ends))]
-        actions += [(os.POSIX_SPAWN_DUP2, fd, source) for fd, source in zip(process_ends, sources, strict=True)]
-        closing: list[tuple[int, ...]] = [(os.POSIX_SPAWN_CLOSE, source) for source in sources]
-    else:
-        closing = []
-    *channels, output = sources
-    actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
-    actions += [(os.POSIX_SPAWN_DUP2, fd, number) for fd, number in zip(channels, frames.DESCRIPTORS, strict=True)]
-    actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
-    return actions + closing

@@ -64,6 +64,7 @@ def first_counted(*reasons: Reason | None) -> Reason | None:
 
 # Functions share these, because there may be thousands of functions.
 _SWITCHED_OFF = Reason("snapshot = false")
+_HAS_A_ROOT = Reason("each environment of a container image has a root of its own")
 _RUNS_A_PROGRAM = Reason("the function runs a program over the Runtime API; thawd copies only its own Python runtime")
 
 
@@ -115,9 +116,12 @@ class Origin:
         self.version = version
         cold = None if version.function.snapshot else _SWITCHED_OFF
         if version.program is not None:
-            cold = _RUNS_A_PROGRAM
+            why = version.program.why
+            cold = Reason(f"{why}; thawd copies only its own Python runtime") if why else _RUNS_A_PROGRAM
         self.why_no_image: Reason | None = cold or why_no_image
         self.why_no_fork: Reason | None = cold
+        if version.root is not None and cold is None:
+            self.why_no_fork = _HAS_A_ROOT
         self.frozen: Frozen | None = None
         self.freezing: asyncio.Task[None] | None = None
         self.template: Template | None = None

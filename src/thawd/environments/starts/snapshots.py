@@ -11,22 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import itertools
-import os
+import stat
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from thawd import __version__
 from thawd.environments.environment import Environment
 from thawd.environments.sandbox.memory import MIB, private_bytes
 from thawd.environments.starts.bases import Base, Bases, NoBaseError
-from thawd.environments.starts.engine_files import Engine, fingerprint
+from thawd.environments.starts.engine_files import Engine
+from thawd.environments.starts.image_key import key_of
 from thawd.environments.starts.kinds import Starter
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.package_bases import PackageBases
@@ -35,6 +29,7 @@ from thawd.environments.starts.thawable import Thawable, ThawFailedError
 from thawd.environments.version import Version
 from thawd.errors import ResourceConflictException, ThawdError
 from thawd.invocation import Invocation
+from thawd.snapshot.disk.root_mounts import NATIVE, OUTBOX
 from thawd.snapshot.disk.temporary_folders import DiskRefusedError, Disks, DiskSnapshot
 from thawd.snapshot.inspect import reader
 from thawd.snapshot.store.images import Draft, SnapshotLease, SnapshotStore
@@ -43,7 +38,7 @@ from thawd.wire import frames
 
 # Disk space for the headers, tables and rounding of an image, in addition to the memory of the process.
 _ROOM_BYTES = 64 * MIB
-_LISTED_FILES = 1000
+_NO_BASE_IN_ROOT = "the function is a container image, with an interpreter of its own"
 _REMOVE_TRIES = 10
 _REMOVE_PAUSE_S = 0.05
 
@@ -189,6 +184,8 @@ class Snapshots:
         # Compute the key before init: if a file changes during init, later keys differ and this image is never found.
         key = await asyncio.to_thread(self._key, version)
         refused = ""
+        if version.root is not None:
+            return await self._make_in_root(version, key)
         if self._bases is not None:
             try:
                 template, base, refused = await self._bases.start(version, confined=self._launcher.confines(version))
@@ -204,17 +201,49 @@ class Snapshots:
         template = await self._starter.template(version, to_freeze=True)
         return await self._freeze_and_end(version, template, key=key, base_refused=refused)
 
+    async def _make_in_root(self, version: Version, key: str) -> FreezeResult:
+        """Like `make`, for a version with a root of its own: the process reaches only one folder of the store.
+
+        Such a version has no base, and its environments are not forked.
+
+        Raises:
+            InitError: init or a snapshot hook failed.
+            OSError: the machine could not start a process.
+        """
+        try:
+            draft = await asyncio.to_thread(self._store.begin, room_bytes=_ROOM_BYTES)
+        except ThawdError as error:
+            return FreezeResult(refused=error.message)
+        try:
+            outbox = draft.folder / "out"
+            await asyncio.to_thread(outbox.mkdir, mode=0o700)
+            template = await self._starter.template(version, to_freeze=True, outbox=outbox)
+            made = await self._freeze_and_end(version, template, key=key, base_refused=_NO_BASE_IN_ROOT, draft=draft)
+        finally:
+            await asyncio.to_thread(draft.discard)
+        if made.template is not None:
+            made.template.kill()
+            made.template = None
+        return made
+
     async def _freeze_and_end(
-        self, version: Version, template: Template, *, key: str, base: Base | None = None, base_refused: str = ""
+        self,
+        version: Version,
+        template: Template,
+        *,
+        key: str,
+        base: Base | None = None,
+        base_refused: str = "",
+        draft: Draft | None = None,
     ) -> FreezeResult:
-        """Freeze `template`, and end it unless the result contains it.
+        """Freeze `template`, and end it unless the result contains it. With `draft`, the image goes to its outbox.
 
         Raises:
             InitError: a snapshot hook failed.
         """
         about = _BaseOfImage(None if base is None else base.lease.snapshot.sha256, base_refused)
         try:
-            made = await self._freeze(version, template, key=key, about=about)
+            made = await self._freeze(version, template, key=key, about=about, draft=draft)
         except FreezeFailedError as error:
             made = FreezeResult(refused=str(error))
         except ThawdError as error:  # the store could not take the image
@@ -226,12 +255,17 @@ class Snapshots:
             template.kill()
         return made
 
-    async def _freeze(self, version: Version, template: Template, *, key: str, about: _BaseOfImage) -> FreezeResult:
+    async def _freeze(
+        self, version: Version, template: Template, *, key: str, about: _BaseOfImage, draft: Draft | None
+    ) -> FreezeResult:
         assert template.child is not None
         room_bytes = await asyncio.to_thread(private_bytes, template.child.pid) + _ROOM_BYTES
-        draft = await asyncio.to_thread(self._store.begin, room_bytes=room_bytes)
+        if draft is None:
+            draft = await asyncio.to_thread(self._store.begin, room_bytes=room_bytes)
+        else:
+            await asyncio.to_thread(self._store.require_room, room_bytes)
         try:
-            head, answer = await template.freeze(draft.image, library=self._engine.freezer)
+            head, answer = await self._write(version, template, draft)
             if head.refused is not None:
                 return await self._refused(head.refused, head, template)
             started_s = time.monotonic()
@@ -260,6 +294,15 @@ class Snapshots:
         thawable.disk = await self._load_disk(lease)
         thawable.usable_s = time.monotonic()
         return FreezeResult(Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped))
+
+    async def _write(self, version: Version, template: Template, draft: Draft) -> tuple[FrozenHead, bytes]:
+        """Freeze `template` to the image of `draft`; see `Template.freeze`."""
+        if version.root is None:
+            return await template.freeze(draft.image, library=self._engine.freezer)
+        frozen = await template.freeze(OUTBOX / "image", library=NATIVE / self._engine.freezer.name)
+        if frozen[0].refused is None:
+            await asyncio.to_thread(_take_from_outbox, draft)
+        return frozen
 
     def _key(self, version: Version) -> str:
         return key_of(version, self._engine, confined=self._launcher.confines(version), bases=self._bases is not None)
@@ -377,6 +420,21 @@ class Snapshots:
                 return
 
 
+def _take_from_outbox(draft: Draft) -> None:
+    """Move the image out of the folder that the frozen process can write to.
+
+    Raises:
+        FreezeFailedError: the process has put something else there.
+    """
+    written = draft.folder / "out" / "image"
+    try:
+        if not stat.S_ISREG(written.lstat().st_mode):
+            raise FreezeFailedError("the function replaced its image by something that is not a file")
+        written.rename(draft.image)
+    except OSError as error:
+        raise FreezeFailedError(f"the image could not be taken over: {error}") from error
+
+
 async def _prime(environment: Environment) -> bytes:
     function = environment.version.function
     if function.prime is None:
@@ -419,47 +477,3 @@ def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float
         fork_refused=head.fork_refused,
         dropped=head.dropped,
     )
-
-
-def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: bool = False) -> str:
-    """The key of a version's image: a digest of what is known before init and decides what init does.
-
-    The digest covers the files that the function's own variables name. It does not cover other files that init reads:
-    the process records them, and a probe checks them before the image is used again. Reads files and blocks.
-
-    Args:
-        version: the version.
-        engine: the engine that freezes and thaws.
-        confined: whether each process of the version sees its own ``/tmp``.
-        bases: whether the image may refer to a base.
-    """
-    parts: dict[str, object] = {
-        "thawd": __version__,
-        "engine": engine.fingerprints(),
-        "python": [str(version.python), version.python_version],
-        "task_root": version.code,
-        "variables": sorted(version.variables.items()),
-        "prime": version.function.prime,
-        "sockets": [version.function.snapshot_connections, version.function.snapshot_listeners],
-        "files": [fingerprint(path) for path in _named_files(version)],
-    }
-    if confined:
-        parts["confined"] = True
-    if version.places is not None:
-        parts["layers"] = str(version.places.layers)
-    if bases:
-        parts["bases"] = True
-    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
-
-
-def _named_files(version: Version) -> Iterator[Path]:
-    """The absolute paths in the function's own environment variables, and of the files in each folder among them.
-
-    Of each folder, at most `_LISTED_FILES` files are listed.
-    """
-    for text in version.function.environment.values():
-        path = Path(text)
-        if path.is_absolute():
-            yield path
-            inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in sorted(names))
-            yield from itertools.islice(inside, _LISTED_FILES)

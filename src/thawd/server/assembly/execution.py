@@ -102,6 +102,7 @@ class ExecutionSubsystem:
         self.builder.helped = self.launcher.helped
         self.builder.runtimes = settings.runtimes
         self.builder.why_real = self.launcher.why_real
+        self.builder.images.host = self.launcher
 
     def _set_up_snapshots(self, engine: Engine | str, settings: Settings) -> None:
         """Enable snapshots in the spawner, or tell it why there are none.

@@ -12,21 +12,19 @@ that may take long say so. Several threads may call them concurrently.
 
 from __future__ import annotations
 
-import enum
 import json
 import os
 import secrets
-import stat
-import subprocess
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from thawd.errors import StoreError
 from thawd.snapshot.disk import file_trees
 from thawd.snapshot.disk.file_trees import DiskRefusedError, Survey
 from thawd.snapshot.disk.places import TMP, Places, in_tmp, make_mount_points
+from thawd.snapshot.disk.prepared_folders import MountKind, MountTrials, PreparedFolder, make_layers
+from thawd.snapshot.disk.root_mounts import RootMounts
 from thawd.snapshot.store.trust_and_locks import stored_bytes, using
 
 __all__ = ["MAX_BYTES", "DiskRefusedError", "DiskSnapshot", "Disks", "MountKind", "PreparedFolder"]
@@ -37,26 +35,13 @@ MAX_BYTES = 10 << 30
 _RECORD = "disk.json"
 _FILES = "files"
 _LAYOUT = 1
-# With these prefixes begin the names of folders that are being removed, and of folders made to test a kind of mount.
+# The names of folders that are being removed begin with this prefix.
 _DISCARDED = ".old-"
-_TRIED = ".try-"
 # Names are short, because processes listen on Unix sockets in their temporary folder and the path of a Unix socket has
 # at most 107 bytes.
 _NAME_LENGTH = 12
 # The mtime of a folder that was never used. Python's `tempfile` changes it when it looks for the default folder.
 _UNTOUCHED_NS = 1_000_000_000
-_TRY_S = 10.0
-
-
-class MountKind(enum.Enum):
-    """How a copy's own folder is mounted at the path of the frozen process's folder."""
-
-    OVERLAY = "overlay"
-    """An overlay over the stored files: a copy's folder holds only what the copy changes."""
-    BIND = "bind"
-    """A bind mount of a folder into which the stored files were copied."""
-    NONE = "none"
-    """This machine can do neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,42 +57,6 @@ class DiskSnapshot:
     at: Path
     files: Path | None
     found: Survey
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedFolder:
-    """A temporary folder prepared for one process, and the mounts that the process needs.
-
-    Attributes:
-        path: the folder's path in the process, the value of its ``TMPDIR``.
-        at: where the folder must be mounted before the process uses it; None when no mount is needed.
-        own: folder that only this process uses; None when no mount is needed.
-        lower: folder with the initial contents, for an overlay; None when there is no overlay.
-        tmp: a second path at which the folder is mounted, ``/tmp``; None when there is no second path.
-        code: folder that is mounted read-only for the process; None when there is no such folder.
-        places: what is mounted at Lambda's paths; None: nothing.
-    """
-
-    path: Path
-    at: Path | None = None
-    own: Path | None = None
-    lower: Path | None = None
-    tmp: Path | None = None
-    code: Path | None = None
-    places: Places | None = None
-
-    @property
-    def options(self) -> list[str]:
-        """Options for thawd-thaw's command line, before the image; empty when nothing must be mounted."""
-        named = {
-            "--disk-at": self.at,
-            "--disk-own": self.own,
-            "--disk-lower": self.lower,
-            "--disk-tmp": self.tmp,
-            "--disk-code": self.code,
-        }
-        options = [text for option, path in named.items() if path is not None for text in (option, str(path))]
-        return options if self.places is None else [*options, *self.places.options]
 
 
 class Disks:
@@ -139,6 +88,7 @@ class Disks:
             # Resolved, because the folder is compared with the kernel's paths of mapped files, which contain no links.
             self._folder = folder.resolve()
         self.program = program
+        self._trials = MountTrials(self._folder, program)
         self.shared_tmp: str | None = "" if needed is None else in_tmp([self._folder, *needed])
         self.real_paths: str | None = None if as_on_lambda else 'server.paths is "real"'
         self._needed = needed or ()
@@ -275,40 +225,25 @@ class Disks:
             self.real_paths = self.shared_tmp or self._why_real_paths()
 
     def _why_real_paths(self) -> str | None:
-        trial = self._folder / f"{_TRIED}{secrets.token_hex(8)}"
         if self.shared_tmp is not None:
             return "private_tmp is false"
-        if (why := make_mount_points()) is not None:
-            return why
-        try:
-            with using(trial):
-                trial.mkdir(mode=0o700)
-            places = Places(str(trial), trial, trial)
-            return self._try(PreparedFolder(trial, trial, trial, tmp=TMP, code=trial, places=places))
-        except StoreError as error:
-            return error.message
-        finally:
-            file_trees.remove(trial)
+        return make_mount_points() or self._trials.own_tmp(as_on_lambda=True)
+
+    def make_places(self, root: RootMounts) -> str | None:
+        """Make what is missing in a root for its mounts, and try the mounts. Blocks.
+
+        Returns:
+            Why a process cannot have this root; None if it can.
+        """
+        return self._trials.root(root)
 
     def hides(self, places: Places, needed: Iterable[Path]) -> str | None:
         """Say what processes need that mounts at Lambda's paths would hide; None: nothing."""
         return places.hides([*needed, self._folder, *self._needed, *([self.program] if self.program else [])])
 
     def _confine(self) -> None:
-        if self.shared_tmp is not None:
-            return
-        if self.program is None:
-            self.shared_tmp = "the program thawd-thaw is missing"
-            return
-        trial = self._folder / f"{_TRIED}{secrets.token_hex(8)}"
-        try:
-            with using(trial):
-                trial.mkdir(mode=0o700)
-            self.shared_tmp = self._try(PreparedFolder(trial, trial, trial, tmp=TMP, code=trial))
-        except StoreError as error:
-            self.shared_tmp = error.message
-        finally:
-            file_trees.remove(trial)
+        if self.shared_tmp is None:
+            self.shared_tmp = self._trials.own_tmp()
 
     def prepare(
         self,
@@ -317,6 +252,7 @@ class Disks:
         *,
         confined: Path | None = None,
         places: Places | None = None,
+        root: RootMounts | None = None,
     ) -> PreparedFolder:
         """Prepare a folder for one process, with the contents of `snapshot` or, for None, empty.
 
@@ -328,12 +264,18 @@ class Disks:
             confined: folder with the process's code. It is mounted read-only for the process, and the process's own
                 folder is mounted at ``/tmp``. None: neither is mounted.
             places: what is mounted at Lambda's paths, for a confined process; None: nothing.
+            root: the root of a container image's process, which sees its folder at ``/tmp``; None: the process sees
+                the machine's files.
 
         Raises:
             DiskRefusedError: this machine cannot mount the folder for the copy (HTTP 500).
             StoreError: the folder cannot be made (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
         """
+        if root is not None:
+            prepared = self.prepare(snapshot, name)
+            own = prepared.own or prepared.path
+            return PreparedFolder(TMP, at=TMP, own=own, lower=prepared.lower, root=root)
         if confined is not None:
             prepared = self.prepare(snapshot, name)
             at, own = (prepared.at or prepared.path), (prepared.own or prepared.path)
@@ -352,7 +294,7 @@ class Disks:
             if kind is MountKind.BIND:
                 file_trees.copy(snapshot.files, own)
                 return PreparedFolder(snapshot.at, snapshot.at, own)
-            _make_layers(snapshot.files, own)
+            make_layers(snapshot.files, own)
         return PreparedFolder(snapshot.at, snapshot.at, own, snapshot.files)
 
     def remove(self, name: str) -> None:
@@ -399,7 +341,7 @@ class Disks:
     def mount_kind(self) -> tuple[MountKind, str]:
         """The best kind of mount that works on this machine, found by trying, and why no better kind works."""
         if self._mount_kind is None:
-            self._mount_kind = self._find_mount_kind()
+            self._mount_kind = self._trials.mount_kind()
         return self._mount_kind
 
     def _mount_kind_for(self, snapshot: DiskSnapshot) -> MountKind:
@@ -412,41 +354,6 @@ class Disks:
             "If you cannot change that, have init remove the files and use the temporary folder only from the first "
             "invocation on."
         )
-
-    def _find_mount_kind(self) -> tuple[MountKind, str]:
-        if self.program is None:
-            return MountKind.NONE, "the program thawd-thaw is missing"
-        trial = self._folder / f"{_TRIED}{secrets.token_hex(8)}"
-        overlay = PreparedFolder(trial / "at", trial / "at", trial / "own", trial / "files")
-        try:
-            with using(trial):
-                for folder in (trial, trial / "at", trial / "files", trial / "own"):
-                    folder.mkdir(mode=0o700)
-                _make_layers(trial / "files", trial / "own")
-            no_overlay = self._try(overlay)
-            if no_overlay is None:
-                return MountKind.OVERLAY, ""
-            no_bind = self._try(replace(overlay, lower=None))
-        except StoreError as error:
-            return MountKind.NONE, error.message
-        finally:
-            file_trees.remove(trial)
-        return (MountKind.BIND, no_overlay) if no_bind is None else (MountKind.NONE, no_bind)
-
-    def _try(self, prepared: PreparedFolder) -> str | None:
-        """Try the mounts of a prepared folder; returns the reason when they fail, None when they work."""
-        command = [str(self.program), *prepared.options, "--try", "disk", os.devnull]
-        try:
-            tried = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TRY_S, check=False
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            return str(error)
-        if tried.returncode == 0:
-            return None
-        lines = tried.stderr.strip().splitlines()
-        why = lines[0] if lines else f"{self.program} ended with status {tried.returncode}"
-        return why.removeprefix("thawd: ").removeprefix("cannot thaw here: ")
 
     def _folder_of(self, name: str) -> Path:
         return self._folder / name[:_NAME_LENGTH]
@@ -461,19 +368,6 @@ def _read(taken: Path) -> DiskSnapshot:
         raise ValueError(f"{_FILES} is missing")
     found = Survey(record["entries"], record["stored_bytes"], record["changed_unix_ns"])
     return DiskSnapshot(Path(record["at"]), files, found)
-
-
-def _make_layers(files: Path, own: Path) -> None:
-    """Make an overlay's folders ``upper`` and ``work``.
-
-    A process sees the permissions and times of ``upper`` on the merged folder, so ``upper`` gets those of `files`.
-    """
-    status = files.stat()
-    upper = own / "upper"
-    upper.mkdir()
-    upper.chmod(stat.S_IMODE(status.st_mode))
-    os.utime(upper, ns=(status.st_atime_ns, status.st_mtime_ns))
-    (own / "work").mkdir()
 
 
 def _move(at: Path, files: Path) -> None:

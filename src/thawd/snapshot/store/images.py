@@ -140,15 +140,24 @@ class SnapshotStore:
         with self._folder.locked(make=True):
             if (distrusted := self._folder.distrusted()) is not None:
                 raise StoreError(distrusted)
-            with using(self.folder):
-                disk = os.statvfs(self.folder)
-            free_bytes = disk.f_bavail * disk.f_frsize
-            if free_bytes < room_bytes:
-                raise StoreFullError(
-                    f"a snapshot may need {room_bytes >> 20:,} MiB, but the disk of {self.folder} has only "
-                    f"{free_bytes >> 20:,} MiB free; free some space, for example by `thawd snapshot rm --unused`."
-                )
+            self.require_room(room_bytes)
             return self._folder.new_draft()
+
+    def require_room(self, room_bytes: int) -> None:
+        """Check that the store's disk has this much free space.
+
+        Raises:
+            StoreError: the folder cannot be read (HTTP 500).
+            StoreFullError: the disk has less (HTTP 503).
+        """
+        with using(self.folder):
+            disk = os.statvfs(self.folder)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if free_bytes < room_bytes:
+            raise StoreFullError(
+                f"a snapshot may need {room_bytes >> 20:,} MiB, but the disk of {self.folder} has only "
+                f"{free_bytes >> 20:,} MiB free; free some space, for example by `thawd snapshot rm --unused`."
+            )
 
     def adopt(self, draft: Draft, origin: ImageOrigin) -> Snapshot:
         """Move a finished image and its disk snapshot from a draft into the store, and write the sidecar.
