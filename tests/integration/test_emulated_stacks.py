@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -434,3 +435,26 @@ def test_a_stack_and_its_functions_are_there_after_a_restart(project: Project) -
         stacks.delete_stack(StackName="kept")
         assert stack_status(stacks, "kept") == "DELETE_COMPLETE"
         assert running.client().list_functions()["Functions"] == []
+
+
+def test_a_stack_whose_functions_are_being_made_when_the_server_is_killed_leaves_none(
+    project: Project, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    source = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists():\n    time.sleep(0.01)\n{SOURCE}"
+    body = json.loads(template("red"))
+    body["Resources"]["Painter"]["Properties"]["Code"] = {"ZipFile": source}
+    project.config("")
+    with project.up("--aws") as running:
+        stacks = AwsAt(running.url).client("cloudformation")
+        made = stacks.create_stack(StackName="killed", TemplateBody=json.dumps(body))["StackId"]
+        eventually(lambda: running.client().list_functions()["Functions"], what="the function")
+        running.process.kill()
+        running.process.wait()
+    gate.touch()
+    with project.up("--aws") as running:
+        aws = AwsAt(running.url)
+        assert stack_status(aws.client("cloudformation"), made) == "ROLLBACK_COMPLETE"
+        assert running.client().list_functions()["Functions"] == []
+        assert running.client().list_event_source_mappings()["EventSourceMappings"] == []
+        assert "QueueUrls" not in aws.client("sqs").list_queues()

@@ -339,3 +339,95 @@ def test_a_change_set_announces_what_its_execution_does(aws: EmulatedAws, stacks
     assert stacks.describe_change_set(ChangeSetName=made)["ExecutionStatus"] == "EXECUTE_COMPLETE"
     assert "b" in queues(aws)
     assert "a" not in queues(aws)
+
+
+def test_templates_of_sam_are_transformed(aws: EmulatedAws, stacks: Any) -> None:
+    table = {"Type": "AWS::Serverless::SimpleTable", "Properties": {"TableName": "simple"}}
+    body = json.dumps({"Transform": "AWS::Serverless-2016-10-31", "Resources": {"Simple": table}})
+    stacks.create_stack(StackName="s", TemplateBody=body)
+    assert stack_status(stacks, "s") == "CREATE_COMPLETE"
+    assert aws.client("dynamodb").list_tables()["TableNames"] == ["simple"]
+    processed = stacks.get_template(StackName="s", TemplateStage="Processed")["TemplateBody"]
+    assert processed["Resources"]["Simple"]["Type"] == "AWS::DynamoDB::Table"
+
+
+def test_secrets_are_used_and_not_shown(aws: EmulatedAws, stacks: Any) -> None:
+    aws.client("secretsmanager").create_secret(Name="door", SecretString='{"code": "1357"}')
+    parameter = {"Type": "String", "Value": "{{resolve:secretsmanager:door:SecretString:code}}"}
+    hidden = {"Type": "String", "Value": {"Fn::Sub": "word-${Word}"}}
+    resources = {"A": {"Type": "AWS::SSM::Parameter", "Properties": {"Name": "a", **parameter}}}
+    resources["B"] = {"Type": "AWS::SSM::Parameter", "Properties": {"Name": "b", **hidden}}
+    body = json.dumps({"Parameters": {"Word": {"Type": "String", "NoEcho": True}}, "Resources": resources})
+    given = [{"ParameterKey": "Word", "ParameterValue": "sesame"}]
+    stacks.create_stack(StackName="s", TemplateBody=body, Parameters=given)
+    assert stack_status(stacks, "s") == "CREATE_COMPLETE"
+    values = [aws.client("ssm").get_parameter(Name=name)["Parameter"]["Value"] for name in "ab"]
+    assert values == ["1357", "word-sesame"]
+    (stack,) = stacks.describe_stacks(StackName="s")["Stacks"]
+    shown = json.dumps([stack, stacks.describe_stack_events(StackName="s")["StackEvents"]], default=str)
+    assert "1357" not in shown
+    assert "sesame" not in shown
+
+
+def test_an_update_that_is_killed_returns_to_the_state_before_after_the_restart(tmp_path: Path) -> None:
+    old = {"Changed": queue("changed", DelaySeconds=1), "Replaced": queue("first")}
+    new = {"Changed": queue("changed", DelaySeconds=2), "Replaced": queue("second"), "Handle": HANDLE}
+    new["Wait"] = waits(DependsOn=["Changed", "Replaced"])
+    with EmulatedAws(tmp_path) as aws:
+        aws.connect_to_itself()
+        stacks = aws.client("cloudformation")
+        stacks.create_stack(StackName="s", TemplateBody=template(**old))
+        assert stack_status(stacks, "s") == "CREATE_COMPLETE"
+        before = physical(stacks, "s")
+        stacks.update_stack(StackName="s", TemplateBody=template(**new))
+        eventually(lambda: "Wait" in physical(stacks, "s"), what="the wait condition")
+        aws.kill()
+    with EmulatedAws(tmp_path) as aws:
+        aws.connect_to_itself()
+        stacks = aws.client("cloudformation")
+        assert stack_status(stacks, "s") == "UPDATE_ROLLBACK_COMPLETE"
+        names = {name: url.rpartition("/")[2] for name, url in physical(stacks, "s").items()}
+        assert names == {name: url.rpartition("/")[2] for name, url in before.items()}
+        assert queues(aws) == {"changed", "first"}
+        url = aws.client("sqs").get_queue_url(QueueName="changed")["QueueUrl"]
+        found = aws.client("sqs").get_queue_attributes(QueueUrl=url, AttributeNames=["DelaySeconds"])
+        assert found["Attributes"] == {"DelaySeconds": "1"}
+
+
+def test_user_pools_and_buses_with_their_parts_are_made_changed_and_deleted(aws: EmulatedAws, stacks: Any) -> None:
+    def body(minimum: int) -> str:
+        policies = {"PasswordPolicy": {"MinimumLength": minimum}}
+        pool = {"UserPoolName": "people", "Policies": policies, "UserPoolTags": {"team": "paint"}}
+        client = {"UserPoolId": {"Ref": "Pool"}, "ExplicitAuthFlows": ["ALLOW_USER_PASSWORD_AUTH"]}
+        rule = {"EventBusName": {"Ref": "Bus"}, "EventPattern": {"source": ["shop"]}}
+        rule["Targets"] = [{"Id": "q", "Arn": {"Fn::GetAtt": ["Queue", "Arn"]}}]
+        return template(
+            {
+                "Pool": {"Value": {"Ref": "Pool"}},
+                "Client": {"Value": {"Ref": "Client"}},
+                "Provider": {"Value": {"Fn::GetAtt": ["Pool", "ProviderURL"]}},
+            },
+            Pool={"Type": "AWS::Cognito::UserPool", "Properties": pool},
+            Client={"Type": "AWS::Cognito::UserPoolClient", "Properties": client},
+            Group={"Type": "AWS::Cognito::UserPoolGroup", "Properties": {"UserPoolId": {"Ref": "Pool"}}},
+            Bus={"Type": "AWS::Events::EventBus", "Properties": {"Name": "orders"}},
+            Queue=queue("ordered"),
+            Rule={"Type": "AWS::Events::Rule", "Properties": rule},
+        )
+
+    stacks.create_stack(StackName="s", TemplateBody=body(8))
+    assert stack_status(stacks, "s") == "CREATE_COMPLETE", reasons(stacks, "s")
+    (stack,) = stacks.describe_stacks(StackName="s")["Stacks"]
+    made = {one["OutputKey"]: one["OutputValue"] for one in stack["Outputs"]}
+    assert made["Provider"] == f"https://cognito-idp.us-east-1.amazonaws.com/{made['Pool']}"
+    pools, events = aws.client("cognito-idp"), aws.client("events")
+    pools.describe_user_pool_client(UserPoolId=made["Pool"], ClientId=made["Client"])
+    stacks.update_stack(StackName="s", TemplateBody=body(12))
+    assert stack_status(stacks, "s") == "UPDATE_COMPLETE", reasons(stacks, "s")
+    policies = pools.describe_user_pool(UserPoolId=made["Pool"])["UserPool"]["Policies"]
+    assert policies["PasswordPolicy"]["MinimumLength"] == 12
+    events.put_events(Entries=[{"EventBusName": "orders", "Source": "shop", "DetailType": "t", "Detail": "{}"}])
+    eventually(lambda: aws.messages(f"arn:aws:sqs:us-east-1:{aws.account}:ordered"), what="the event")
+    stacks.delete_stack(StackName="s")
+    assert stack_status(stacks, "s") == "DELETE_COMPLETE", reasons(stacks, stack["StackId"])
+    assert pools.list_user_pools(MaxResults=5)["UserPools"] == []

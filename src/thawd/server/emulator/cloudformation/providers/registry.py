@@ -17,6 +17,7 @@ from thawd.server.emulator.cloudformation.providers import (
     logs,
     messages,
     moto_models,
+    plain_apis,
     rest_apis,
     schedules,
     stored_values,
@@ -52,6 +53,7 @@ class Registry:
             **buckets.KINDS,
             **stored_values.KINDS,
             **identities.KINDS,
+            **plain_apis.KINDS,
             **waiting.kinds(callbacks),
         }
         self._custom = custom.kind_of(callbacks)
