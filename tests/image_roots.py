@@ -65,7 +65,13 @@ def base_root() -> Path:
 
 
 def add_image(
-    images: Images, name: str, files: Mapping[str, str], *, base: bool = True, config: ProcessConfig | None = None
+    images: Images,
+    name: str,
+    files: Mapping[str, str],
+    *,
+    base: bool = True,
+    config: ProcessConfig | None = None,
+    architecture: str = "",
 ) -> str:
     """Put an image into a store, and give it a name.
 
@@ -76,6 +82,7 @@ def add_image(
             an executable. A text that begins with ``->`` is the target of a link.
         base: whether the image has the files of Lambda's base image.
         config: the image's configuration; None: that of the base image, with the handler ``app.handler``.
+        architecture: for which the image says to be; empty: this machine's.
 
     Returns:
         The digest of the image's manifest.
@@ -100,7 +107,7 @@ def add_image(
             described.append(Descriptor(documents.LAYER_TAR, digest, len(layer)))
         content = documents.encode(
             ImageConfig(
-                architecture=documents.machine_architecture(),
+                architecture=architecture or documents.machine_architecture(),
                 os="linux",
                 rootfs=RootFilesystem([each.digest for each in described]),
                 config=config or lambda_config(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +89,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Project:
     add_image(store, "many:1", {"var/task/app.py": APP, "var/task/many.txt": "its own root"})
     links = {"var/task/app.py": APP, "var/task/out": "->/../../../..", "var/task/passwd": "->/etc/passwd"}
     add_image(store, "links:1", links)
+    add_image(store, "arm:1", {"var/task/app.py": APP}, architecture="arm64")
     missing = lambda_config([], entrypoint=["/no/such/python", "-m", "awslambdaric", "app.handler"])
     add_image(store, "missing:1", {"var/task/app.py": APP}, config=missing)
     broken = {"var/task/app.py": APP, "usr/bin/python3*": "#!/no/such/interpreter\n"}
@@ -111,6 +113,8 @@ image = "client:1"
 image = "links:1"
 [functions.missing]
 image = "missing:1"
+[functions.arm]
+image = "arm:1"
 [functions.broken]
 image = "broken:1"
 [buckets.things]
@@ -260,6 +264,43 @@ def test_an_image_without_its_program_is_refused_when_it_is_published(server: Ru
 
     assert status["state"] == "Failed"
     assert "the image missing:1 is to execute /no/such/python, which is not in it" in status["reason"]
+
+
+def test_an_image_for_another_architecture_is_refused_when_it_is_published(server: Running) -> None:
+    status = server.function("arm")
+
+    assert status["state"] == "Failed"
+    assert "arm64" in status["reason"]
+
+
+def test_a_kernel_that_refuses_namespaces_is_named_with_the_way_out(images: Project) -> None:
+    (root,) = list(images.data.glob("images/roots/*/tree"))[:1]
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    thaw = [Path(native_folder() or "", PROGRAM_NAME), "--root", root, "--try", "disk", "/dev/null"]
+    inside = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", *thaw]
+
+    done = subprocess.run(inside, capture_output=True, text=True)
+
+    assert done.returncode == 120, done.stderr
+    assert "this user may not create one; allow user namespaces (sysctl user.max_user_namespaces" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--root", "/no/such"], 120, "root folder of the function's container image cannot be mounted"),
+        (["--root", "/var", "--root-work", "/no/such"], 120, "in the container image's root this is missing"),
+        (["--root-work", "/tmp"], 2, "need --root"),
+        (["--root", "/var", "--disk-tmp", "/tmp", "--disk-at", "/tmp", "--disk-own", "/tmp"], 2, "need --root"),
+        (["--root", "/var", "--root-bind", "/var"], 2, "wrong usage"),
+    ],
+)
+def test_what_thaw_cannot_make_a_root_of_it_says(options: list[str], status: int, said: str) -> None:
+    program = Path(native_folder() or "", PROGRAM_NAME)
+
+    done = subprocess.run([program, *options, "/dev/null"], capture_output=True, text=True)
+
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
 
 
 def test_an_interpreter_that_does_not_work_is_executed_as_a_program_and_its_error_is_shown(server: Running) -> None:

@@ -60,7 +60,8 @@ def private_server(
     """Run a private server inside the ``with`` block. Its data folder is removed afterwards.
 
     The server's data folder is created inside the configured one, so that both are on the same disk. The server uses
-    the virtual environments of the configured data folder, so that functions' requirements are not installed again.
+    the virtual environments and container images of the configured data folder, so that functions' requirements are not
+    installed again.
 
     Args:
         settings: the configuration.
@@ -86,6 +87,8 @@ def _own_folder(data: Path, purpose: str) -> Iterator[Path]:
             folder.mkdir(mode=0o700)
             (folder / "data").mkdir()
             (folder / "data" / "environments").symlink_to(data / "environments")
+            if (data / "images").is_dir():
+                (folder / "data" / "images").symlink_to(data / "images")
         except OSError as error:
             raise StoreError(
                 f"a folder for the private server cannot be created in {data}: {error.strerror}; make {data} writable, "

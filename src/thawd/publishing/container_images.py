@@ -7,6 +7,7 @@ store of images, so that it is not removed as unused, and its root is locked.
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
@@ -31,6 +32,7 @@ from thawd.snapshot.disk.root_mounts import BUCKETS, NATIVE, PACKAGE, RootMounts
 from thawd.snapshot.engine import native_folder
 
 _RUNTIME_FOLDER = "/var/runtime"
+_OF_A_SERVER = re.compile(r"(/.+)/functions/[0-9a-f]{64}")
 
 Progress = Callable[[str], None]
 
@@ -149,7 +151,8 @@ class ContainerImages:
         if not self._images.folder.is_dir():
             return
         for name in self._images.names():
-            if name.startswith(self._names) and name.removeprefix(self._names) not in keep:
+            is_own = name.startswith(self._names)
+            if name.removeprefix(self._names) not in keep if is_own else _is_left_over(name):
                 self._images.remove_name(name)
 
     def _root(self, digest: str, on_line: Progress) -> Root:
@@ -232,6 +235,12 @@ class ContainerImages:
             if name not in entry.variables:
                 made.pop(name, None)
         return made
+
+
+def _is_left_over(name: str) -> bool:
+    """Whether a name keeps an image for a server that shared the store, and whose data folder has been removed."""
+    found = _OF_A_SERVER.fullmatch(name)
+    return found is not None and not Path(found[1]).is_dir()
 
 
 def _mounts(root: Root, entry: EntryPoint, buckets: Mapping[str, Bucket]) -> RootMounts:

@@ -52,6 +52,11 @@ async def lint(
         LintError: the init phase failed, or the function runs Node or a program in its own code.
         EnvironmentBuildError: there is no working interpreter, or the requirements cannot be installed.
     """
+    if function.image is not None:
+        raise LintError(
+            f"{function.name} cannot be checked: its interpreter is in the image {function.image}. thawd tests each "
+            "snapshot of it before it is used"
+        )
     if runs_a_program(function):
         raise LintError(
             f"{function.name} cannot be checked: thawd makes no snapshots of functions with runtime {function.runtime}"
