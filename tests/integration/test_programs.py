@@ -26,11 +26,12 @@ SHELL = """
 api="http://$AWS_LAMBDA_RUNTIME_API/2018-06-01/runtime/invocation"
 trap 'echo runtime got TERM; exit 0' TERM
 headers=$(mktemp)
+body=$(mktemp)
 while :; do
-    curl -sS -D "$headers" "$api/next" > event.$$ &
+    curl -sS -D "$headers" "$api/next" > "$body" &
     wait $!
     id=$(sed -n 's/^lambda-runtime-aws-request-id: *\\([^\\r]*\\).*/\\1/ip' "$headers")
-    event=$(cat event.$$)
+    event=$(cat "$body")
     case "$event" in
     *sleep*) sleep 60 & wait $! ;;
     *limit*) event=$(ulimit -n) ;;
