@@ -27,7 +27,7 @@ from thawd.snapshot.engine import LIBRARY_NAME, PROGRAM_NAME, native_folder, una
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
 APP = """
-import json, mmap, os, ssl, sys
+import os, ssl, sys, time
 
 with open("/tmp/left", "w") as left:
     left.write("by init")
@@ -41,6 +41,8 @@ def attempt(work):
         return error.strerror
 
 def handler(event, context):
+    while "gate" in event and not os.path.exists("/.thawd/buckets/things/gate"):
+        time.sleep(0.005)
     if "evaluate" in event:
         return eval(event["evaluate"])
     return {
@@ -150,6 +152,13 @@ def test_a_function_of_an_image_is_thawed_with_the_image_as_its_root(server: Run
     }
     assert server.function("thawed")["start"] == "thaw"
     assert server.function("thawed")["start_reason"] is None
+
+
+def test_a_burst_is_thawed_and_not_forked(server: Running, images: Project) -> None:
+    answers = server.invoke_at_once("thawed", 8, {}, gate=images.root / "things" / "gate")
+
+    assert [error for _, error in answers] == [None] * 8
+    assert server.function("thawed")["starts"].keys() == {"thaw"}
 
 
 def test_a_function_of_an_image_without_a_snapshot_is_started_cold_by_the_images_interpreter(server: Running) -> None:

@@ -14,7 +14,7 @@ import select
 import time
 from typing import Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
-from thawd.runtime import faults, fork_refusals, logs, process, services, shared_files
+from thawd.runtime import faults, fork_refusals, logs, process, search_path, services, shared_files
 from thawd.runtime.channel import Channel
 from thawd.wire import frames
 
@@ -76,6 +76,8 @@ def fork_refusal() -> Optional[str]:
     """Why a fork of this process would not work, and what to do; None when it would work."""
     import threading
 
+    if search_path.WORKING_FOLDER in os.environ:
+        return "each environment of a container image has a root of its own"
     others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
     if others:
         return "init left Python threads running (%s); start them on the first invocation instead" % ", ".join(others)

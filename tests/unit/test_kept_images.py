@@ -10,6 +10,7 @@ from tests.unit.oci_layers import add_image, entry, layer
 from thawd.errors import ImageError
 from thawd.oci.images import Images
 from thawd.publishing.container_images import ContainerImages
+from thawd.runtime import search_path, template
 
 
 @pytest.fixture
@@ -52,3 +53,9 @@ def test_servers_that_share_a_store_keep_each_others_images_and_those_of_removed
     one.release(keep=set())
 
     assert list(store.names()) == [f"{tmp_path}/other/functions/{digest.partition(':')[2]}"]
+
+
+def test_a_process_in_the_root_of_an_image_refuses_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(search_path.WORKING_FOLDER, "/var/task")
+
+    assert template.fork_refusal() == "each environment of a container image has a root of its own"
