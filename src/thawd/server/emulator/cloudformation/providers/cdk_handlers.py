@@ -1,9 +1,9 @@
 """Does the work of the functions that CDK itself puts into stacks, for its own custom resources.
 
-These functions empty buckets, copy files into buckets, set notifications of buckets and the retention of logs. They
-need interpreters that this machine may not have, AWS's SDK for JavaScript or the AWS CLI in a layer, and some answer
-only to addresses with HTTPS. So such a function is recorded and not made, and its work is done here. Other custom
-resources are the work of the functions that the stack has.
+These functions empty buckets, copy files into buckets, set notifications of buckets and the retention of logs, and call
+operations of AWS's API. They need interpreters that this machine may not have, AWS's SDK for JavaScript or the AWS CLI
+in a layer, and some answer only to addresses with HTTPS. So such a function is recorded and not made, and its work is
+done here. Other custom resources are the work of the functions that the stack has.
 
 Source: AWS CDK API reference, `aws-s3.Bucket` (`autoDeleteObjects`, `addEventNotification`),
 `aws-s3-deployment.BucketDeployment`, `aws-logs.LogRetention`.
@@ -20,40 +20,44 @@ from fnmatch import fnmatch
 from typing import Any
 
 from thawd.server.emulator.cloudformation.errors import ResourceError
+from thawd.server.emulator.cloudformation.providers import cdk_calls
 from thawd.server.emulator.cloudformation.providers.aws import Aws
 from thawd.server.emulator.cloudformation.providers.kinds import Made, Wanted
 
 _AT_ONCE = 1000
 _PREFIX = "thawd-does-"
-# The logical ids of CDK's functions: each is a constant of CDK, followed by a digest of its path in the stack.
-_FUNCTIONS = re.compile(
-    r"(CustomS3AutoDeleteObjectsCustomResourceProviderHandler|BucketNotificationsHandler050a0587b7544547bf325f094a3db834"
-    r"|CustomCDKBucketDeployment8693BB64968944B69AAFB0CC9EB8756C\w*|LogRetentionaae0aa3c5b4d4f87b02d85b201efdd8a)"
-    r"[0-9A-F]{8}"
-)
+# What follows the constants in the logical ids of CDK's functions: a digest of the path in the stack.
+_DIGEST = re.compile(r"\w*[0-9A-F]{8}")
 _DELETES_TAG = "aws-cdk:auto-delete-objects"
 
 Properties = dict[str, Any]
 Handler = Callable[[Aws, str, Properties, Properties], Properties]
 
 
-def handler_of(kind: str, function: str) -> Handler | None:
-    """What does the work of a custom resource; None: its function does.
+def handler_of(function: str) -> Handler | None:
+    """What does the work of a function; None: the function itself.
 
     Args:
-        kind: the type of the resource.
-        function: ARN of the function that the stack has for it, as `recorded` has made it.
+        function: ARN of the function that a stack has for a custom resource, as `recorded` has made it.
     """
-    return _HANDLERS.get(kind) if f":function:{_PREFIX}" in function else None
+    _, found, logical_id = function.partition(f":function:{_PREFIX}")
+    return _handler(logical_id) if found else None
 
 
 def recorded(wanted: Wanted) -> Made | None:
     """The record of a function whose work is done here; None: the function must be made."""
-    if not _FUNCTIONS.fullmatch(wanted.logical_id):
+    if _handler(wanted.logical_id) is None:
         return None
     name = f"{_PREFIX}{wanted.logical_id}"
     arn = f"arn:aws:lambda:{wanted.stack.region}:{wanted.stack.account}:function:{name}"
     return Made(name, {"Arn": arn}, {"is_recorded": True})
+
+
+def _handler(logical_id: str) -> Handler | None:
+    for constant, handler in _HANDLERS.items():
+        if logical_id.startswith(constant) and _DIGEST.fullmatch(logical_id.removeprefix(constant)):
+            return handler
+    return None
 
 
 def _empty_bucket(aws: Aws, request: str, properties: Properties, more: Properties) -> Properties:
@@ -189,9 +193,11 @@ def _target(configuration: Properties) -> Any:
     return {name: value for name, value in configuration.items() if name != "Id"}
 
 
+# By the constants with which CDK begins the logical ids of its functions.
 _HANDLERS: dict[str, Handler] = {
-    "Custom::S3AutoDeleteObjects": _empty_bucket,
-    "Custom::S3BucketNotifications": _notify,
-    "Custom::CDKBucketDeployment": _deploy_files,
-    "Custom::LogRetention": _retain_logs,
+    "AWS679f53fac002430cb0da5b7982bd2287": cdk_calls.call,
+    "BucketNotificationsHandler050a0587b7544547bf325f094a3db834": _notify,
+    "CustomCDKBucketDeployment8693BB64968944B69AAFB0CC9EB8756C": _deploy_files,
+    "CustomS3AutoDeleteObjectsCustomResourceProviderHandler": _empty_bucket,
+    "LogRetentionaae0aa3c5b4d4f87b02d85b201efdd8a": _retain_logs,
 }

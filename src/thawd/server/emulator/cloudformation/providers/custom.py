@@ -89,7 +89,7 @@ def _ask(
         raise ResourceError(
             f"thawd can send requests to functions and topics, and ServiceToken is {function or 'missing'}"
         )
-    handler = handler_of(identity["ResourceType"], function)
+    handler = handler_of(function)
     if handler is not None:
         return handler(aws, request, properties, more or {})
     with callbacks.expect() as (url, answers):
