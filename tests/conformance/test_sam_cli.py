@@ -26,16 +26,17 @@ def handler(event, context):
 """
 TEMPLATE = f"""
 AWSTemplateFormatVersion: "2010-09-09"
+Transform: AWS::Serverless-2016-10-31
 Parameters:
   Colour: {{Type: String, Default: red}}
 Resources:
   Painter:
-    Type: AWS::Lambda::Function
+    Type: AWS::Serverless::Function
     Properties:
       Runtime: {RUNTIME}
       Handler: app.handler
-      Role: arn:aws:iam::000000000000:role/anybody
-      Code: src
+      CodeUri: src
+      AutoPublishAlias: live
       Environment:
         Variables:
           COLOUR: !Ref Colour
@@ -89,7 +90,16 @@ class Sam:
         return ended.stderr if fails else ended.stdout
 
     def deploy(self, *more: str, fails: bool = False) -> str:
-        given = ("--stack-name", "paint", "--resolve-s3", "--no-confirm-changeset", "--no-progressbar", *more)
+        given = (
+            "--stack-name",
+            "paint",
+            "--resolve-s3",
+            "--no-confirm-changeset",
+            "--capabilities",
+            "CAPABILITY_IAM",
+            "--no-progressbar",
+            *more,
+        )
         return self("deploy", *given, fails=fails)
 
     def invoke(self) -> dict[str, str]:
@@ -102,9 +112,11 @@ class Sam:
 def test_a_stack_is_deployed_invoked_read_changed_and_deleted(sam: Sam, running: Running) -> None:
     assert "Successfully created/updated stack - paint" in sam.deploy()
     assert sam.invoke() == {"colour": "red", "picture": "a boat"}
-    (resource,) = json.loads(sam("list", "resources", "--stack-name", "paint", "--output", "json"))
+    resources = json.loads(sam("list", "resources", "--stack-name", "paint", "--output", "json"))
     (output,) = json.loads(sam("list", "stack-outputs", "--stack-name", "paint", "--output", "json"))
-    assert resource == {"LogicalResourceId": "Painter", "PhysicalResourceId": output["OutputValue"]}
+    found = {one["LogicalResourceId"]: one["PhysicalResourceId"] for one in resources}
+    assert found["Painter"] == output["OutputValue"]
+    assert {"PainterAliaslive", "PainterRole"} < found.keys()
     assert "painting a boat" in sam("logs", "--stack-name", "paint", "--name", "Painter")
     sam.deploy("--parameter-overrides", "Colour=blue")
     assert sam.invoke()["colour"] == "blue"
