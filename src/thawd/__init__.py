@@ -5,10 +5,13 @@ Inside a handler, ``import thawd`` gives access to the platform's tables and buc
     thawd.table("labels").put("cat.png", {"label": "cat"})
     image = thawd.bucket("uploads").read("cat.png")
 
+In a function of a stack that ``thawd deploy aws`` made, they are over S3 and DynamoDB, on AWS as in thawd.
+
 This package imports `thawd.runtime.services` only when a handler uses `table` or `bucket`. Every execution environment
 imports this package, and each module that the package imports becomes part of every template and snapshot.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in ("bucket", "table"):
+        if "STACK_THAWD_BUCKETS" in os.environ or "STACK_THAWD_TABLES" in os.environ:
+            from thawd.runtime import deployed_services
+
+            return getattr(deployed_services, name)
         from thawd.runtime import services
 
         return getattr(services, name)

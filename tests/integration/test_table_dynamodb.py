@@ -13,7 +13,7 @@ from tests.integration.emulated import EmulatedAws
 from thawd.errors import InvalidParameterValueException, StoreError
 from thawd.resources import StoreUrl, Table
 from thawd.stores.tables.access import Tables, read_item, read_table
-from thawd.stores.tables.dynamodb_items import from_attributes, to_attributes
+from thawd.wire.dynamodb_items import from_attributes, to_attributes
 
 pytestmark = pytest.mark.usefixtures("aws_credentials")
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.aws_orders import EVERYTHING, FOREIGN, deployed, model, of_type, order
-from thawd.deploy.aws.stack import DeploymentError
+from thawd import config
+from thawd.deploy.aws.stack import Code, DeploymentError, Order
 from thawd.deploy.aws.template import Model, make_model
+from thawd.deploy.aws.uses import read_uses
 
 FUNCTION = '[functions.f]\nhandler = "plain.handler"\n'
 
@@ -79,7 +82,7 @@ def test_a_function_keeps_its_settings(everything: Model) -> None:
     assert found["SnapStart"] == {"ApplyOn": "PublishedVersions"}
     variables = found["Environment"]["Variables"]
     assert variables["MODEL"] == "squeezenet"
-    assert json.loads(variables["STACK_TABLES"]) == {"labels": ["shop-labels", "key"]}
+    assert json.loads(variables["STACK_THAWD_TABLES"]) == {"labels": ["shop-labels", "key"]}
     assert found["Layers"] and "Layers" not in function_of(everything, "after")
 
 
@@ -169,7 +172,7 @@ def test_a_handler_that_lambda_cannot_run_is_refused(tmp_path: Path, line: str, 
     [
         ('on_success = "https://example.com/"', "functions.f.on_success", "no webhooks"),
         ('on_success = "table:rows"\n[tables.rows]', "functions.f.on_success", "no tables"),
-        ('runtime = "python3.11"', "functions.f.snapshot", "python3.12 and later"),
+        ('runtime = "python3.11"', "functions.f.snapshot", "or later has them"),
         ("ephemeral_storage_mb = 1024", "functions.f.snapshot", "more than 512 MB"),
         ("idle_timeout_s = 1", "functions.f.idle_timeout_s", "Lambda decides"),
         ('[tables.rows]\nurl = "postgresql://host/db"', "tables.rows", "PostgreSQL"),
@@ -200,3 +203,47 @@ def test_names_that_look_alike_become_different_resources(tmp_path: Path) -> Non
 def test_a_configuration_without_functions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DeploymentError, match="declares no functions"):
         make_model(order(tmp_path, "[tables.rows]\n"))
+
+
+EXAMPLES = {
+    ("digits", "classify"): {
+        "dynamodb:PutItem": ["table/shop-labels"],
+        "s3:GetObject": [":::shop-uploads-*/*"],
+        "s3:ListBucket": [":::shop-uploads-*"],
+    },
+    ("stream", "stream"): {
+        "s3:GetObject": [":::shop-images-*/*"],
+        "s3:ListBucket": [":::shop-images-*"],
+        "s3:PutObject": [":::shop-results-*/*"],
+    },
+    ("stream", "catalogue"): {
+        "dynamodb:PutItem": ["table/shop-products"],
+        "s3:GetObject": [":::shop-products-*/*"],
+        "s3:ListBucket": [":::shop-products-*"],
+    },
+}
+"""What the code of the examples calls, by example and function: actions with the ends of their resources."""
+
+
+@pytest.mark.parametrize("example", ["digits", "stream"])
+def test_roles_of_the_examples_allow_what_their_code_calls(example: str, tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "examples" / example
+    shutil.copytree(folder / "function", tmp_path / "function")
+    # The priming event is made by the example's program.
+    (tmp_path / "thawd.toml").write_text((folder / "thawd.toml").read_text().replace('prime = "prime.json"', ""))
+    settings = config.load(tmp_path / "thawd.toml", environ={})
+    code = {
+        name: Code(key="shop/code.zip", uses=read_uses(function.code, function.handler))
+        for name, function in settings.functions.items()
+    }
+    placed = Order(settings=settings, stack="shop", code=code, layer_key="shop/l.zip", default_runtime="python3.12")
+    made = make_model(placed)
+    for (_, function), expected in EXAMPLES.items():
+        if (example, function) in EXAMPLES:
+            found = allowed(made, f"{function.capitalize()}Role")
+            assert {action: _ends(found[action]) for action in found if not action.startswith("logs:")} == expected
+
+
+def _ends(resources: list[Any]) -> list[str]:
+    texts = [resource["Fn::Sub"].replace("${AWS::AccountId}-${AWS::Region}", "*") for resource in resources]
+    return sorted(text[text.index(":::shop") if ":::shop" in text else text.index("table/") :] for text in texts)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from thawd.deploy.aws.uses import ANY, Uses, read_uses
+from thawd.deploy.aws.uses import ANY, NOTIFYING, Uses, read_uses
 
 
 def uses_of(folder: Path, source: str, **modules: str) -> Uses:
@@ -23,9 +23,29 @@ def test_a_call_on_a_store_is_that_operation_and_no_other(tmp_path: Path) -> Non
     assert (found.buckets, found.tables) == ({"in": ("read",)}, {"rows": ("put",)})
 
 
-def test_a_store_that_is_kept_in_a_variable_may_be_used_for_everything(tmp_path: Path) -> None:
+def test_a_store_in_a_variable_that_others_may_import_may_be_used_for_everything(tmp_path: Path) -> None:
     found = uses_of(tmp_path, 'from thawd import table as t\nrows = t("rows")\ndef handler(e, c): rows.get("a")\n')
     assert found.tables == {"rows": ("delete", "get", "put", "scan")}
+
+
+def test_a_store_in_a_local_variable_is_used_for_what_is_called_on_it(tmp_path: Path) -> None:
+    kept = 'from thawd import table\ndef handler(e, c):\n rows = table("rows")\n rows.put("a", {})\n return %s\n'
+    assert uses_of(tmp_path, kept % 'rows.get("b")').tables == {"rows": ("get", "put")}
+    assert uses_of(tmp_path, kept % "rows").tables == {"rows": ("delete", "get", "put", "scan")}
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ('bucket, key = r["s3"]["bucket"]["name"], "k"', NOTIFYING),
+        ('bucket = r["s3"]["bucket"]["name"]', NOTIFYING),
+        ('bucket = r["s3"]["bucket"]["name"] or "in"', ANY),
+        ('bucket = r["s3"]["bucket"]["name"]; bucket = r["to"]', ANY),
+    ],
+)
+def test_the_bucket_of_an_event_is_one_that_notifies_the_function(tmp_path: Path, line: str, name: str) -> None:
+    found = uses_of(tmp_path, f'import thawd\ndef handler(r, c):\n {line}\n thawd.bucket(bucket).read("k")\n')
+    assert found.buckets == {name: ("read",)}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +63,7 @@ def test_a_name_counts_only_if_it_can_have_no_other_value(tmp_path: Path, source
 
 def test_the_module_thawd_itself_passed_on_may_be_used_for_everything(tmp_path: Path) -> None:
     found = uses_of(tmp_path, "import thawd\ndef handler(e, c): return work(thawd)\n")
-    assert found.buckets == {ANY: ("read", "write")}
+    assert found.buckets == {ANY: ("path", "read", "write")}
     assert ANY in found.tables
 
 

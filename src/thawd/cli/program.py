@@ -16,6 +16,7 @@ from thawd.cli import (
     check,
     cost,
     dead_letters,
+    deploy,
     image,
     invoke,
     logs,
@@ -39,7 +40,7 @@ _SECTIONS = {
     "Serve": (up.up, check.check),
     "Invoke and watch": (invoke.invoke, logs.logs, status.status, queue.queue, dead_letters.dead, source.group),
     "Data and snapshots": (table.table, backup.backup, restore.restore, snapshot.group, thaw.thaw),
-    "Deploy": (image.group, package.package),
+    "Deploy": (image.group, package.package, deploy.group),
     "Measure": (bench.bench, cost.cost, tune.tune),
 }
 

@@ -8,5 +8,5 @@ Three steps, each of which knows only the one before:
 3. The execution, `execution`: the only module that calls AWS. It uploads code and runs change sets.
 
 `uses` finds out which buckets and tables a function's code uses, so that its role allows these only. `assets` makes the
-archives of code. `on_lambda` is the package ``thawd`` that handlers import on AWS. It runs there, never here.
+archives of code, and the layer with the package ``thawd`` that handlers import on AWS.
 """

@@ -17,13 +17,12 @@ from pathlib import Path
 
 import msgspec
 
+import thawd
 from thawd.config import Settings
-from thawd.deploy.aws import on_lambda
 from thawd.deploy.aws.functions import python_version, runtime_of
 from thawd.deploy.aws.stack import Code, DeploymentError
 from thawd.deploy.aws.uses import Uses, read_uses
 from thawd.resources import Function
-from thawd.stores.tables import dynamodb_items
 from thawd.stores.uploaded_code import MAX_UNZIPPED_BYTES
 
 _FIRST_ON_AMAZON_LINUX_2023 = (3, 12)
@@ -137,12 +136,11 @@ def _files(folder: Path, *, not_code: Iterable[Path]) -> Iterator[tuple[str, Pat
 
 def _layer_files() -> Mapping[str, Path | bytes]:
     """The files of the layer. Modules have the same names there, so that they can import each other."""
-    items = Path(dynamodb_items.__file__)
+    package = Path(thawd.__file__).parent
     return {
-        "python/thawd/__init__.py": Path(on_lambda.__file__),
-        "python/thawd/stores/__init__.py": b"",
-        "python/thawd/stores/tables/__init__.py": b"",
-        f"python/thawd/stores/tables/{items.name}": items,
+        "python/thawd/__init__.py": package / "runtime" / "deployed_services.py",
+        "python/thawd/wire/__init__.py": b"",
+        "python/thawd/wire/dynamodb_items.py": package / "wire" / "dynamodb_items.py",
     }
 
 

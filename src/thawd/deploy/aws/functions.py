@@ -117,7 +117,7 @@ def _properties(stack: Stack, function: Function, uses: Uses, *, role: str, log_
     init_limit_s = _SNAPSTART_INIT_LIMIT_S if has_snapstart else _INIT_LIMIT_S
     if function.init_timeout_s not in (_DEFAULTS.init_timeout_s, init_limit_s):
         stack.lack(f"functions.{function.name}.init_timeout_s", f"Lambda's limit of init is {init_limit_s} s")
-    variables: Mapping[str, Any] = {**function.environment, **store_variables(stack, uses)}
+    variables: Mapping[str, Any] = {**function.environment, **store_variables(stack, function.name, uses)}
     is_json = function.log_format == "JSON"
     properties = {
         "FunctionName": naming.function_name(stack.name, function.name),
@@ -156,7 +156,7 @@ def _has_snapstart(stack: Stack, function: Function, runtime: str) -> bool:
         return False
     version = python_version(runtime)
     if version is None or version < _OLDEST_SNAPSTART_PYTHON:
-        reason = f"Lambda has no snapshots for {runtime}, only for python3.12 and later"
+        reason = f'Lambda has no snapshots for {runtime}; runtime = "python3.12" or later has them'
     elif stack.settings.most_provisioned(function.name):
         reason = "Lambda has no snapshots of functions with provisioned concurrency"
     elif function.ephemeral_storage_mb > _FREE_STORAGE_MB:
@@ -165,7 +165,7 @@ def _has_snapstart(stack: Stack, function: Function, runtime: str) -> bool:
         reason = "Lambda has no snapshots of functions with tenants"
     else:
         return True
-    stack.lack(f"functions.{function.name}.snapshot", f"{reason}: environments start cold")
+    stack.lack(f"functions.{function.name}.snapshot", f"{reason}; environments start cold")
     return False
 
 

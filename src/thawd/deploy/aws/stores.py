@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from thawd.deploy.aws import naming
 from thawd.deploy.aws.stack import Stack, statement, sub
-from thawd.deploy.aws.uses import ANY, BUCKET_OPERATIONS, TABLE_OPERATIONS, Uses
+from thawd.deploy.aws.uses import ANY, NOTIFYING, Uses
 from thawd.resources import Bucket, Notification, RemoteBucket, Table
 
 KEY = "key"
@@ -51,16 +51,16 @@ def table_place(stack: Stack, name: str) -> str | None:
     return urlsplit(table.url.text).netloc if table.url.scheme == "dynamodb" else None
 
 
-def store_variables(stack: Stack, uses: Uses) -> dict[str, Any]:
+def store_variables(stack: Stack, function: str, uses: Uses) -> dict[str, Any]:
     """Environment variables from which the package ``thawd`` on AWS learns where buckets and tables are."""
     variables = {}
-    buckets = {name: bucket_place(stack, name) for name in _names(uses.buckets, _all_buckets(stack))}
+    buckets = {name: bucket_place(stack, name) for name in _bucket_operations(stack, function, uses)}
     tables = {name: table_place(stack, name) for name in _names(uses.tables, tuple(stack.settings.tables))}
     if placed := {name: list(place) for name, place in buckets.items() if place is not None}:
-        variables["STACK_BUCKETS"] = sub(json.dumps(placed, sort_keys=True, separators=(",", ":")))
+        variables["STACK_THAWD_BUCKETS"] = sub(json.dumps(placed, sort_keys=True, separators=(",", ":")))
     if found := {name: place for name, place in tables.items() if place is not None}:
         own = {name: [place, KEY if stack.settings.tables[name].url is None else ""] for name, place in found.items()}
-        variables["STACK_TABLES"] = json.dumps(own, sort_keys=True, separators=(",", ":"))
+        variables["STACK_THAWD_TABLES"] = json.dumps(own, sort_keys=True, separators=(",", ":"))
     return variables
 
 
@@ -68,12 +68,13 @@ def store_statements(stack: Stack, function: str, uses: Uses) -> list[dict[str, 
     """Statements of a role's policy for the buckets and tables that the code uses."""
     statements = []
     where = f"functions.{function}"
-    for name in _names(uses.buckets, _all_buckets(stack)):
-        operations = uses.buckets.get(name, uses.buckets.get(ANY, ()))
+    for name, operations in sorted(_bucket_operations(stack, function, uses).items()):
         place = bucket_place(stack, name)
         if place is None:
             stack.lack(where, f'thawd.bucket("{name}") fails: {_why_not(stack, name)}')
             continue
+        if "path" in operations:
+            stack.lack(where, f'thawd.bucket("{name}").path fails: objects in S3 have no path; use read')
         statements += bucket_statements(*place, operations=operations)
     for name in _names(uses.tables, tuple(stack.settings.tables)):
         operations = uses.tables.get(name, uses.tables.get(ANY, ()))
@@ -95,12 +96,26 @@ def store_statements(stack: Stack, function: str, uses: Uses) -> list[dict[str, 
 def bucket_statements(bucket: str, prefix: str, *, operations: tuple[str, ...]) -> list[dict[str, Any]]:
     """Statements that allow operations on the objects of a bucket."""
     arn = f"arn:${{AWS::Partition}}:s3:::{bucket}"
-    statements = [statement([_BUCKET_ACTIONS[name] for name in operations], sub(f"{arn}/{prefix}*"))]
+    actions = [_BUCKET_ACTIONS[name] for name in operations if name in _BUCKET_ACTIONS]
+    statements = [statement(actions, sub(f"{arn}/{prefix}*"))] if actions else []
     if "read" in operations:
         # Without it, S3 answers 403 instead of 404 for objects that do not exist.
         # Source: S3 API reference, GetObject, "Permissions".
         statements.append(statement(["s3:ListBucket"], sub(arn)))
     return statements
+
+
+def _bucket_operations(stack: Stack, function: str, uses: Uses) -> dict[str, tuple[str, ...]]:
+    """What the code does with each bucket, with the names of those that it takes from events or computes."""
+    buckets = stack.settings.buckets
+    notifying = tuple(
+        name for name, bucket in buckets.items() if any(entry.function == function for entry in bucket.notify)
+    )
+    found: dict[str, set[str]] = {}
+    for name, operations in uses.buckets.items():
+        for meant in {ANY: _all_buckets(stack), NOTIFYING: notifying}.get(name, (name,)):
+            found.setdefault(meant, set()).update(operations)
+    return {name: tuple(sorted(operations)) for name, operations in found.items()}
 
 
 def _names(used: dict[str, tuple[str, ...]], declared: tuple[str, ...]) -> list[str]:
@@ -171,7 +186,3 @@ def _add_table(stack: Stack, table: Table) -> None:
     logical_id = naming.logical_id(table.name, "Table")
     stack.add(logical_id, "AWS::DynamoDB::Table", properties, DeletionPolicy="Delete", UpdateReplacePolicy="Retain")
     stack.output(logical_id + "Name", properties["TableName"], f"table {table.name}")
-
-
-assert set(_BUCKET_ACTIONS) == set(BUCKET_OPERATIONS)
-assert set(_TABLE_ACTIONS) == set(TABLE_OPERATIONS)

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-BUCKET_OPERATIONS = ("read", "write")
+BUCKET_OPERATIONS = ("path", "read", "write")
 TABLE_OPERATIONS = ("delete", "get", "put", "scan")
 _OPERATIONS = {"bucket": BUCKET_OPERATIONS, "table": TABLE_OPERATIONS}
 ANY = "*"
 """Stands for the name of a store that the code computes."""
+NOTIFYING = "@"
+"""Stands for the name of the bucket in an event of S3: one of those that notify the function."""
 _DYNAMIC = ("__import__", "import_module", "exec", "eval", "run_module", "run_path")
 
 
@@ -24,7 +26,7 @@ class Uses(msgspec.Struct, frozen=True, kw_only=True):
     """What a function's code uses.
 
     Attributes:
-        buckets: operations of `BUCKET_OPERATIONS`, by name of the bucket, or `ANY`.
+        buckets: operations of `BUCKET_OPERATIONS`, by name of the bucket, or `ANY` or `NOTIFYING`.
         tables: operations of `TABLE_OPERATIONS`, by name of the table, or `ANY`.
         other_names: what the code uses of ``thawd`` besides ``bucket`` and ``table``, such as ``models``.
         has_boto3: whether the code imports boto3 or botocore.
@@ -159,7 +161,20 @@ class _Module:
         self._found = found
         self._thawd: set[str] = set()
         self._kinds: dict[str, str] = {}
-        self._texts = _constant_texts(tree)
+        self._values = _values_of_names(tree)
+        self._texts = _constant_texts(self._values)
+        self._loads: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                self._loads.setdefault(node.id, []).append(node)
+        # Names at the top level, which other modules may import.
+        self._exported = {
+            name.id
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            for name, _ in _pairs(target, node.value)
+        }
         self._parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
 
     def read(self) -> None:
@@ -221,20 +236,83 @@ class _Module:
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
             name = argument.value
         elif isinstance(argument, ast.Name):
-            name = self._texts.get(argument.id, ANY)
+            name = self._name_of(argument.id)
+        elif argument is not None and _is_bucket_of_event(argument):
+            name = NOTIFYING
+        self._found.add(kind, name, self._operations(call, kind))
+
+    def _name_of(self, variable: str) -> str:
+        """The text of a variable, if it can have no other; `NOTIFYING` if it always comes from an event of S3."""
+        if variable in self._texts:
+            return self._texts[variable]
+        values = self._values.get(variable, [])
+        is_notifying = bool(values) and all(value is not None and _is_bucket_of_event(value) for value in values)
+        return NOTIFYING if is_notifying else ANY
+
+    def _operations(self, call: ast.Call, kind: str) -> tuple[str, ...]:
+        """What is done with the store that a call returns: a method is called, also on the variable that holds it."""
+        holder: ast.expr = call
         parent = self._parents[call]
-        method = parent.attr if isinstance(parent, ast.Attribute) else ""
-        self._found.add(kind, name, (method,) if method in _OPERATIONS[kind] else _OPERATIONS[kind])
+        loads: list[ast.expr] = [call]
+        if isinstance(parent, (ast.Assign, ast.AnnAssign)) and parent.value is holder:
+            targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
+            if not (len(targets) == 1 and isinstance(targets[0], ast.Name) and self._values[targets[0].id] == [call]):
+                return _OPERATIONS[kind]
+            loads = self._loads.get(targets[0].id, [])
+            if targets[0].id in self._exported:
+                return _OPERATIONS[kind]
+        methods = set()
+        for load in loads:
+            use = self._parents[load]
+            if not (isinstance(use, ast.Attribute) and use.attr in _OPERATIONS[kind]):
+                return _OPERATIONS[kind]
+            methods.add(use.attr)
+        return tuple(sorted(methods))
 
 
-def _constant_texts(tree: ast.Module) -> dict[str, str]:
-    """Return the texts of those names that are assigned one text in the module, and nothing else anywhere in it."""
+def _is_bucket_of_event(value: ast.expr) -> bool:
+    """Whether an expression ends with ``["s3"]["bucket"]["name"]``."""
+    for key in ("name", "bucket", "s3"):
+        if not (
+            isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant) and value.slice.value == key
+        ):
+            return False
+        value = value.value
+    return True
+
+
+def _values_of_names(tree: ast.Module) -> dict[str, list[ast.expr | None]]:
+    """Return the values that each name gets anywhere in a module; None for a value that is not an expression."""
+    values: dict[str, list[ast.expr | None]] = {}
+    known: set[ast.Name] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value is not None):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                for name, value in _pairs(target, node.value):
+                    values.setdefault(name.id, []).append(value)
+                    known.add(name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in known:
+            values.setdefault(node.id, []).append(None)
+        elif isinstance(node, ast.arg):
+            values.setdefault(node.arg, []).append(None)
+    return values
+
+
+def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.Name, ast.expr]]:
+    if isinstance(target, ast.Name) and value is not None:
+        yield target, value
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for inner, part in zip(target.elts, value.elts, strict=True):
+            yield from _pairs(inner, part)
+
+
+def _constant_texts(values: dict[str, list[ast.expr | None]]) -> dict[str, str]:
+    """Return the texts of those names that get one text, and nothing else anywhere in the module."""
     texts = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            value = node.value
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                texts[node.targets[0].id] = value.value
-    stored = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
-    stored += [argument.arg for argument in ast.walk(tree) if isinstance(argument, ast.arg)]
-    return {name: text for name, text in texts.items() if stored.count(name) == 1}
+    for name, given in values.items():
+        only = given[0] if len(given) == 1 else None
+        if isinstance(only, ast.Constant) and isinstance(only.value, str):
+            texts[name] = only.value
+    return texts

@@ -15,8 +15,8 @@ import msgspec
 
 from thawd.errors import InvalidParameterValueException, StoreError, ThawdError
 from thawd.resources import REGION, StoreUrl
-from thawd.stores.tables.dynamodb_items import EXACT, from_attributes, to_attributes
 from thawd.stores.tables.threads import THREADS
+from thawd.wire.dynamodb_items import EXACT, from_attributes, to_attributes
 
 T = TypeVar("T")
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S, _ATTEMPTS = 5, 10, 3

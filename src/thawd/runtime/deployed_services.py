@@ -1,8 +1,8 @@
 """The package ``thawd`` for handlers on AWS: ``thawd.bucket`` over S3, ``thawd.table`` over DynamoDB.
 
 This file is the package's ``__init__`` in a layer. It uses the standard library and boto3, which Lambda's Python
-runtimes have, and works with Python 3.9. The environment variables STACK_BUCKETS and STACK_TABLES, which the stack
-sets, say where each bucket and table is.
+runtimes have, and works with Python 3.9. The environment variables STACK_THAWD_BUCKETS and STACK_THAWD_TABLES, which
+the stack sets, say where each bucket and table is.
 
 Rows have the form that thawd gives to tables in DynamoDB, so a server with ``url = "dynamodb://..."`` reads them, too.
 """
@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from thawd.stores.tables.dynamodb_items import EXACT, from_attributes, to_attributes
+from thawd.wire.dynamodb_items import EXACT, from_attributes, to_attributes
 
 __all__ = ["bucket", "table"]
 
@@ -185,7 +185,7 @@ class Bucket:
 
 
 def _place(kind: str, name: str) -> list[str]:
-    places: dict[str, list[str]] = json.loads(os.environ.get(f"STACK_{kind.upper()}S", "{}"))
+    places: dict[str, list[str]] = json.loads(os.environ.get(f"STACK_THAWD_{kind.upper()}S", "{}"))
     for place in places.values():
         if name not in places and place[0] == name:  # an event contains S3's own name of the bucket
             return place

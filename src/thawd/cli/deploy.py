@@ -1,0 +1,316 @@
+"""The commands ``thawd deploy aws …``: deploy a configuration to AWS, show what that changes, watch and delete it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from thawd.cli.exits import EXIT_FAILED, VerbGroup, fail, warn
+from thawd.cli.options import Finite, config_option, examples, load, project_of
+from thawd.cli.output import print_text
+
+if TYPE_CHECKING:
+    from thawd.config import Settings
+    from thawd.deploy.aws.assets import Assets
+    from thawd.deploy.aws.execution import AwsAccount, StackEvent
+    from thawd.deploy.aws.plan import Plan
+    from thawd.deploy.aws.template import Model
+
+_COLOURS = {"COMPLETE": "green", "FAILED": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a command works.
+
+    Attributes:
+        settings: the configuration.
+        stack: name of the stack.
+        account: the account and region.
+    """
+
+    settings: Settings
+    stack: str
+    account: AwsAccount
+
+
+def _target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which stack of which account is meant."""
+    for option in (
+        config_option,
+        click.option("--endpoint-url", metavar="URL", help="URL of all AWS services, for example of thawd up --aws."),
+        click.option("--profile", help="Profile of AWS's settings."),
+        click.option("--region", help="AWS region.  [default: region in [deploy.aws], else AWS's own settings]"),
+        click.option(
+            "--stack", help="Name of the stack.  [default: stack in [deploy.aws], else the configuration's folder]"
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _settings(config_path: Path) -> Settings:
+    if project_of(config_path) is not None:
+        fail(f"{config_path} is a project of another tool; deploy it with that tool: sam deploy, cdk deploy, ...")
+    return load(config_path)
+
+
+def _stack_name(settings: Settings, given: str | None) -> str:
+    from thawd.deploy.aws import naming
+
+    name = given or settings.deployment.stack or naming.stack_name_from(settings.path.parent.name)
+    if not naming.is_stack_name(name):
+        fail(f"{name!r} is not a name of a stack: 1 to 128 letters, digits and hyphens, the first a letter")
+    return name
+
+
+def _target(options: Mapping[str, Any]) -> Target:
+    from thawd.deploy.aws.execution import Access, AwsAccount
+
+    settings = _settings(options["config_path"])
+    account = AwsAccount(
+        Access(
+            region=options["region"] or settings.deployment.region,
+            profile=options["profile"],
+            endpoint_url=(options["endpoint_url"] or "").rstrip("/") or None,
+        )
+    )
+    return Target(settings=settings, stack=_stack_name(settings, options["stack"]), account=account)
+
+
+@click.group(name="deploy", cls=VerbGroup, epilog=examples("thawd deploy aws --plan", "thawd deploy aws"))
+def group() -> None:
+    """Deploy functions to other places."""
+
+
+@group.group(
+    name="aws",
+    cls=VerbGroup,
+    invoke_without_command=True,
+    epilog=examples(
+        "thawd deploy aws --plan                    # what would change",
+        "thawd deploy aws --stack shop --yes        # deploy without asking",
+        "thawd deploy aws --template stack.json     # only write the template; calls no one",
+        "thawd deploy aws destroy --stack shop",
+    ),
+)
+@click.option("--plan", "only_plans", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as a JSON document.")
+@click.option("--yes", is_flag=True, help="Deploy without asking.")
+@click.option("--show-values", is_flag=True, help="Show values of environment variables.")
+@click.option("--delete-data", is_flag=True, help="Allow the deployment to delete tables and buckets with their data.")
+@click.option(
+    "--template",
+    "template_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the CloudFormation template into this file, and call no one.",
+)
+@click.option(
+    "--invocations",
+    type=Finite(0, 1e15),
+    default=1e6,
+    show_default=True,
+    help="Invocations a month of each function, for the estimate of its cost.",
+)
+@_target_options
+@click.pass_context
+def aws(context: click.Context, /, **options: Any) -> None:
+    """Deploy the configuration to AWS, as a CloudFormation stack.
+
+    The command shows a plan: the resources that will be created (+), changed (~), replaced (±) and deleted (-), what
+    AWS does not have, and what the functions would cost, from the measurements in their local logs. Then it asks,
+    uploads the code, and waits until the stack is complete. If AWS refuses a resource, everything is as it was before.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if options["template_file"] is not None:
+        _write_template(options)
+        return
+    target = _target(options)
+    with tempfile.TemporaryDirectory(prefix="thawd-deploy-") as folder:
+        _deploy(target, Path(folder), options)
+
+
+def _write_template(options: Mapping[str, Any]) -> None:
+    settings = _settings(options["config_path"])
+    stack = _stack_name(settings, options["stack"])
+    with tempfile.TemporaryDirectory(prefix="thawd-deploy-") as folder:
+        model, _ = _model(settings, stack, Path(folder), deployed=None)
+    for entry in model.missing:
+        warn(f"AWS does not have {entry.where}: {entry.what}")
+    options["template_file"].write_text(model.text + "\n")
+
+
+def _model(settings: Settings, stack: str, folder: Path, *, deployed: Mapping[str, Any] | None) -> tuple[Model, Assets]:
+    from thawd.deploy.aws.assets import default_runtime, make_assets
+    from thawd.deploy.aws.stack import Order
+    from thawd.deploy.aws.template import make_model
+
+    made = make_assets(settings, stack=stack, folder=folder)
+    order = Order(
+        settings=settings,
+        stack=stack,
+        code=made.code,
+        layer_key=made.layer_key,
+        default_runtime=default_runtime(),
+        deployed=deployed,
+    )
+    return make_model(order), made
+
+
+def _deploy(target: Target, folder: Path, options: Mapping[str, Any]) -> None:
+    from thawd.deploy.aws.plan import make_plan
+
+    stack = target.account.read_stack(target.stack)
+    deployed = None if stack is None else stack.template
+    model, made = _model(target.settings, target.stack, folder, deployed=deployed)
+    plan = make_plan(model, deployed, stack=target.stack, shows_values=options["show_values"])
+    _show(plan, target.settings, options)
+    if options["only_plans"] or not plan.changes:
+        return
+    if plan.lost and not options["delete_data"]:
+        fail(f"{', '.join(plan.lost)} would be deleted with all data; add --delete-data if that is wanted")
+    if not options["yes"]:
+        if not sys.stdin.isatty():
+            fail("nobody can be asked, because the input is not a terminal; add --yes to deploy, --plan only to look")
+        click.confirm(f"Deploy to {target.account.region}?", abort=True)
+    target.account.upload(made.archives, report=lambda key: warn(f"uploads {key}"))
+    target.account.deploy(target.stack, model.text, planned=deployed, report=_report)
+    after = target.account.read_stack(target.stack)
+    if after is not None and not options["as_json"]:
+        _print_outputs(after.outputs)
+
+
+def _show(plan: Plan, settings: Settings, options: Mapping[str, Any]) -> None:
+    import msgspec
+
+    from thawd.deploy.aws.plan import plan_text
+
+    if options["as_json"]:
+        click.echo(msgspec.json.format(msgspec.json.encode(plan), indent=2))
+        return
+    click.echo(plan_text(plan, has_colours=sys.stdout.isatty()))
+    _show_cost(settings, options["invocations"])
+
+
+def _show_cost(settings: Settings, invocations: float) -> None:
+    from thawd.cost.prices import CostError, load_prices
+    from thawd.deploy.aws.estimate import estimate
+
+    prices = load_prices()
+    try:
+        found = estimate(settings, prices, invocations=invocations)
+    except CostError as error:
+        warn(f"the cost cannot be estimated: {error}")
+        return
+    click.echo(f"\nAt {invocations:,.0f} invocations a month of each function, in {prices.currency} ({prices.region}):")
+    for entry in found:
+        if entry.month is None:
+            click.echo(f"  {entry.function}: not measured; invoke it on this machine, then see thawd cost")
+        else:
+            said = f"{entry.kind}, {entry.measured:,} invocations measured here"
+            click.echo(f"  {entry.function}: {entry.month:,.2f} a month ({said})")
+
+
+def _report(event: StackEvent) -> None:
+    colour = _COLOURS.get(event.status.rpartition("_")[2])
+    status = click.style(event.status, fg=colour) if colour is not None else event.status
+    reason = f": {event.reason}" if event.reason and event.status.endswith("_FAILED") else ""
+    click.echo(f"{status} {event.type} {event.resource}{reason}", err=True)
+
+
+def _print_outputs(outputs: Mapping[str, str]) -> None:
+    for name, value in sorted(outputs.items()):
+        click.echo(f"{name}: {value}")
+
+
+@aws.command(epilog=examples("thawd deploy aws destroy --stack shop --delete-data"))
+@click.option("--delete-data", is_flag=True, help="Delete buckets and tables with all their data.")
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+@_target_options
+def destroy(delete_data: bool, yes: bool, **options: Any) -> None:
+    """Delete the stack and the uploaded code.
+
+    A stack with buckets or tables is deleted only with --delete-data.
+    """
+    target = _target(options)
+    if not yes:
+        if not sys.stdin.isatty():
+            fail("nobody can be asked, because the input is not a terminal; add --yes to delete the stack")
+        click.confirm(f"Delete the stack {target.stack} in {target.account.region}?", abort=True)
+    if not target.account.destroy(target.stack, deletes_data=delete_data, report=_report):
+        warn(f"there is no stack {target.stack} in {target.account.region}")
+
+
+@aws.command(epilog=examples("thawd deploy aws status", "thawd deploy aws status --json"))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@_target_options
+def status(as_json: bool, **options: Any) -> None:
+    """Show the stack's state, its resources and its outputs. The exit status is 1 if there is no stack."""
+    target = _target(options)
+    stack = target.account.read_stack(target.stack)
+    if stack is None:
+        fail(f"there is no stack {target.stack} in {target.account.region}; thawd deploy aws makes one")
+    rows = target.account.resources(stack.stack_id)
+    if as_json:
+        document = {"stack": target.stack, "status": stack.status, "outputs": stack.outputs, "resources": rows}
+        click.echo(json.dumps(document, indent=2))
+        return
+    click.echo(f"{target.stack}: {stack.status}{f' ({stack.reason})' if stack.reason else ''}")
+    if rows:
+        print_text(rows, key_name="resource")
+    _print_outputs(stack.outputs)
+
+
+@aws.command(epilog=examples("""thawd deploy aws invoke classify -p '{"n": 1}'"""))
+@click.argument("function")
+@click.option("-p", "--payload", default="{}", show_default=True, help="The event, as JSON; - reads standard input.")
+@_target_options
+def invoke(function: str, payload: str, **options: Any) -> None:
+    """Invoke FUNCTION of the stack and print its answer. The exit status is 1 if the function failed."""
+    from thawd.deploy.aws import remote
+
+    target = _target(options)
+    _require_function(target, function)
+    event = sys.stdin.buffer.read() if payload == "-" else payload.encode()
+    answer = remote.invoke(target.account, target.stack, function, event)
+    click.echo(answer.payload)
+    if answer.error is not None:
+        warn(f"{function} failed ({answer.error}) in version {answer.version}")
+        sys.exit(EXIT_FAILED)
+
+
+@aws.command(epilog=examples("thawd deploy aws logs classify --follow"))
+@click.argument("function")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines as they arrive, until interrupted.")
+@click.option(
+    "--minutes", type=Finite(0, 1e6), default=10.0, show_default=True, help="Begin this many minutes in the past."
+)
+@_target_options
+def logs(function: str, follow: bool, minutes: float, **options: Any) -> None:
+    """Print the log of FUNCTION of the stack, from CloudWatch."""
+    from thawd.deploy.aws import naming, remote
+
+    target = _target(options)
+    declared = _require_function(target, function)
+    group_name = declared.log_group or f"/aws/lambda/{naming.function_name(target.stack, function)}"
+    since_s = time.time() - minutes * 60
+    for line in remote.log_lines(target.account, group_name, since_s=since_s, follows=follow):
+        click.echo(line)
+
+
+def _require_function(target: Target, name: str) -> Any:
+    declared = target.settings.functions.get(name)
+    if declared is None:
+        known = ", ".join(target.settings.functions) or "none"
+        fail(f"there is no function {name!r}; {target.settings.path} has: {known}")
+    return declared
