@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from tests.integration.conftest import Project, eventually
 from tests.integration.lambda_environment import LambdaService, bare_python
 from tests.unit.made_up_wheels import make_wheel
+from thawd.cli.program import main
 from thawd.config import load
 from thawd.deploy.packages.making import DOCUMENT, Order, Packages, make
 from thawd.deploy.packages.page import page
@@ -252,6 +254,12 @@ def test_a_handler_that_cannot_be_imported_is_refused_with_its_error_and_nothing
     assert made(app, tries_imports=False).files["f"].size_bytes > 0
 
 
+def test_a_handler_whose_module_ends_the_process_is_refused(app: Project) -> None:
+    app.code("import sys\nsys.exit(0)\n\ndef handler(event, context): pass\n", "code/app.py")
+    with pytest.raises(PackageError, match="cannot be imported from the package:\nstatus 0"):
+        made(app)
+
+
 def test_the_trial_sees_no_package_of_this_machine(app: Project) -> None:
     app.code("import msgspec\n\ndef handler(event, context): pass\n", "code/app.py")
     with pytest.raises(PackageError, match="No module named 'msgspec'"):
@@ -270,6 +278,19 @@ def test_requirements_without_a_wheel_for_the_target_are_refused_by_name(app: Pr
     for target in ({"python": (3, 13), "architecture": "arm64"}, {"python": (3, 12), "architecture": "x86_64"}):
         with pytest.raises(PackageError, match=r"(?s)functions\.f: .*native.*wheels"):
             made(app, **target)
+
+
+def test_where_uv_lacks_a_setting_pip_installs_for_this_machine_only(
+    app: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_PREFER_BINARY", "1")
+    packages = made(app)
+    assert packages.trials["f"].state == "works"
+    assert packages.plan.functions[0].inside == ("large", "small")
+    with pytest.raises(
+        PackageError, match=f"uv has no setting for pip's setting prefer-binary; .*not for .*{ELSEWHERE}"
+    ):
+        made(app, architecture=ELSEWHERE)
 
 
 @pytest.mark.parametrize(
@@ -332,6 +353,30 @@ def test_programs_of_another_kind_are_packed_without_requirements(app: Project) 
     assert packages.plan.functions[0].runtime == "provided.al2023"
     assert packages.trials["f"].detail == "the handler is not Python"
     assert os.access(unpacked(app, "task", ["f.zip"]) / "bootstrap", os.X_OK)
+
+
+def test_an_image_is_made_by_the_builder_of_images_or_refused_with_the_reason(
+    app: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_images: list[tuple[str, Path]] = []
+
+    def write(config_path: Path, function: str, file: Path, not_copied: tuple[Path, ...]) -> str:
+        made_images.append((function, file))
+        assert not_copied == (app.root / "out",)
+        return "sha256:1"
+
+    monkeypatch.setattr("thawd.cli.image.write_function_image", write)
+    monkeypatch.chdir(app.root)
+    arguments = ["package", "--as", "image", "-o", "out", "--architecture"]
+    done = CliRunner().invoke(main, [*arguments, HERE])
+    assert done.exit_code == 0, done.output
+    assert made_images == [("f", Path("out/f.tar"))]
+    assert "f: its image is out/f.tar (sha256:1)" in done.output
+    for options in ([ELSEWHERE], [HERE, "--python", f"3.{sys.version_info[1]}"]):
+        done = CliRunner().invoke(main, [*arguments, *options])
+        assert done.exit_code == 1
+        assert "the image of f was not made: images " in done.output
+    assert len(made_images) == 1
 
 
 def test_the_command_shows_the_plan_the_rules_and_the_page(app: Project) -> None:

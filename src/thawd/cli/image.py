@@ -189,6 +189,30 @@ def inspect(image: str, config_path: Path) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(document)).decode())
 
 
+def write_function_image(config_path: Path, function: str, file: Path, not_copied: tuple[Path, ...]) -> str:
+    """Make the image of a function, with the function's name, and write it into a tar file. Return its digest. Blocks.
+
+    Args:
+        config_path: the configuration file.
+        function: a function that it declares.
+        file: the tar file, which is replaced as a whole.
+        not_copied: paths that are no part of the function's code.
+
+    Raises:
+        ThawdError: the image cannot be made.
+        OSError: the file cannot be written.
+    """
+    from thawd.oci import references
+
+    images = _images(_data_folder(config_path))
+    digest = _build_function(images, function, config_path, not_copied)
+    name = str(references.parse(function.lower()))
+    with images.adding():
+        images.set_name(name, digest)
+    _write(images, digest, f"tar:{file}", name)
+    return digest
+
+
 def _build_function(images: Images, name: str, config_path: Path, not_copied: tuple[Path, ...]) -> str:
     from thawd.deploy.images.function_image import FunctionImageRequest, build_function
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from thawd.cli.options import check_page, config_option, examples, load
 from thawd.cli.output import print_text
 
 if TYPE_CHECKING:
-    from thawd.deploy.packages.making import Packages
+    from thawd.deploy.packages.making import Order, Packages
     from thawd.deploy.packages.preparing import Prepared
 
 _PATH = click.Path(path_type=Path)
@@ -71,7 +71,8 @@ def package(**options: Any) -> None:
     nothing else. The same files always give the same archives.
     """
     from thawd.deploy.packages import making
-    from thawd.deploy.packages.targets import PackageError, python_version
+    from thawd.deploy.packages.targets import python_version
+    from thawd.errors import ThawdError
 
     settings = load(options["config_path"])
     names: tuple[str, ...] = tuple(dict.fromkeys(options["functions"])) or tuple(settings.functions)
@@ -92,21 +93,24 @@ def package(**options: Any) -> None:
             tries_imports=not options["untried"],
         )
         made = making.make(settings, names, order, lambda line: click.echo(line, err=True))
-    except PackageError as error:
+        images, failed = _write_images(made, order, options["config_path"])
+    except ThawdError as error:
         fail(error.message)
     if options["as_json"]:
         import msgspec
 
         click.echo(msgspec.json.format(msgspec.json.encode(made.document())).decode())
     else:
-        _print(made, explain=options["explain"], output=options["output"])
+        _print(made, images, explain=options["explain"], output=options["output"])
     if options["html_path"] is not None:
         from thawd.deploy.packages.page import page
 
         options["html_path"].write_text(page(made))
+    if failed:
+        fail("\n".join(failed))
 
 
-def _print(made: Packages, *, explain: bool, output: Path | None) -> None:
+def _print(made: Packages, images: Mapping[str, str], *, explain: bool, output: Path | None) -> None:
     from thawd.deploy.packages.planning import mb
 
     rows = []
@@ -129,7 +133,8 @@ def _print(made: Packages, *, explain: bool, output: Path | None) -> None:
     print_text(rows, key_name="function")
     _print_layers(made)
     for each, ready in zip(made.plan.functions, made.prepared, strict=True):
-        for line in (*_said(made, each.function), *ready.notes):
+        image = [images[each.function]] if each.function in images else []
+        for line in (*_said(made, each.function), *image, *ready.notes):
             click.echo(f"{each.function}: {line}")
     if explain:
         _explain(made)
@@ -167,18 +172,43 @@ def _said(made: Packages, name: str) -> list[str]:
         where = "" if part is None else f" ({part.file})"
         lines.append(f"the part{where} contains {', '.join(each.part)}; upload it to S3, and set PACKAGE_PARTS_URL")
         lines.append(f"on Lambda, its handler is {each.handler}")
-    if each.form == "image":
-        lines.append(_image_said(name))
     trial = made.trials[name]
     if trial.detail and made.files:
         lines.append(f"import: {trial.state}: {trial.detail}")
     return lines
 
 
-def _image_said(function: str) -> str:
-    if importlib.util.find_spec("thawd.deploy.images") is None:
-        return "this version of thawd makes no images; make one with a Dockerfile on public.ecr.aws/lambda/python"
-    return f"this command makes no images; run: thawd image build --function {function} -o tar:{function}.tar"
+def _write_images(made: Packages, order: Order, config_path: Path) -> tuple[dict[str, str], list[str]]:
+    """Make the images of functions whose form is an image. Return what to say about each of them, and what failed."""
+    from thawd.cli import image
+
+    said: dict[str, str] = {}
+    failed = []
+    for each, ready in zip(made.plan.functions, made.prepared, strict=True):
+        if each.form != "image":
+            continue
+        if order.output is None:
+            said[each.function] = "-o FOLDER makes the image"
+        elif (obstacle := _obstacle_to_image(ready, order)) is not None:
+            failed.append(f"the image of {each.function} was not made: {obstacle}")
+        else:
+            file = order.output / f"{each.function}.tar"
+            digest = image.write_function_image(config_path, each.function, file, (order.output.resolve(),))
+            said[each.function] = (
+                f"its image is {file} ({digest}); push it with: thawd image push {each.function.lower()} REGISTRY/NAME"
+            )
+    return said, failed
+
+
+def _obstacle_to_image(ready: Prepared, order: Order) -> str | None:
+    """Return why `thawd image build` would make another image than the one that was planned."""
+    if not ready.target.is_of_this_machine():
+        return f"images are made for this machine's architecture, not for {ready.target.architecture}"
+    if order.python is not None:
+        return "images have the Python version that thawd.toml declares; leave out --python, and declare runtime"
+    if ready.contents.pieces and ready.function.requirements is None:
+        return "images have the requirements that thawd.toml declares; declare requirements"
+    return None
 
 
 def _explain(made: Packages) -> None:

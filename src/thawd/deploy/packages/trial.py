@@ -181,9 +181,9 @@ def _judged(status: int | None, output: str, answer: Path) -> Trial:
         said = msgspec.json.decode(answer.read_bytes(), type=dict[str, object])
     except (OSError, msgspec.DecodeError):
         said = {}
-    if status == 0:
+    if _OF_THAWD in said:  # the import came to its end; a status of 0 alone can be that of sys.exit()
         detail = "it imports thawd, which is not on Lambda: thawd.bucket and thawd.table work only here"
-        return Trial(state=WORKS, detail=detail if said.get("thawd") else "")
+        return Trial(state=WORKS, detail=detail if said[_OF_THAWD] else "")
     missing = str(said.get("missing") or "")
     if missing.partition(".")[0] in _OF_LAMBDA:
         detail = (
