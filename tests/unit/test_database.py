@@ -11,7 +11,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,40 @@ def test_a_work_that_raises_is_undone_alone_and_raises_in_its_caller(db: Databas
     assert (first, third) == (None, None)
     assert isinstance(second, KeyError)
     assert db.read_now(values) == [1, 2]
+
+
+@pytest.mark.parametrize(("raises", "most"), [(False, 1), (True, 2)])
+def test_the_works_of_a_group_run_once_unless_one_of_them_raises(db: Database, raises: bool, most: int) -> None:
+    runs: Counter[int] = Counter()
+    held, go = threading.Event(), threading.Event()
+
+    def hold(_connection: sqlite3.Connection) -> None:
+        held.set()
+        go.wait(120)
+
+    def counted(number: int) -> Callable[[sqlite3.Connection], None]:
+        def work(connection: sqlite3.Connection) -> None:
+            runs[number] += 1
+            insert(number)(connection)
+            if raises and number == 5:
+                raise KeyError(number)
+
+        return work
+
+    async def group() -> list[object]:
+        first = asyncio.ensure_future(db.write(hold))
+        await asyncio.to_thread(held.wait, 120)
+        rest = [asyncio.ensure_future(db.write(counted(number))) for number in range(10)]
+        await asyncio.sleep(0)
+        go.set()
+        await first
+        return await asyncio.gather(*rest, return_exceptions=True)
+
+    results = asyncio.run(group())
+    assert max(runs.values()) == most
+    failed = {number for number, result in enumerate(results) if isinstance(result, KeyError)}
+    assert failed == ({5} if raises else set())
+    assert db.read_now(values) == [number for number in range(10) if number not in failed]
 
 
 @pytest.mark.parametrize("raised", [StopIteration(), SystemExit(3), ValueError("x")])

@@ -66,9 +66,10 @@ class Database:
     """A SQLite file, its writer thread and its reader thread.
 
     An operation (`work`) is a function that takes the connection. It must not begin or end transactions, and must have
-    no effect except on the connection, because it may run twice: when a group cannot be committed, each operation of
-    the group is tried again alone. If it raises an exception, its own changes are undone, but not those of other
-    operations in the group. Cancelling a caller that waits does not undo its operation.
+    no effect except on the connection, because it may run up to three times: when an operation of a group raises an
+    exception, and when a group cannot be committed, the operations of the group are tried again. If it raises an
+    exception, its own changes are undone, but not those of other operations in the group. Cancelling a caller that
+    waits does not undo its operation.
 
     Attributes:
         path: the file.
@@ -210,16 +211,30 @@ class Database:
             outcomes = [_Outcome(job, error=StoreError(error.message)) for job in jobs]
         _deliver(outcomes)
 
-    def _commit(self, connection: sqlite3.Connection, jobs: list[_Job], *, last_try: bool = False) -> list[_Outcome]:
+    def _commit(
+        self, connection: sqlite3.Connection, jobs: list[_Job], *, has_savepoints: bool = False, last_try: bool = False
+    ) -> list[_Outcome]:
+        """Run operations in a transaction.
+
+        Args:
+            jobs: the operations.
+            has_savepoints: whether each operation has a savepoint. They take as long as the statements of a small
+                operation, so they are made only after an operation of the group has raised an exception.
+            last_try: whether the operations fail if the transaction does.
+        """
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             return [_Outcome(job, error=self._explained(error)) for job in jobs]
+        have_run = False
         try:
             if len(jobs) == 1:
                 outcomes = [self._only(connection, jobs[0])]
-            else:
+            elif has_savepoints:
                 outcomes = [self._step(connection, job) for job in jobs]
+            else:
+                outcomes = [self._run(connection, job) for job in jobs]
+            have_run = True
             if len(jobs) > 1 or outcomes[0].error is None:
                 gauged = self._read_gauge(connection)
                 connection.execute("COMMIT")
@@ -233,6 +248,8 @@ class Database:
                 return [_Outcome(job, error=self._explained(error)) for job in jobs]
         else:
             return outcomes
+        if not have_run and len(jobs) > 1 and not has_savepoints:
+            return self._commit(connection, jobs, has_savepoints=True)
         self._make_room(connection)
         return [outcome for job in jobs for outcome in self._commit(connection, [job], last_try=True)]
 
@@ -262,6 +279,13 @@ class Database:
                 raise
             connection.execute("ROLLBACK")
             return _Outcome(job, error=self._explained(error))
+
+    def _run(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
+        """Run one of several operations without a savepoint. The transaction is undone if it raises an exception."""
+        outcome = _Outcome(job, job.work(connection))
+        if not connection.in_transaction:
+            raise sqlite3.OperationalError("an operation has ended the transaction")
+        return outcome
 
     def _step(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
         connection.execute("SAVEPOINT work")
