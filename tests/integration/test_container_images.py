@@ -152,6 +152,7 @@ def test_a_function_of_an_image_is_thawed_with_the_image_as_its_root(server: Run
     }
     assert server.function("thawed")["start"] == "thaw"
     assert server.function("thawed")["start_reason"] is None
+    assert server.function("thawed")["paths"] == "image"
 
 
 def test_a_burst_is_thawed_and_not_forked(server: Running, images: Project) -> None:

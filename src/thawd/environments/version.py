@@ -107,6 +107,11 @@ class Version:
         return Path(self.code)
 
     @property
+    def paths(self) -> str:
+        """What its processes see: ``image``, ``lambda`` (Lambda's paths) or ``real``."""
+        return "image" if self.root is not None else "real" if self.places is None else "lambda"
+
+    @property
     def runtime_title(self) -> str:
         """The runtime's name in ``INIT_START``, for example ``python:3.11.7``."""
         return f"python:{self.python_version}" if self.program is None else self.program.title

@@ -84,6 +84,8 @@ class ContainerImages:
         # Several servers may share a store, so each has names of its own. They are paths, so lists of images lack them.
         self._names = f"{data.absolute()}/functions/"
         self._lock = threading.Lock()
+        # Versions of interpreters in roots that worked, so that a reload does not start each of them again.
+        self._tried: dict[tuple[str, ...], str] = {}
         self._in_use: dict[str, ExitStack] = {}  # by digest; each holds the lock of the image's root
         self._environ = environ
         self.host: RootHost | None = None
@@ -148,6 +150,7 @@ class ContainerImages:
         with self._lock:
             for digest in [one for one in self._in_use if one.partition(":")[2] not in keep]:
                 self._in_use.pop(digest).close()
+                self._tried.clear()
         if not self._images.folder.is_dir():
             return
         for name in self._images.names():
@@ -187,6 +190,9 @@ class ContainerImages:
             EnvironmentBuildError: the kernel refuses the root, or the function needs thawd's runtime.
         """
         what = f"functions.{function.name}: the image {function.image}"
+        tried = (*mounts.options, entry.python or "", *map("=".join, sorted(entry.variables.items())))
+        if (version_text := self._tried.get(tried)) is not None:
+            return entry, version_text
         why = "this server cannot start processes in a root" if self.host is None else self.host.why_no_root(mounts)
         if why is not None:
             raise EnvironmentBuildError(f"{what} cannot run on this machine: {why}")
@@ -197,7 +203,8 @@ class ContainerImages:
             if version is None:
                 entry = entry.as_program(f"thawd's runtime cannot run in {entry.python} of the image: {why_not}")
         if version is not None:
-            return entry, ".".join(map(str, version))
+            self._tried[tried] = ".".join(map(str, version))
+            return entry, self._tried[tried]
         if function.most_in_environment > 1 or function.prime is not None:
             raise EnvironmentBuildError(
                 f"{what} is executed as a program ({entry.why_program}); the options batch, concurrency and prime are "

@@ -47,7 +47,7 @@ def _of_version(entry: VersionEntry, metrics: FunctionMetrics, spawner: Spawner)
         "waiting": 0 if pool is None else pool.waiting,
         "spare": pool is not None and pool.has_spare,
         "spare_refused": None if origin is None else origin.spare_refused,
-        "paths": None if pool is None else "real" if pool.version.places is None else "lambda",
+        "paths": None if pool is None else pool.version.paths,
         "paths_reason": None if pool is None else pool.version.why_real or None,
         "tenants": pool.tenants if isinstance(pool, TenantPools) else None,
         "cores_each": None if pool is None or pool.share.load is None else pool.share.load / CORE,
