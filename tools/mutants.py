@@ -38,6 +38,10 @@ SOURCE = ROOT / "src" / "thawd"
 
 # The unit tests of each module: names of tests/unit/test_*.py. When a module is renamed, change its line here.
 PAIRS: dict[str, str] = {
+    "thawd.deploy.packages.planning": "package_planning",
+    "thawd.deploy.packages.layering": "package_planning",
+    "thawd.deploy.packages.removal": "package_removal",
+    "thawd.deploy.packages.elf": "package_removal",
     "thawd.gateway.aws.api_messages": "api_addresses",
     "thawd.server.emulator.apis.paths": "api_paths",
     "thawd.server.emulator.apis.policies": "api_access",

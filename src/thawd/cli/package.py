@@ -83,6 +83,8 @@ def package(**options: Any) -> None:
     if not names:
         fail(f"{settings.path} has no functions")
     check_page(options["html_path"])
+    if options["output"] is not None and options["output"].exists() and not options["output"].is_dir():
+        fail(f"{options['output']} is no folder; name a folder for the archives")
     try:
         order = making.Order(
             output=options["output"],

@@ -175,7 +175,7 @@ def _inner(items: Sequence[Item], place: Rectangle, colour: str, owner: str) -> 
         shown = sorted([*shown, (sum(size for size, _ in rest), "other files")], reverse=True)
     places = divide([size for size, _ in shown], place)
     return [
-        _cell(name, f"{owner}: {name}, {mb(size)}", colour, each)
+        _cell(name.rpartition("/")[2], f"{owner}: {name}, {mb(size)}", colour, each)
         for (size, name), each in zip(shown, places, strict=True)
     ]
 

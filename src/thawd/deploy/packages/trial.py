@@ -31,8 +31,15 @@ _OF_LAMBDA = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib
 """Modules of Lambda's Python runtimes. Source: developer guide, "Runtime dependencies in Python"."""
 _OF_THAWD = "thawd"
 _PROGRAM = """
-import importlib, importlib.machinery, json, site, sys
+import importlib, importlib.machinery, json, os, site, sys
 asked = json.loads(sys.argv[1])
+try:
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: end with the process that started this one
+except (ImportError, OSError, AttributeError):
+    pass
+if os.getppid() != asked["parent"]:
+    sys.exit(1)
 before = list(sys.path)
 for folder in asked["path"]:
     site.addsitedir(folder)
@@ -98,6 +105,7 @@ def try_import(
         "modules": _modules_here(),
         "handler": plan.handler,
         "answer": str(answer),
+        "parent": os.getpid(),
     }
     command = [str(interpreter.path), "-I", "-S", "-B", "-c", _PROGRAM, json.dumps(asked)]
     environ = _environ(function, task, tmp, parts=archives[0].parent)
@@ -182,7 +190,7 @@ def _judged(status: int | None, output: str, answer: Path) -> Trial:
     except (OSError, msgspec.DecodeError):
         said = {}
     if _OF_THAWD in said:  # the import came to its end; a status of 0 alone can be that of sys.exit()
-        detail = "it imports thawd, which is not on Lambda: thawd.bucket and thawd.table work only here"
+        detail = "it imports thawd, which is not in the package; `thawd deploy aws` adds thawd.bucket and thawd.table"
         return Trial(state=WORKS, detail=detail if said[_OF_THAWD] else "")
     missing = str(said.get("missing") or "")
     if missing.partition(".")[0] in _OF_LAMBDA:

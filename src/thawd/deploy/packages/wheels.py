@@ -9,6 +9,7 @@ Source: https://docs.astral.sh/uv/reference/cli/#uv-pip-install, https://pip.pyp
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -106,6 +107,8 @@ def _command(
 
 def _failure(requirements: Path, target: Target, output: list[str]) -> str:
     lines = "\n".join(f"    {line}" for line in output)
+    if any(os.strerror(errno.ENOSPC) in line for line in output):
+        return f"{requirements} cannot be installed, because the disk is full; free some space on it:\n{lines}"
     newer = "" if target.glibc >= (2, 34) else "package for Python 3.12 or newer (--python), which has glibc 2.34; "
     return (
         f"{requirements} cannot be installed for {target}. The installer's last lines:\n{lines}\n"
