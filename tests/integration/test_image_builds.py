@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.small_base import NAME, add_small_base
-from tests.privileges import MODULES, open_to_all, unprivileged_python
-from tests.unit.oci_layers import files
+from tests.privileges import MODULES, unprivileged_python
+from tests.unit.oci_layers import add_image, files, layer, link
 from tests.waiting import pause
 from thawd.deploy.images.building import BuildRequest, build
 from thawd.errors import ImageError
@@ -229,6 +230,47 @@ def test_scratch_mounts_leave_nothing_in_the_image(built: Built) -> None:
     }
 
 
+def test_files_are_lent_to_a_command_and_a_change_of_them_runs_it_again(
+    built: Built, tmp_path: Path, lines: list[str]
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/f").write_text("1")
+    (tmp_path / "folder/ignored").write_text("")
+    (tmp_path / ".dockerignore").write_text("folder/ignored\n")
+    text = (
+        f"FROM {NAME} AS one\nRUN echo stage > /s\nFROM {NAME}\nWORKDIR /w\n"
+        "RUN --mount=type=bind,source=folder/f,target=/lent/file --mount=source=folder,target=all "
+        "--mount=type=bind,from=one,src=/s,dst=/tmp/s cat /lent/file /tmp/s > /got && ls all >> /got\n"
+    )
+    root = built(text)
+    found = files(root.folder)
+    assert found["got"] == b"1stage\nf\n" and not {"lent", "w/all", "tmp"} & set(found)
+    assert built(text) == root and from_cache(lines) == 3
+    (tmp_path / "folder/f").write_text("2")
+    assert files(built(text).folder)["got"] == b"2stage\nf\n"
+
+
+def test_links_of_an_image_lead_a_build_to_nothing_on_this_machine(
+    built: Built, images: Images, tmp_path: Path
+) -> None:
+    host = tmp_path / "host"
+    host.mkdir()
+    (host / "secret").write_text("secret")
+    host.chmod(0o755)
+    before = files(host)
+    names = ("dev", "proc", "etc", "cache", "w", "to")
+    add_image(
+        images, layer(*(link(name, str(host)) for name in names), link("file", f"{host}/secret")), name="evil:latest"
+    )
+    for source in ("/to/secret", "/file", "/to", "/t*/secret"):
+        with pytest.raises(ImageError, match=r"is not in|not there"):
+            built(f"FROM scratch\nCOPY --from=evil {source} /x/\n")
+    built("FROM evil\nWORKDIR /w/inner\nCOPY Dockerfile /to/made\n")
+    with pytest.raises(ImageError, match="line 2: RUN"):
+        built("FROM evil\nRUN --mount=type=cache,target=/cache/made --mount=target=/to/lent,source=Dockerfile sh\n")
+    assert files(host) == before and stat.S_IMODE(host.stat().st_mode) == 0o755
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has the ids of other users")
 def test_users_and_owners_are_those_of_the_image(built: Built, images: Images, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
@@ -238,8 +280,8 @@ def test_users_and_owners_are_those_of_the_image(built: Built, images: Images, t
     )
     assert files(root.folder)["w/id"].startswith(b"uid=7(app) gid=8")  # type: ignore[union-attr]
     owners = {}
-    for layer in images.image(root.digest).manifest.layers:
-        with tarfile.open(images.blobs.path(layer.digest)) as tar:
+    for blob in images.image(root.digest).manifest.layers:
+        with tarfile.open(images.blobs.path(blob.digest)) as tar:
             owners |= {member.name: (member.uid, member.gid) for member in tar}
     assert {name: owners[name] for name in ("w/a", "w/b", "w/id")} == {"w/a": (7, 9), "w/b": (5, 5), "w/id": (7, 8)}
     owned = built(
@@ -262,10 +304,16 @@ print(build(images, BuildRequest(folder, folder / "Dockerfile"), print), flush=T
 """
 
 
-def test_an_unprivileged_user_builds_with_one_id(images: Images, tmp_path: Path) -> None:
+def test_an_unprivileged_user_builds_with_one_id() -> None:
     if os.geteuid() != 0:
         pytest.skip("the other tests run as an unprivileged user already")
-    open_to_all(tmp_path)
+    # pytest takes the rights of others from its own folders.
+    with tempfile.TemporaryDirectory() as folder:
+        _build_as_nobody(Path(folder))
+
+
+def _build_as_nobody(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
     (tmp_path / "Dockerfile").write_text(f"FROM {NAME}\nRUN id > /id && mkdir -m 700 /own && touch /own/f\n")
     store = Images(tmp_path / "oci")
     add_small_base(store)

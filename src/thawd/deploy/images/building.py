@@ -170,12 +170,12 @@ class _Building:
             inherited = {**self._predefined, **self._plan.global_args}
             state.args |= declared_args(self._file, instruction, self._request.build_args, state.variables, inherited)
         elif keyword == "COPY":
-            sourced = self._copy_sources(stage, instruction)
-            self._steps.copy(state, instruction, sourced)
+            named = dict(instruction.flags).get("from")
+            self._steps.copy(state, instruction, None if named is None else self._named_root(stage, named))
         elif keyword == "ADD":
             self._steps.add(state, instruction)
         elif keyword == "RUN":
-            self._steps.run(state, instruction)
+            self._steps.run(state, instruction, lambda named: self._named_root(stage, named))
         elif keyword == "WORKDIR":
             path = self._value(state, instruction, instruction.rest)
             path = os.path.normpath(os.path.join(state.config.working_dir or "/", path))  # noqa: PTH118 - in the image
@@ -188,11 +188,8 @@ class _Building:
                 )
             state.add(None, _short(instruction))
 
-    def _copy_sources(self, stage: Stage, instruction: Instruction) -> Path | None:
-        """Return the root that COPY --from names; None: the build's folder."""
-        named = dict(instruction.flags).get("from")
-        if named is None:
-            return None
+    def _named_root(self, stage: Stage, named: str) -> Path:
+        """Return the root of the stage or image that a ``--from`` names."""
         index = self._plan.names.get(named.lower())
         if index is not None and index < stage.index:
             return self._images.tree(self.states[index].layer_digests, f"the stage {named}", on_line=self._on_line)

@@ -79,12 +79,12 @@ def copied(sources: Sources, patterns: Sequence[str], destination: Destination) 
     entries: dict[str, NewEntry] = {}
     target = inside(destination, into_folder)
     for source in found:
-        path = sources.folder / source
-        if path.is_dir() and not (path.is_symlink() and source):
-            _add_tree(entries, sources, source, target, destination)
+        path = _followed(sources, source)
+        if path.is_dir():
+            _add_tree(entries, sources, str(path)[len(str(sources.folder)) :].strip("/"), target, destination)
         else:
-            name = f"{target}/{path.name}".lstrip("/") if into_folder else target
-            entries[name] = _entry(_followed(sources, source), destination)
+            name = f"{target}/{source.rpartition('/')[2]}".lstrip("/") if into_folder else target
+            entries[name] = _entry(path, destination)
     placed(entries, destination)
     return entries
 
@@ -141,7 +141,8 @@ def _matches(sources: Sources, text: str) -> Iterator[str]:
                 following.append(f"{at}/{part}".lstrip("/"))
         waiting = following
     for path in waiting:
-        is_folder = (sources.folder / path).is_dir()
+        whole = sources.folder / path
+        is_folder = whole.is_dir() and not whole.is_symlink()
         if not path or not sources.ignored(path) or (is_folder and sources.ignored.brings_back):
             yield path
 
@@ -155,12 +156,15 @@ def _followed(sources: Sources, source: str) -> Path:
     """Return the file that a source names: a link that is named itself is followed, inside the folder."""
     path = sources.folder / source
     for _ in range(40):
-        if not path.is_symlink():
+        if not source or not path.is_symlink():
             return path
         target = os.readlink(path)
         parts = target.split("/")
         base = [] if target.startswith("/") else list(path.relative_to(sources.folder).parts[:-1])
         what = f"{source!r} in {sources.name}"
+        whole = resolve_folder(str(sources.folder), [*base, *parts], what=what)
+        if whole is not None:
+            return Path(whole)
         folder = resolve_folder(str(sources.folder), [*base, *parts[:-1]], what=what)
         if folder is None or not os.path.lexists(f"{folder}/{parts[-1]}"):
             raise ImageError(f"{source!r} in {sources.name} is a link to {target!r}, which is not there")

@@ -101,29 +101,29 @@ def _exec(request: dict[str, Any]) -> NoReturn:
 
 def _enter_root(request: dict[str, Any]) -> list[str]:
     """Mount what a command needs below the new root, and make it the root. Returns notes about what is missing."""
-    root = request["root"]
+    root, dev = request["root"], request["dev"]
     notes = []
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount(root, root, None, _MS_BIND | _MS_REC)
-    _mount("tmpfs", f"{root}/dev", "tmpfs", _MS_NOSUID, "mode=755,size=65536k")
+    _mount("tmpfs", dev, "tmpfs", _MS_NOSUID, "mode=755,size=65536k")
     for name in _DEVICES:
-        with open(f"{root}/dev/{name}", "w"):
+        with open(f"{dev}/{name}", "w"):
             pass
-        _mount(f"/dev/{name}", f"{root}/dev/{name}", None, _MS_BIND)
+        _mount(f"/dev/{name}", f"{dev}/{name}", None, _MS_BIND)
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
-        os.symlink(target, f"{root}/dev/{name}")
-    os.mkdir(f"{root}/dev/shm")
-    _mount("tmpfs", f"{root}/dev/shm", "tmpfs", _MS_NOSUID | _MS_NODEV)
-    os.chmod(f"{root}/dev/shm", 0o1777)
+        os.symlink(target, f"{dev}/{name}")
+    os.mkdir(f"{dev}/shm")
+    _mount("tmpfs", f"{dev}/shm", "tmpfs", _MS_NOSUID | _MS_NODEV)
+    os.chmod(f"{dev}/shm", 0o1777)
     try:
-        _mount("proc", f"{root}/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+        _mount("proc", request["proc"], "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     except OSError:
         # The kernel refuses this where parts of the old /proc are hidden, as in containers. mount_namespaces(7)
         notes.append("/proc is empty in this build: the machine hides parts of its own")
     for source, target in request["binds"]:
-        _mount(source, f"{root}{target}", None, _MS_BIND)
+        _mount(source, target, None, _MS_BIND)
     for target in request["scratch"]:
-        _mount("tmpfs", f"{root}{target}", "tmpfs", _MS_NOSUID | _MS_NODEV)
+        _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV)
     os.chdir(root)
     number = _PIVOT_ROOT[platform.machine()]
     _check(_libc.syscall(number, b".", b"."), "pivot_root")  # the old root is mounted over the new one: pivot_root(2)

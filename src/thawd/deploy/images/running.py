@@ -22,11 +22,11 @@ from pathlib import Path
 
 from thawd.errors import ImageError
 from thawd.oci.layer_writing import NewEntry, add_parents
+from thawd.oci.paths import resolve_folder
 
 _PROGRAM = Path(__file__).with_name("run_process.py")
 _WHITEOUT = ".wh."
 _IDS = 65536
-_FOLDERS = ("dev", "proc", "etc", "tmp")
 _OF_THE_HOST = ("etc/resolv.conf", "etc/hosts")
 _WAY_OUT = (
     "Allow it (`sysctl kernel.unprivileged_userns_clone=1`, or on Ubuntu "
@@ -46,6 +46,7 @@ class Command:
         uid: user.
         gid: group.
         scratch: absolute paths of folders whose contents are not kept (``--mount=type=cache`` and ``tmpfs``).
+        binds: files and folders of this machine, with the absolute paths in the image where the command sees them.
     """
 
     arguments: Sequence[str]
@@ -54,6 +55,7 @@ class Command:
     uid: int = 0
     gid: int = 0
     scratch: tuple[str, ...] = ()
+    binds: tuple[tuple[Path, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -61,7 +63,17 @@ class _Before:
     """What was recorded about a copy before the command ran: by path, what tells that a file is unchanged."""
 
     files: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    made: list[str] = field(default_factory=list)
+    made: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Places:
+    """Paths in the copy where the command's process mounts something; links were resolved in the copy."""
+
+    dev: str = ""
+    proc: str = ""
+    scratch: list[str] = field(default_factory=list)
+    binds: list[tuple[str, str]] = field(default_factory=list)
 
 
 def run(
@@ -90,10 +102,10 @@ def run(
         if os.path.lexists(work / path):
             os.chown(work / path, uid, gid, follow_symlinks=False)
     before = _Before()
-    _prepare(work, command, before)
+    places = _prepare(work, command, before)
     for path, found in _walk(work):
         before.files[path] = _state(found)
-    _run(work, command, on_line)
+    _run(work, command, places, on_line)
     return _changes(work, before)
 
 
@@ -114,26 +126,43 @@ def _copy(root: Path, work: Path) -> None:
     work.chmod(0o755)
 
 
-def _prepare(work: Path, command: Command, before: _Before) -> None:
+def _prepare(work: Path, command: Command, before: _Before) -> _Places:
     """Make the places of mounts, which are removed after the command if the image does not have them."""
-    for name in _FOLDERS:
-        if not (work / name).is_dir():
-            (work / name).mkdir()
-            before.made.append(name)
-    (work / "tmp").chmod(0o1777)
+    top = str(work)
+
+    def make(path: str) -> None:
+        os.mkdir(path)
+        before.made.add(path[len(top) + 1 :])
+
+    def folder(path: str, make: Callable[[str], None] = make) -> str:
+        found = resolve_folder(top, path.split("/"), what=f"RUN: {path}", make=make)
+        assert found is not None
+        return found
+
+    def file(path: str) -> str | None:
+        """Return the path of a file, which is made if it is missing; None: something else is there."""
+        parent, _, name = path.rpartition("/")
+        found = f"{folder(parent)}/{name}"
+        if not os.path.lexists(found):
+            Path(found).touch()
+            before.made.add(found[len(top) + 1 :])
+        return found if os.path.isfile(found) and not os.path.islink(found) else None
+
+    os.chmod(folder("tmp"), 0o1777)
+    folder(command.working_dir, os.mkdir)
+    places = _Places(folder("dev"), folder("proc"), [folder(path) for path in command.scratch])
     for name in _OF_THE_HOST:
-        if not os.path.lexists(work / name):
-            (work / name).touch()
-            before.made.append(name)
-    for path in (command.working_dir, *command.scratch):
-        missing = [part for part in (Path(path), *Path(path).parents) if not (work / str(part)[1:]).exists()]
-        for part in reversed(missing):
-            (work / str(part)[1:]).mkdir()
-            if path != command.working_dir:
-                before.made.append(str(part)[1:])
+        if Path("/", name).exists() and (target := file(name)) is not None:
+            places.binds.append((f"/{name}", target))
+    for source, path in command.binds:
+        found = folder(path) if source.is_dir() else file(path)
+        if found is None:
+            raise ImageError(f"RUN: {path} is a link or a folder in the image, and a file cannot be mounted there")
+        places.binds.append((str(source), found))
+    return places
 
 
-def _run(work: Path, command: Command, on_line: Callable[[str], None]) -> None:
+def _run(work: Path, command: Command, places: _Places, on_line: Callable[[str], None]) -> None:
     request = {
         "root": str(work),
         "command": list(command.arguments),
@@ -141,12 +170,10 @@ def _run(work: Path, command: Command, on_line: Callable[[str], None]) -> None:
         "working_dir": command.working_dir,
         "uid": command.uid,
         "gid": command.gid,
-        "scratch": list(command.scratch),
-        "binds": [
-            (f"/{name}", f"/{name}")
-            for name in _OF_THE_HOST
-            if Path("/", name).exists() and (work / name).is_file() and not (work / name).is_symlink()
-        ],
+        "dev": places.dev,
+        "proc": places.proc,
+        "scratch": places.scratch,
+        "binds": places.binds,
     }
     request_read, request_write = os.pipe()
     answers_read, answers_write = os.pipe()

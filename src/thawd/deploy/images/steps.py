@@ -15,12 +15,14 @@ from thawd.deploy.images.dockerfile.ignoring import Ignored, read_ignored
 from thawd.deploy.images.dockerfile.parsing import Dockerfile, Heredoc, Instruction
 from thawd.deploy.images.dockerfile.planning import evaluated
 from thawd.deploy.images.dockerfile.substitution import split_words
+from thawd.deploy.images.run_mounts import RunMount, parse_mount, write_tree
 from thawd.deploy.images.stage_state import PATH, StageState
 from thawd.deploy.images.step_records import StepRecords
 from thawd.errors import ImageError
 from thawd.oci.images import Images
 from thawd.oci.layer_writing import EPOCH_S, NewEntry, content_digest
 from thawd.oci.merging import remove_tree
+from thawd.oci.paths import resolve_folder
 from thawd.system import folders
 
 _URL = re.compile(r"(https?|git|ssh)://|git@")
@@ -137,36 +139,52 @@ class Steps:
         copying.placed(entries, destination)
         state.add(self._records.layer(state.key, lambda: entries), made)
 
-    def run(self, state: StageState, instruction: Instruction) -> None:
-        """Carry out a RUN."""
+    def run(self, state: StageState, instruction: Instruction, root_of: Callable[[str], Path]) -> None:
+        """Carry out a RUN.
+
+        Args:
+            state: the stage.
+            instruction: the instruction.
+            root_of: returns the root of the stage or image that a ``--mount`` names.
+        """
         arguments = list(instruction.words) if instruction.words else self._shell_form(state, instruction)
         uid, gid, home = _user(self._root(state), state.config.user or "")
         proxies = {name: value for name, value in os.environ.items() if name.upper() in _PROXIES}
         env = {"PATH": PATH, "HOME": home, "SOURCE_DATE_EPOCH": str(EPOCH_S), **state.args, **state.env}
-        command = running.Command(
-            arguments=arguments,
-            env={**proxies, **env},
-            working_dir=state.config.working_dir or "/",
-            uid=uid,
-            gid=gid,
-            scratch=_scratch(instruction),
-        )
-        key = state.step("RUN", arguments, sorted(env.items()), command.working_dir, uid, gid, command.scratch)
-        work = self._work("run")
+        working_dir = state.config.working_dir or "/"
+        mounts = [parse_mount(value, working_dir) for name, value in instruction.flags if name == "mount"]
+        lent = {mount.target: self._lent(mount, root_of) for mount in mounts if mount.kind == "bind"}
+        digests = [(target, content_digest(entries)) for target, entries in lent.items()]
+        key = state.step("RUN", arguments, sorted(env.items()), working_dir, uid, gid, mounts, digests)
 
         def changes() -> dict[str, NewEntry]:
+            binds = []
+            for number, (target, entries) in enumerate(lent.items()):
+                write_tree(entries, works[1 + number])
+                binds.append((works[1 + number] / "x", target))
+            scratch = tuple(mount.target for mount in mounts if mount.kind != "bind")
+            command = running.Command(arguments, {**proxies, **env}, working_dir, uid, gid, scratch, tuple(binds))
             root = self._root(state)
             owners = self._images.owners(root)
             try:
-                return running.run(root, work, command, self._context.on_line, owners=owners)
+                return running.run(root, works[0], command, self._context.on_line, owners=owners)
             except ImageError as error:
                 raise ImageError(f"{error}{_hint(arguments)}") from None
 
+        works = [self._work("run") for _ in range(1 + len(lent))]
         try:
             layer = self._records.layer(key, changes)
         finally:
-            remove_tree(work)
+            for work in works:
+                remove_tree(work)
         state.add(layer, f"RUN {instruction.rest}".split("\n")[0])
+
+    def _lent(self, mount: RunMount, root_of: Callable[[str], Path]) -> dict[str, NewEntry]:
+        """Return the file or folder of a ``--mount=type=bind`` under the name ``x``."""
+        sources = self._context_sources
+        if mount.image is not None:
+            sources = Sources(root_of(mount.image), Ignored(()), f"the image {mount.image}")
+        return copying.copied(sources, [mount.source], Destination(self._empty(), "/x"))
 
     def _shell_form(self, state: StageState, instruction: Instruction) -> list[str]:
         text = instruction.rest
@@ -246,18 +264,6 @@ def _hint(arguments: list[str]) -> str:
     )
 
 
-def _scratch(instruction: Instruction) -> tuple[str, ...]:
-    found = []
-    for name, value in instruction.flags:
-        if name == "mount":
-            fields = dict(part.partition("=")[::2] for part in value.split(","))
-            target = fields.get("target") or fields.get("dst") or fields.get("destination") or ""
-            if not target.startswith("/") or ".." in target.split("/"):
-                raise ImageError(f"--mount={value}: the target must be an absolute path")
-            found.append(os.path.normpath(target))
-    return tuple(found)
-
-
 def _owner(root: Path, text: str) -> tuple[int, int]:
     user, _, group = text.partition(":")
     uid, own_group, _ = _user(root, user)
@@ -282,7 +288,8 @@ def _user(root: Path, text: str) -> tuple[int, int, str]:
 
 def _named(root: Path, path: str, name: str) -> tuple[int, int, str]:
     """Return the number, group and home folder of a line in /etc/passwd or /etc/group of the image."""
-    file = root / path
+    folder, _, last = path.rpartition("/")
+    file = Path(resolve_folder(str(root), [folder], what=f"/{path}") or root, last)
     if file.is_file() and not file.is_symlink():
         for line in file.read_text(errors="replace").splitlines():
             fields = line.split(":")

@@ -172,11 +172,7 @@ def _check_flag(file: Dockerfile, instruction: Instruction, flag: str, value: st
     if flag == "network":
         unsupported = value not in ("default", "host")
     if flag == "mount":
-        fields = dict(part.partition("=")[::2] for part in value.split(","))
-        kind = fields.get("type", "bind")
-        if kind in ("cache", "tmpfs") and (fields.get("target") or fields.get("dst") or fields.get("destination")):
-            return
-        unsupported = True
+        unsupported = re.search(r"(?:^|,)type=(?!bind\b|cache\b|tmpfs\b)", value) is not None
     if unsupported:
         raise file.error(
             instruction.line,
@@ -212,6 +208,8 @@ def _needed(stages: list[Stage], names: Mapping[str, int], target: int) -> list[
         for instruction in stage.instructions:
             for flag, value in instruction.flags:
                 # Docker substitutes no variables in --from either.
-                if flag == "from" and (found := stage_of(value, names, index)) is not None:
-                    needed.add(found)
+                named = (
+                    [value] if flag == "from" else re.findall(r"(?:^|,)from=([^,]+)", value) if flag == "mount" else []
+                )
+                needed |= {found for text in named if (found := stage_of(text, names, index)) is not None}
     return sorted(needed)
