@@ -25,6 +25,7 @@ NEEDS = {
     "http-model": ("sklearn", "joblib"),
     "bucket-pipeline": ("PIL",),
     "existing-lambda": ("boto3", "moto", "awscli"),
+    "from-docker": ("httpx",),
     "from-sam": ("boto3", "moto", "awscli", "samtranslator"),
     "event-chain": ("boto3", "moto", "awscli"),
     "fastapi-app": ("fastapi", "mangum"),

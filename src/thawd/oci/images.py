@@ -352,6 +352,7 @@ class Images:
                 file.write(encode(Index(2, [named[name] for name in sorted(named)])))
 
     def _make_folder(self) -> None:
+        folders.make(self.folder.parent, mode=0o700)  # the data folder, if no server has made it yet
         folders.make(self.folder, mode=0o700)
         layout = self.folder / "oci-layout"
         if not layout.exists():

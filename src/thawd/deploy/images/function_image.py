@@ -64,6 +64,11 @@ def build_function(images: Images, request: FunctionImageRequest, on_line: Calla
         OSError: the disk failed or is full.
     """
     function = request.function
+    if function.image is not None:
+        raise ImageError(
+            f"the code of the function {function.name} is the image {function.image} already; push it with "
+            "`thawd image push`, or build it from its Dockerfile with --output"
+        )
     if function.runtime is not None and not function.runtime.startswith("python"):
         raise ImageError(
             f"the function {function.name} has the runtime {function.runtime}; images are made of Python functions. "
