@@ -16,9 +16,9 @@ import uuid
 from typing import Any
 
 from thawd.server.emulator.cloudformation.errors import ResourceError
+from thawd.server.emulator.cloudformation.providers import cdk_handlers, cdk_providers
 from thawd.server.emulator.cloudformation.providers.aws import Aws
 from thawd.server.emulator.cloudformation.providers.callbacks import Callbacks
-from thawd.server.emulator.cloudformation.providers.cdk_handlers import handler_of
 from thawd.server.emulator.cloudformation.providers.kinds import Kind, Made, Wanted
 from thawd.server.emulator.cloudformation.records import Resource
 
@@ -89,19 +89,21 @@ def _ask(
         raise ResourceError(
             f"thawd can send requests to functions and topics, and ServiceToken is {function or 'missing'}"
         )
-    handler = handler_of(function)
+    handler = cdk_handlers.handler_of(function)
     if handler is not None:
         return handler(aws, request, properties, more or {})
+    event = {
+        **identity,
+        **(more or {}),
+        "RequestType": request,
+        "RequestId": str(uuid.uuid4()),
+        "ServiceToken": function,
+        "ResourceProperties": properties,
+    }
+    if cdk_providers.is_provider(function):
+        return cdk_providers.provide(aws, function, event)
     with callbacks.expect() as (url, answers):
-        event = {
-            **identity,
-            **(more or {}),
-            "RequestType": request,
-            "RequestId": str(uuid.uuid4()),
-            "ServiceToken": function,
-            "ResponseURL": url,
-            "ResourceProperties": properties,
-        }
+        event["ResponseURL"] = url
         send = _invoke if ":lambda:" in function else _publish
         threading.Thread(target=send, args=(aws, function, event, answers), daemon=True).start()
         try:

@@ -13,8 +13,8 @@ from typing import Any
 
 from thawd.server.emulator import inline_modules
 from thawd.server.emulator.cloudformation.errors import ResourceError
+from thawd.server.emulator.cloudformation.providers import cdk_handlers, cdk_providers
 from thawd.server.emulator.cloudformation.providers.aws import Aws, is_gone, tags_of
-from thawd.server.emulator.cloudformation.providers.cdk_handlers import recorded
 from thawd.server.emulator.cloudformation.providers.kinds import Kind, Made, Wanted
 from thawd.server.emulator.cloudformation.records import Resource
 
@@ -41,7 +41,8 @@ def _function_name(wanted: Wanted) -> Properties:
 
 
 def _make_function(aws: Aws, wanted: Wanted) -> Made:
-    properties, name, record = wanted.properties, wanted.name, recorded(wanted)
+    properties, name = wanted.properties, wanted.name
+    record = cdk_handlers.recorded(wanted) or cdk_providers.recorded(wanted)
     if record is not None:
         return record
     given = {**_configuration(properties), "FunctionName": name, "Code": _code(properties), "Tags": tags_of(properties)}
