@@ -291,6 +291,12 @@ REFUSED = [
     ("validate_template", {"TemplateBody": "[1]"}, "ValidationError", "unsupported structure"),
     ("describe_change_set", {"ChangeSetName": "absent"}, "ChangeSetNotFound", r"ChangeSet \[absent\] does not exist"),
     (
+        "create_change_set",
+        {"StackName": "x", "ChangeSetName": "c", "ChangeSetType": "CREATE", "TemplateBody": "{"},
+        "ValidationError",
+        "Template format error",
+    ),
+    (
         "create_stack",
         {"StackName": "x", "TemplateURL": "https://s3.amazonaws.com/absent/t.json"},
         "ValidationError",

@@ -10,7 +10,7 @@ import uuid
 from typing import Any
 
 from thawd.deploy.templates.refusals import TemplateError
-from thawd.server.emulator.cloudformation import differences
+from thawd.server.emulator.cloudformation import differences, templates_shown
 from thawd.server.emulator.cloudformation.engine import Engine
 from thawd.server.emulator.cloudformation.errors import StackError, does_not_exist
 from thawd.server.emulator.cloudformation.plans import shown_parameters
@@ -52,7 +52,7 @@ class ChangeSets:
             former = stack if kind == "UPDATE" else None
         settings = settings_of(self._services.aws, given, former)
         with self._store.lock:
-            stack = self._target(place, kind, name, settings, given)
+            stack = self._target(place, kind, name, settings)
             stack.change_sets = [one for one in stack.change_sets if one.execution_status != _EXECUTES or stack.is_busy]
             if any(one.name == given["ChangeSetName"] for one in stack.change_sets):
                 message = f"ChangeSet {given['ChangeSetName']} cannot be created because it already exists"
@@ -70,12 +70,16 @@ class ChangeSets:
         )
         self._compute(stack, change_set)
         with self._store.lock:
+            stack = self._target(place, kind, name, settings)  # another caller may have made it meanwhile
+            if not stack.status:
+                stack.token = given.get("ClientToken")
+                Steps(self._services, stack).set(REVIEW, "User Initiated")
             stack.change_sets.append(change_set)
             self._store.save(stack)
         return {"Id": change_set.id, "StackId": stack.id}
 
-    def _target(self, place: Place, kind: str, name: str, settings: Settings, given: Parameters) -> Stack:
-        """The stack that a change set is for; one to be created is in review."""
+    def _target(self, place: Place, kind: str, name: str, settings: Settings) -> Stack:
+        """The stack that a change set is for; a new one has no status yet."""
         stack = self._store.find(*place, name)
         if kind == "UPDATE":
             if stack is None:
@@ -94,13 +98,15 @@ class ChangeSets:
                 settings=settings,
                 created_s=time.time(),
                 status="",
-                token=given.get("ClientToken"),
             )
-            Steps(self._services, stack).set(REVIEW, "User Initiated")
         return stack
 
     def _compute(self, stack: Stack, change_set: ChangeSet) -> None:
-        """Compute the changes; a change set without any, or with a wrong template, has failed."""
+        """Compute the changes; a change set without any, or whose template cannot be transformed, has failed.
+
+        Raises:
+            StackError: the template is wrong.
+        """
         services, settings = self._services, change_set.settings
         try:
             plan = services.planner.plan(stack, settings)
@@ -113,6 +119,8 @@ class ChangeSets:
             )
             reason = _NOTHING if is_same else None
         except (StackError, TemplateError) as error:
+            if not templates_shown.transforms_in(settings.template):
+                raise StackError(error.message) from error
             reason = error.message
         if reason is not None:
             change_set.status, change_set.reason, change_set.execution_status = "FAILED", reason, "UNAVAILABLE"

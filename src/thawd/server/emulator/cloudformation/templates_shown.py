@@ -92,6 +92,15 @@ def _map(document: View, name: str) -> View:
     return found
 
 
+def transforms_in(template: str) -> list[str]:
+    """The names of a template's transforms.
+
+    Raises:
+        StackError: the template cannot be parsed.
+    """
+    return _transforms(parsed(template))
+
+
 def _transforms(document: View) -> list[str]:
     try:
         return transforms_of(document)
