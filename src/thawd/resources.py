@@ -466,6 +466,7 @@ class AwsDeployment(msgspec.Struct, frozen=True, kw_only=True):
         stack: name of the stack; None: made from the name of the configuration's folder.
         region: AWS region; None: that of AWS's own settings.
         architecture: ``x86_64`` or ``arm64``.
+        python: Python version of all Python functions on AWS, such as ``3.12``; None: each function's own.
         log_retention_days: how long CloudWatch keeps log events, days.
         tracing: whether functions are traced by X-Ray.
         alarms: whether the stack has alarms on errors and throttles, and a dashboard.
@@ -478,6 +479,7 @@ class AwsDeployment(msgspec.Struct, frozen=True, kw_only=True):
     stack: str | None = None
     region: str | None = None
     architecture: str = "x86_64"
+    python: str | None = None
     log_retention_days: int = 30
     tracing: bool = False
     alarms: bool = True

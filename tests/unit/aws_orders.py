@@ -107,7 +107,11 @@ def order(
     (folder / "thawd.toml").write_text(text)
     settings = config.load(folder / "thawd.toml", environ={})
     code = {
-        name: Code(key=f"shop/{key}.zip", uses=read_uses(function.code, function.handler))
+        name: Code(
+            key=f"shop/{key}.zip",
+            runtime=function.runtime or "python3.12",
+            uses=read_uses(function.code, function.handler),
+        )
         for name, function in settings.functions.items()
     }
     return Order(
@@ -115,7 +119,6 @@ def order(
         stack="shop",
         code=code,
         layer_key="shop/layer.zip",
-        default_runtime="python3.12",
         deployed=deployed,
     )
 

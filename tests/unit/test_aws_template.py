@@ -7,11 +7,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.aws_orders import EVERYTHING, FOREIGN, deployed, model, of_type, order
 from thawd import config
-from thawd.deploy.aws.stack import Code, DeploymentError, Order
+from thawd.deploy.aws.stack import Code, DeploymentError, LayerCode, Order
 from thawd.deploy.aws.template import Model, make_model
 from thawd.deploy.aws.uses import read_uses
 
@@ -172,7 +173,7 @@ def test_a_handler_that_lambda_cannot_run_is_refused(tmp_path: Path, line: str, 
     [
         ('on_success = "https://example.com/"', "functions.f.on_success", "no webhooks"),
         ('on_success = "table:rows"\n[tables.rows]', "functions.f.on_success", "no tables"),
-        ('runtime = "python3.11"', "functions.f.snapshot", "or later has them"),
+        ('runtime = "python3.11"', "functions.f.snapshot", "has no snapshots for python3.11"),
         ("ephemeral_storage_mb = 1024", "functions.f.snapshot", "more than 512 MB"),
         ("idle_timeout_s = 1", "functions.f.idle_timeout_s", "Lambda decides"),
         ('[tables.rows]\nurl = "postgresql://host/db"', "tables.rows", "PostgreSQL"),
@@ -198,6 +199,29 @@ def test_names_that_look_alike_become_different_resources(tmp_path: Path) -> Non
     names = ("a-b", "a_b", "aB", "AB", "ab")
     made = model(tmp_path, "".join(f'[functions.{name}]\nhandler = "plain.handler"\n' for name in names))
     assert len(of_type(made, "AWS::Lambda::Function")) == len(names)
+
+
+def test_layers_and_the_part_of_a_split_package_belong_to_the_stack(tmp_path: Path) -> None:
+    placed = order(tmp_path, FUNCTION)
+    code = Code(
+        key="shop/code.zip",
+        runtime="python3.12",
+        handler="thawd_parts.handler",
+        layers=(LayerCode(name="layer-1", key="shop/packages.zip"),),
+        part="part-0.tar.gz",
+        ephemeral_storage_mb=900,
+    )
+    made = make_model(msgspec.structs.replace(placed, code={"f": code}))
+    function = function_of(made, "f")
+    assert (function["Handler"], function["EphemeralStorage"]) == ("thawd_parts.handler", {"Size": 900})
+    assets = "thawd-assets-${AWS::AccountId}-${AWS::Region}"
+    assert function["Environment"]["Variables"] == {"PACKAGE_PARTS_URL": {"Fn::Sub": f"s3://{assets}/shop"}}
+    part = f"arn:${{AWS::Partition}}:s3:::{assets}/shop/part-0.tar.gz"
+    assert allowed(made, "FRole")["s3:GetObject"] == [{"Fn::Sub": part}]
+    [layer] = of_type(made, "AWS::Lambda::LayerVersion")
+    assert layer["Content"]["S3Key"] == "shop/packages.zip"
+    [reference] = function["Layers"]
+    assert reference["Ref"] in made.template["Resources"]
 
 
 def test_a_configuration_without_functions_is_refused(tmp_path: Path) -> None:
@@ -233,10 +257,10 @@ def test_roles_of_the_examples_allow_what_their_code_calls(example: str, tmp_pat
     (tmp_path / "thawd.toml").write_text((folder / "thawd.toml").read_text().replace('prime = "prime.json"', ""))
     settings = config.load(tmp_path / "thawd.toml", environ={})
     code = {
-        name: Code(key="shop/code.zip", uses=read_uses(function.code, function.handler))
+        name: Code(key="shop/code.zip", runtime="python3.12", uses=read_uses(function.code, function.handler))
         for name, function in settings.functions.items()
     }
-    placed = Order(settings=settings, stack="shop", code=code, layer_key="shop/l.zip", default_runtime="python3.12")
+    placed = Order(settings=settings, stack="shop", code=code, layer_key="shop/l.zip")
     made = make_model(placed)
     for (_, function), expected in EXAMPLES.items():
         if (example, function) in EXAMPLES:

@@ -16,6 +16,7 @@ import click
 from thawd.cli.exits import EXIT_FAILED, VerbGroup, fail, warn
 from thawd.cli.options import Finite, config_option, examples, load, project_of
 from thawd.cli.output import print_text
+from thawd.resources import PYTHON_RUNTIMES
 
 if TYPE_CHECKING:
     from thawd.config import Settings
@@ -57,10 +58,17 @@ def _target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _settings(config_path: Path) -> Settings:
-    if project_of(config_path) is not None:
-        fail(f"{config_path} is a project of another tool; deploy it with that tool: sam deploy, cdk deploy, ...")
-    return load(config_path)
+def _settings(options: Mapping[str, Any]) -> Settings:
+    import msgspec
+
+    path = options["config_path"]
+    if project_of(path) is not None:
+        fail(f"{path} is a project of another tool; deploy it with that tool: sam deploy, cdk deploy, ...")
+    settings = load(path)
+    if options.get("python") is not None:
+        deployment = msgspec.structs.replace(settings.deployment, python=options["python"])
+        settings = msgspec.structs.replace(settings, deployment=deployment)
+    return settings
 
 
 def _stack_name(settings: Settings, given: str | None) -> str:
@@ -75,7 +83,7 @@ def _stack_name(settings: Settings, given: str | None) -> str:
 def _target(options: Mapping[str, Any]) -> Target:
     from thawd.deploy.aws.execution import Access, AwsAccount
 
-    settings = _settings(options["config_path"])
+    settings = _settings(options)
     account = AwsAccount(
         Access(
             region=options["region"] or settings.deployment.region,
@@ -106,6 +114,13 @@ def group() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as a JSON document.")
 @click.option("--yes", is_flag=True, help="Deploy without asking.")
 @click.option("--show-values", is_flag=True, help="Show values of environment variables.")
+@click.option(
+    "--python",
+    metavar="VERSION",
+    type=click.Choice([name.removeprefix("python") for name in PYTHON_RUNTIMES]),
+    help="Python version of all Python functions on AWS.  [default: python in [deploy.aws], else each function's own]",
+)
+@click.option("--untried", is_flag=True, help="Do not import the handlers from the finished archives.")
 @click.option("--delete-data", is_flag=True, help="Allow the deployment to delete tables and buckets with their data.")
 @click.option(
     "--template",
@@ -141,27 +156,28 @@ def aws(context: click.Context, /, **options: Any) -> None:
 
 
 def _write_template(options: Mapping[str, Any]) -> None:
-    settings = _settings(options["config_path"])
+    settings = _settings(options)
     stack = _stack_name(settings, options["stack"])
     with tempfile.TemporaryDirectory(prefix="thawd-deploy-") as folder:
-        model, _ = _model(settings, stack, Path(folder), deployed=None)
+        model, _ = _model(settings, stack, Path(folder), deployed=None, tries_imports=not options["untried"])
     for entry in model.missing:
         warn(f"AWS does not have {entry.where}: {entry.what}")
     options["template_file"].write_text(model.text + "\n")
 
 
-def _model(settings: Settings, stack: str, folder: Path, *, deployed: Mapping[str, Any] | None) -> tuple[Model, Assets]:
-    from thawd.deploy.aws.assets import default_runtime, make_assets
+def _model(
+    settings: Settings, stack: str, folder: Path, *, deployed: Mapping[str, Any] | None, tries_imports: bool
+) -> tuple[Model, Assets]:
+    from thawd.deploy.aws.assets import make_assets
     from thawd.deploy.aws.stack import Order
     from thawd.deploy.aws.template import make_model
 
-    made = make_assets(settings, stack=stack, folder=folder)
+    made = make_assets(settings, stack=stack, folder=folder, tries_imports=tries_imports, report=warn)
     order = Order(
         settings=settings,
         stack=stack,
         code=made.code,
         layer_key=made.layer_key,
-        default_runtime=default_runtime(),
         deployed=deployed,
     )
     return make_model(order), made
@@ -172,7 +188,8 @@ def _deploy(target: Target, folder: Path, options: Mapping[str, Any]) -> None:
 
     stack = target.account.read_stack(target.stack)
     deployed = None if stack is None else stack.template
-    model, made = _model(target.settings, target.stack, folder, deployed=deployed)
+    tries_imports = not options["untried"]
+    model, made = _model(target.settings, target.stack, folder, deployed=deployed, tries_imports=tries_imports)
     plan = make_plan(model, deployed, stack=target.stack, shows_values=options["show_values"])
     _show(plan, target.settings, options)
     if options["only_plans"] or not plan.changes:

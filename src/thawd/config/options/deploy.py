@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from thawd.config import kinds
 from thawd.config.options.option import REQUIRED, Option
+from thawd.resources import PYTHON_RUNTIMES
 
 # Source: CloudWatch Logs API reference, PutRetentionPolicy.
 RETENTION_DAYS = (
@@ -37,6 +40,15 @@ DEPLOY_AWS = (
         "that of AWS's own settings",
     ),
     Option("architecture", kinds.choice("x86_64", "arm64"), "Processor architecture of all functions."),
+    Option(
+        "python",
+        kinds.pattern(
+            "a version of Python such as 3.12",
+            "|".join(re.escape(name.removeprefix("python")) for name in PYTHON_RUNTIMES),
+        ),
+        "Python version of all Python functions on AWS. Snapshots need 3.12 or later.",
+        "each function's own",
+    ),
     Option("log_retention_days", _RETENTION, "How long CloudWatch keeps the functions' log events, in days."),
     Option("tracing", kinds.flag(), "Whether X-Ray traces the functions."),
     Option("alarms", kinds.flag(), "Whether the stack has alarms on errors and throttles, and a dashboard."),

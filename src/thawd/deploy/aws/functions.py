@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from thawd.deploy.aws import naming
 from thawd.deploy.aws.destinations import add_destinations
 from thawd.deploy.aws.rollouts import add_alias
-from thawd.deploy.aws.stack import DeploymentError, Stack, attribute, ref, statement, sub, trust
+from thawd.deploy.aws.stack import DeploymentError, LayerCode, Stack, attribute, ref, statement, sub, trust
 from thawd.deploy.aws.stores import bucket_statements, store_statements, store_variables
 from thawd.deploy.aws.uses import Uses
 from thawd.resources import Function
@@ -56,6 +55,7 @@ def add_function(stack: Stack, function: Function) -> None:
         *_boto3_statements(stack, function, uses),
         *add_destinations(stack, function),
         *_source_statements(stack, function),
+        *_part_statements(stack, function),
         *_own_statements(stack, function),
     ]
     role = _add_role(stack, function, statements)
@@ -97,14 +97,6 @@ def _refuse(function: Function, uses: Uses) -> None:
         )
 
 
-def runtime_of(function: Function, *, default: str) -> str:
-    """Lambda's runtime identifier of a function."""
-    if function.runtime is not None:
-        return function.runtime
-    found = re.fullmatch(r"(?:.*/)?(?:python)?(3\.\d+)(?:\.\d+)?", function.python or "")
-    return default if found is None else f"python{found[1]}"
-
-
 def python_version(runtime: str) -> tuple[int, int] | None:
     """Python version of a runtime; None: it is not a Python runtime."""
     found = re.fullmatch(r"python(\d+)\.(\d+)", runtime)
@@ -112,25 +104,30 @@ def python_version(runtime: str) -> tuple[int, int] | None:
 
 
 def _properties(stack: Stack, function: Function, uses: Uses, *, role: str, log_group: str) -> dict[str, Any]:
-    runtime = runtime_of(function, default=stack.order.default_runtime)
-    has_snapstart = _has_snapstart(stack, function, runtime)
+    code = stack.order.code[function.name]
+    storage_mb = code.ephemeral_storage_mb or function.ephemeral_storage_mb
+    has_snapstart = _has_snapstart(stack, function, code.runtime, storage_mb=storage_mb)
     init_limit_s = _SNAPSTART_INIT_LIMIT_S if has_snapstart else _INIT_LIMIT_S
     if function.init_timeout_s not in (_DEFAULTS.init_timeout_s, init_limit_s):
         stack.lack(f"functions.{function.name}.init_timeout_s", f"Lambda's limit of init is {init_limit_s} s")
-    variables: Mapping[str, Any] = {**function.environment, **store_variables(stack, function.name, uses)}
+    variables: dict[str, Any] = {**function.environment, **store_variables(stack, function.name, uses)}
+    if code.part is not None:
+        variables.setdefault("PACKAGE_PARTS_URL", sub(f"s3://{naming.ASSETS_BUCKET}/{stack.name}"))
+    layers = [_add_layer(stack)] if uses.has_stores else []
+    layers += [_add_package_layer(stack, layer, code.runtime) for layer in code.layers]
     is_json = function.log_format == "JSON"
     properties = {
         "FunctionName": naming.function_name(stack.name, function.name),
-        "Runtime": runtime,
-        "Handler": function.handler,
-        "Code": {"S3Bucket": sub(naming.ASSETS_BUCKET), "S3Key": stack.order.code[function.name].key},
+        "Runtime": code.runtime,
+        "Handler": code.handler or function.handler,
+        "Code": {"S3Bucket": sub(naming.ASSETS_BUCKET), "S3Key": code.key},
         "Role": attribute(role, "Arn"),
         "Architectures": [stack.aws.architecture],
         "MemorySize": function.memory_mb,
         "Timeout": function.timeout_s,
-        "EphemeralStorage": {"Size": function.ephemeral_storage_mb},
-        "Environment": {"Variables": dict(variables)} if variables else None,
-        "Layers": [ref(_add_layer(stack))] if uses.has_stores else None,
+        "EphemeralStorage": {"Size": storage_mb},
+        "Environment": {"Variables": variables} if variables else None,
+        "Layers": [ref(layer) for layer in layers] or None,
         "TracingConfig": {"Mode": "Active"} if stack.aws.tracing else None,
         "SnapStart": {"ApplyOn": "PublishedVersions"} if has_snapstart else None,
         "TenancyConfig": {"TenantIsolationMode": "PER_TENANT"} if function.tenants else None,
@@ -147,7 +144,7 @@ def _properties(stack: Stack, function: Function, uses: Uses, *, role: str, log_
     return {name: value for name, value in properties.items() if value is not None}
 
 
-def _has_snapstart(stack: Stack, function: Function, runtime: str) -> bool:
+def _has_snapstart(stack: Stack, function: Function, runtime: str, *, storage_mb: int) -> bool:
     """Whether Lambda can take snapshots of the function. If not, record why.
 
     Source: developer guide, "Improving startup performance with Lambda SnapStart".
@@ -156,10 +153,10 @@ def _has_snapstart(stack: Stack, function: Function, runtime: str) -> bool:
         return False
     version = python_version(runtime)
     if version is None or version < _OLDEST_SNAPSTART_PYTHON:
-        reason = f'Lambda has no snapshots for {runtime}; runtime = "python3.12" or later has them'
+        reason = f'Lambda has no snapshots for {runtime}; python = "3.12" in [deploy.aws] has them'
     elif stack.settings.most_provisioned(function.name):
         reason = "Lambda has no snapshots of functions with provisioned concurrency"
-    elif function.ephemeral_storage_mb > _FREE_STORAGE_MB:
+    elif storage_mb > _FREE_STORAGE_MB:
         reason = "Lambda has no snapshots of functions with more than 512 MB in /tmp"
     elif function.tenants:
         reason = "Lambda has no snapshots of functions with tenants"
@@ -180,6 +177,25 @@ def _add_layer(stack: Stack) -> str:
     }
     # A new layer version is a new resource, so that functions refer to it by another id and get a new version.
     return stack.add(f"{LAYER}{naming.digest(key, length=10)}", "AWS::Lambda::LayerVersion", properties)
+
+
+def _add_package_layer(stack: Stack, layer: LayerCode, runtime: str) -> str:
+    properties = {
+        "LayerName": f"{stack.name}-{layer.name}",
+        "CompatibleRuntimes": [runtime],
+        "CompatibleArchitectures": [stack.aws.architecture],
+        "Content": {"S3Bucket": sub(naming.ASSETS_BUCKET), "S3Key": layer.key},
+    }
+    logical_id = f"{naming.logical_id(layer.name, 'Packages')}{naming.digest(layer.key, length=10)}"
+    return stack.add(logical_id, "AWS::Lambda::LayerVersion", properties)
+
+
+def _part_statements(stack: Stack, function: Function) -> list[dict[str, Any]]:
+    part = stack.order.code[function.name].part
+    if part is None:
+        return []
+    arn = f"arn:${{AWS::Partition}}:s3:::{naming.ASSETS_BUCKET}/{stack.name}/{part}"
+    return [statement(["s3:GetObject"], sub(arn))]
 
 
 def _log_group_id(log_group: str) -> str:

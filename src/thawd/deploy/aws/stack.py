@@ -39,16 +39,39 @@ class Missing(msgspec.Struct, frozen=True, kw_only=True):
     what: str
 
 
+class LayerCode(msgspec.Struct, frozen=True, kw_only=True):
+    """The archive of a layer with packages.
+
+    Attributes:
+        name: name of the layer among those of the stack.
+        key: key of the object in the bucket of archives.
+    """
+
+    name: str
+    key: str
+
+
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """The archive of a function's code.
+    """The archives of a function's code.
 
     Attributes:
         key: key of the object in the bucket of archives.
+        runtime: Lambda's runtime identifier.
         uses: what the code uses; None: the code is not Python.
+        handler: the handler that Lambda is to call; None: the function's own.
+        layers: layers with the function's packages, in order.
+        part: name of the archive that the function fetches when it is initialised, in the stack's folder of the bucket
+            of archives; None: it fetches none.
+        ephemeral_storage_mb: size of ``/tmp``, MB; None: as declared.
     """
 
     key: str
+    runtime: str
     uses: Uses | None = None
+    handler: str | None = None
+    layers: tuple[LayerCode, ...] = ()
+    part: str | None = None
+    ephemeral_storage_mb: int | None = None
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +82,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         stack: name of the stack.
         code: code of each function, by function name.
         layer_key: key of the archive with the package ``thawd``; None: no function needs it.
-        default_runtime: Lambda's runtime identifier for functions that name neither a runtime nor a Python version.
         deployed: the template that is deployed now; None: there is no stack.
     """
 
@@ -67,7 +89,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     stack: str
     code: Mapping[str, Code]
     layer_key: str | None = None
-    default_runtime: str
     deployed: Mapping[str, Any] | None = None
 
 
