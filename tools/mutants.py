@@ -38,6 +38,14 @@ SOURCE = ROOT / "src" / "thawd"
 
 # The unit tests of each module: names of tests/unit/test_*.py. When a module is renamed, change its line here.
 PAIRS: dict[str, str] = {
+    "thawd.deploy.images.dockerfile.ignoring": "dockerfile",
+    "thawd.deploy.images.dockerfile.parsing": "dockerfile",
+    "thawd.deploy.images.dockerfile.planning": "dockerfile",
+    "thawd.deploy.images.dockerfile.substitution": "dockerfile",
+    "thawd.oci.merging": "oci_layers",
+    "thawd.oci.paths": "oci_layers",
+    "thawd.oci.references": "oci_references",
+    "thawd.oci.unpacking": "oci_layers",
     "thawd.deploy.packages.planning": "package_planning",
     "thawd.deploy.packages.layering": "package_planning",
     "thawd.deploy.packages.removal": "package_removal",

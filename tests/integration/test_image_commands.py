@@ -175,6 +175,27 @@ def test_an_image_is_pushed_fetched_written_and_removed(folder: Path, tmp_path: 
     assert "line 1: FROM nothing: there is no image nothing:latest" in _built_wrong(folder)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("build nothing", "nothing is not a folder"),
+        ("build -t A:b small", "'A' is not a repository"),
+        ("build -o file small", "write oci:FOLDER or tar:FILE"),
+        ("build -o tar: small", "write oci:FOLDER or tar:FILE"),
+        ("build -o tar:nowhere/x.tar small", "its folder is missing"),
+        ("build --target x small", "has no stage 'x'"),
+        ("push unknown localhost:1/x", "there is no image unknown"),
+        ("pull unknown", "name its registry, such as docker.io/unknown"),
+        ("pull ./app.py", "is not a tar file"),
+        ("inspect sha256:00", "is not a digest"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(folder: Path, arguments: str, message: str) -> None:
+    (folder / "small/Dockerfile").write_text("FROM scratch\nCOPY Dockerfile /x\n")
+    said = thawd(folder, *arguments.split(), fails=True)
+    assert message in said and "Traceback" not in said
+
+
 def _built_wrong(folder: Path) -> str:
     (folder / "small/Dockerfile").write_text("FROM nothing\n")
     return thawd(folder, "build", "small", fails=True)

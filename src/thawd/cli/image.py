@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from thawd.cli.exits import VerbGroup, fail
-from thawd.cli.options import config_option, examples, load
+from thawd.cli.options import check_writable, config_option, examples, load
 from thawd.cli.output import print_text
 from thawd.errors import ImageError
 
@@ -69,15 +70,15 @@ def build(  # noqa: PLR0913, PLR0917 - an option each
     from thawd.deploy.images.building import build as build_dockerfile
     from thawd.oci import references
 
-    if output is not None and not output.startswith(_OUTPUTS):
-        fail(f"--output {output}: write oci:FOLDER or tar:FILE")
+    _check_output(output)
     data = _data_folder(config_path)
     # The next build would copy what this one writes.
     not_copied = (data, *((Path(output.partition(":")[2]).resolve(),) if output is not None else ()))
     images = _images(data)
     tags = [str(references.parse(name)) for name in names]
     if function is not None:
-        digest = _build_function(images, function, config_path, not_copied)
+        with _disk(images):
+            digest = _build_function(images, function, config_path, not_copied)
         tags = tags or [str(references.parse(function.lower()))]
     else:
         request = BuildRequest(
@@ -90,7 +91,8 @@ def build(  # noqa: PLR0913, PLR0917 - an option each
             use_cache=not no_cache,
             not_copied=not_copied,
         )
-        digest = build_dockerfile(images, request, _progress)
+        with _disk(images):
+            digest = build_dockerfile(images, request, _progress)
     with images.adding():
         for tag in tags:
             images.set_name(tag, digest)
@@ -106,14 +108,9 @@ def pull(image: str, config_path: Path) -> None:
     """Fetch IMAGE from its registry, or read it from a file: oci:PATH or docker-archive:PATH."""
     from thawd.oci import sources
 
-    digest = sources.obtain(
-        _images(_data_folder(config_path)),
-        image,
-        folder=Path.cwd(),
-        environ=os.environ,
-        on_line=_progress,
-        refresh=True,
-    )
+    images = _images(_data_folder(config_path))
+    with _disk(images):
+        digest = sources.obtain(images, image, folder=Path.cwd(), environ=os.environ, on_line=_progress, refresh=True)
     click.echo(f"{image}  {digest}")
 
 
@@ -242,12 +239,30 @@ def _build_args(texts: tuple[str, ...]) -> dict[str, str]:
     return values
 
 
+def _check_output(output: str | None) -> None:
+    """End the command if the output cannot be written, before the image is built."""
+    if output is None:
+        return
+    kind, _, path = output.partition(":")
+    if not output.startswith(_OUTPUTS) or not path:
+        fail(f"--output {output}: write oci:FOLDER or tar:FILE")
+    if kind == "tar":
+        check_writable(Path(path))
+
+
+@contextlib.contextmanager
+def _disk(images: Images) -> Iterator[None]:
+    """End the command if the disk of the store fails or is full, and name the store."""
+    try:
+        yield
+    except OSError as error:
+        fail(f"{error.filename or images.folder}: {error.strerror or error}; the images are in {images.folder}")
+
+
 def _write(images: Images, digest: str, output: str, name: str | None) -> None:
     from thawd.oci.writing import write_archive, write_folder
 
     kind, _, path = output.partition(":")
-    if not path:
-        fail(f"--output {output}: the path is missing")
     write: Callable[..., None] = write_folder if kind == "oci" else write_archive
     write(images, digest, Path(path), name=name)
 

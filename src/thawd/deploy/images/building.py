@@ -20,10 +20,14 @@ from thawd.deploy.images.dockerfile.parsing import Dockerfile, Instruction, pars
 from thawd.deploy.images.dockerfile.planning import SCRATCH, Plan, Stage, declared_args, evaluated, plan
 from thawd.deploy.images.stage_state import StageState, from_image, store
 from thawd.deploy.images.steps import StepContext, Steps
-from thawd.errors import ImageError
+from thawd.errors import ImageError, RegistryError
 from thawd.oci import documents, references, sources
 from thawd.oci.images import Images
 from thawd.publishing.interpreters import find_interpreter
+
+_FROM_A_FILE = (
+    "Without this registry: save the image where it is (`docker save -o FILE`), and write FROM docker-archive:FILE"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,8 @@ class _Building:
         self._on_line(f"line {stage.line}: FROM {name}")
         try:
             return from_image(self._images.image(self._image(name)))
+        except RegistryError as error:
+            raise self._file.error(stage.line, f"FROM {name}: {error}. {_FROM_A_FILE}") from None
         except ImageError as error:
             raise self._file.error(stage.line, f"FROM {name}: {error}") from None
 
