@@ -13,6 +13,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def base_root() -> Path:
     Returns:
         The folder. It belongs to the user who runs the tests, and other users can read it.
     """
-    made = BUILD / f"lambda-root-{'.'.join(map(str, sys.version_info[:3]))}"
+    of_this_file = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+    made = BUILD / f"lambda-root-{'.'.join(map(str, sys.version_info[:3]))}-{of_this_file}"
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "lambda-root.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -173,11 +175,22 @@ def _fill(root: Path) -> None:
     entrypoint = root / "lambda-entrypoint.sh"
     entrypoint.write_text(_ENTRYPOINT)
     entrypoint.chmod(0o755)
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target"]
     runtime = root / "var" / "runtime"
-    subprocess.run([*command, str(runtime), "awslambdaric"], check=True)
+    _copy_distribution("awslambdaric", runtime)
     for binary in runtime.rglob("*.so"):
         _copy_libraries(binary, root, lang)
+
+
+def _copy_distribution(name: str, folder: Path) -> None:
+    """Copy an installed distribution, and those that it needs, to a folder."""
+    for file in metadata.files(name) or []:
+        if ".." not in file.parts and "__pycache__" not in file.parts:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file.locate(), folder / file)
+    for requirement in metadata.requires(name) or []:
+        needed = re.match(r"[\w.-]+", requirement)
+        if needed is not None and "extra ==" not in requirement:
+            _copy_distribution(needed[0], folder)
 
 
 def _copy_libraries(binary: Path, root: Path, lang: Path) -> None:
