@@ -90,6 +90,11 @@ def sam(project: Project) -> Project:
     return project
 
 
+def starts(running: Running) -> set[str]:
+    """The kinds of start of all functions."""
+    return {each["start"] for each in running.status()["functions"].values()}
+
+
 def answer(running: Running, path: str) -> tuple[int, Any]:
     """What the project's API answers."""
     stacks = client_of(running.url, "cloudformation")
@@ -109,6 +114,7 @@ def test_a_sam_project_is_served_follows_its_files_and_is_there_after_a_restart(
         assert answer(running, "/rows/a.txt") == (404, ["hello", None, "red"])
         running.s3().put_object(Bucket="sam-files", Key="a.txt", Body=b"x")
         item = {"id": "a.txt", "bucket": "sam-files"}
+        eventually(lambda: starts(running) == {"thaw"}, what="snapshots of both functions")
         eventually(lambda: answer(running, "/rows/a.txt") == (200, ["hello", item, "red"]), what="the row")
         event = json.dumps({"pathParameters": {"id": "a.txt"}})
         assert json.loads(sam.command("invoke", "Read", "-p", event).stdout)["statusCode"] == 200
@@ -121,7 +127,8 @@ def test_a_sam_project_is_served_follows_its_files_and_is_there_after_a_restart(
         eventually(lambda: answer(running, "/rows/a.txt")[1][2] == "dark red", what="the changed template")
     with sam.up(*arguments) as running:
         assert answer(running, "/rows/a.txt") == (200, ["HELLO", item, "dark red"])
-        assert any("unchanged" in line for line in running.output)
+        running.until_said("output    Api")
+        assert any("unchanged" in line for line in running.output), running.output
 
 
 @pytest.fixture

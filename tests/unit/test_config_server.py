@@ -18,10 +18,10 @@ def test_the_secret_of_webhooks_comes_from_the_environment_and_is_not_shown(tmp_
 
 
 @pytest.mark.parametrize("value", ["on", "AUTO", ""])
-def test_snapshots_are_auto_or_off(tmp_path: Path, value: str) -> None:
+def test_snapshots_are_auto_all_or_off(tmp_path: Path, value: str) -> None:
     problem = only_mistake(tmp_path, f"[server]\nsnapshots = '{value}'\n" + HELLO)
 
-    assert (problem.key, problem.allowed) == ("server.snapshots", '"auto" or "off"')
+    assert (problem.key, problem.allowed) == ("server.snapshots", '"auto" or "all" or "off"')
     assert load(tmp_path, HELLO, environ={"THAWD_SNAPSHOTS": "off"}).server.snapshots == "off"
 
 

@@ -66,6 +66,8 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
 def without_file(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings of a server that has no configuration file, because its functions are declared elsewhere.
 
+    All these functions are thawed, whether or not they ask for SnapStart, as functions of thawd.toml are.
+
     Args:
         path: the file that stands for the configuration; the data folder is made beside it.
         environ: environment variables; None: those of this process.
@@ -73,7 +75,7 @@ def without_file(path: Path, *, environ: Mapping[str, str] | None = None) -> Set
     Raises:
         ConfigurationError: an environment variable has a mistake.
     """
-    return _settings(path, {"server": {}}, process_environment() if environ is None else environ)
+    return _settings(path, {"server": {"snapshots": "all"}}, process_environment() if environ is None else environ)
 
 
 def _settings(path: Path, document: dict[str, object], environ: Mapping[str, str]) -> Settings:

@@ -59,7 +59,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         cpu_limits: whether environments are limited to the CPU share that corresponds to their memory, if the server
             has a writable cgroup.
         log_max_mb: size at which a log file is rotated, MiB, 1-1,024.
-        snapshots: ``auto``: thaw functions from snapshots if possible; ``off``: take and use no snapshots.
+        snapshots: ``auto``: thaw functions from snapshots if possible; ``all``: also functions made through the API
+            that do not ask for SnapStart; ``off``: take and use no snapshots.
         bases: ``auto``: snapshots share a base where that is safe; ``off``: each snapshot is complete.
         snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216. If they need more, the least recently used are
             removed, but never those in use.

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from thawd.control.destinations import dead_letter_of, destinations_of
-from thawd.control.function_records import Alias, Family, VersionRecord
+from thawd.control.function_records import SNAP_START_ON, Alias, Family, VersionRecord
 from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version
 from thawd.errors import (
@@ -70,6 +70,7 @@ class Deployments:
         complain: reports a problem to the operator.
 
     Attributes:
+        thaws_all: whether versions are frozen that do not ask for SnapStart; set before functions are published.
         on_names: called with the names of all functions when the set of functions changes.
         on_outcome: called with a version, and None or the error, after an invocation caused the version to be
             published. Also called, with None, when a version's init succeeds after it had failed at publication.
@@ -85,6 +86,7 @@ class Deployments:
         spawn_task: Callable[[Coroutine[None, None, None]], object],
         complain: Callable[[str], None],
     ) -> None:
+        self.thaws_all = False
         self._dispatcher = dispatcher
         self._publisher = publisher
         self._room = room
@@ -238,7 +240,7 @@ class Deployments:
 
         outcome = await self._publisher.publish(
             Candidate(
-                function,
+                msgspec.structs.replace(function, snapshot=True) if self.thaws_all else function,
                 source=record,
                 number=number,
                 packages=() if function.image else (record.package, *(layer.package for layer in record.layers)),
@@ -260,7 +262,9 @@ class Deployments:
             return None
 
     def optimised(self, record: VersionRecord) -> bool:
-        """Whether environments of the version are thawed from its snapshot."""
+        """Whether environments of the version are thawed from its snapshot, as it asked for."""
+        if record.snap_start != SNAP_START_ON:
+            return False
         entry = self.entry(record)
         if entry is None or entry.pool is None:
             return False

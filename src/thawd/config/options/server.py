@@ -136,9 +136,10 @@ SERVER = (
     Option("log_max_mb", kinds.whole(1, 1024), "Size at which log files are rotated, in MiB."),
     Option(
         "snapshots",
-        kinds.choice("auto", "off"),
+        kinds.choice("auto", "all", "off"),
         '"auto": if possible, each version is frozen once after its init phase, and its environments are thawed from '
-        'that snapshot; "off": environments are forked or start cold.',
+        "that snapshot. Functions made through the Lambda API are frozen only if they ask for SnapStart, as on Lambda; "
+        'with "all", the others are, too. "off": environments are forked or start cold.',
     ),
     Option(
         "bases",

@@ -20,6 +20,8 @@ from thawd.publishing.uv import find_uv
 
 _DEBOUNCE_MS, _STEP_MS = 400, 50
 _TRY_AGAIN_S = 1.0
+# The stack engine itself does the work of some functions that CDK adds.
+_STAND_IN = "thawd-does-"
 _API = "AWS::ApiGatewayV2::Api"
 _REST, _STAGE = "AWS::ApiGateway::RestApi", "AWS::ApiGateway::Stage"
 
@@ -157,7 +159,7 @@ class ServedProject:
         self._say(f"  stack     {deployed.name:<20} {'complete' if deployed.has_changed else 'unchanged'}")
         stages = {each: name for (kind, name), each in deployed.physical_ids.items() if kind == _STAGE}
         for (kind, logical_id), physical_id in sorted(deployed.physical_ids.items()):
-            if kind == "AWS::Lambda::Function":
+            if kind == "AWS::Lambda::Function" and not physical_id.startswith(_STAND_IN):
                 self._say(f"  function  {logical_id:<20} {physical_id}")
             elif kind == _API:
                 self._say(f"  api       {logical_id:<20} {url}/_aws/execute-api/{physical_id}/")

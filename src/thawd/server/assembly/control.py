@@ -111,6 +111,7 @@ class ControlSubsystem:
             spawn_task=execution.spawn_task,
             complain=complain,
         )
+        self.deployments.thaws_all = self._settings().server.snapshots == "all"
         self.configured = DeclaredFunctions(self.registry, self.deployments, publisher, complain=complain, say=say)
         links = CodeLinks(self._code.zip_path, self._url)
         plane = assemble(
