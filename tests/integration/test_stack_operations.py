@@ -437,3 +437,39 @@ def test_user_pools_and_buses_with_their_parts_are_made_changed_and_deleted(aws:
     stacks.delete_stack(StackName="s")
     assert stack_status(stacks, "s") == "DELETE_COMPLETE", reasons(stacks, stack["StackId"])
     assert pools.list_user_pools(MaxResults=5)["UserPools"] == []
+
+
+def test_a_network_with_its_parts_is_made_and_deleted(aws: EmulatedAws, stacks: Any) -> None:
+    def of(kind: str, needs: str | None = None, **properties: Any) -> dict[str, Any]:
+        made = {"Type": f"AWS::EC2::{kind}", "Properties": properties}
+        return {**made, "DependsOn": needs} if needs else made
+
+    net, table, group = {"Ref": "Net"}, {"Ref": "Table"}, {"Fn::GetAtt": ["Group", "GroupId"]}
+    anywhere = {"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "CidrIp": "0.0.0.0/0"}
+    body = template(
+        Net=of("VPC", CidrBlock="10.7.0.0/16"),
+        Subnet=of("Subnet", VpcId=net, CidrBlock="10.7.1.0/24"),
+        Table=of("RouteTable", VpcId=net),
+        Association=of("SubnetRouteTableAssociation", SubnetId={"Ref": "Subnet"}, RouteTableId=table),
+        Gateway=of("InternetGateway"),
+        Attachment=of("VPCGatewayAttachment", VpcId=net, InternetGatewayId={"Ref": "Gateway"}),
+        Route=of(
+            "Route",
+            "Attachment",
+            RouteTableId=table,
+            DestinationCidrBlock="0.0.0.0/0",
+            GatewayId={"Ref": "Gateway"},
+        ),
+        Address=of("EIP", "Attachment", Domain="vpc"),
+        Nat=of("NatGateway", SubnetId={"Ref": "Subnet"}, AllocationId={"Fn::GetAtt": ["Address", "AllocationId"]}),
+        Group=of("SecurityGroup", VpcId=net, GroupDescription="functions"),
+        In=of("SecurityGroupIngress", GroupId=group, **anywhere),
+        Out=of("SecurityGroupEgress", GroupId=group, **anywhere),
+    )
+    stacks.create_stack(StackName="s", TemplateBody=body)
+    assert stack_status(stacks, "s") == "CREATE_COMPLETE", reasons(stacks, "s")
+    stacks.delete_stack(StackName="s")
+    assert stack_status(stacks, "s") == "DELETE_COMPLETE"
+    networks, addresses = aws.client("ec2").describe_vpcs()["Vpcs"], aws.client("ec2").describe_addresses()
+    assert [one["CidrBlock"] for one in networks if not one["IsDefault"]] == []
+    assert addresses["Addresses"] == []

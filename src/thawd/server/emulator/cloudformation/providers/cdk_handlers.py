@@ -193,11 +193,17 @@ def _target(configuration: Properties) -> Any:
     return {name: value for name, value in configuration.items() if name != "Id"}
 
 
+def _leave_group(aws: Aws, request: str, properties: Properties, more: Properties) -> Properties:
+    """Leave the default security group of a network as it is: the emulated network carries no traffic."""
+    return {"PhysicalResourceId": properties.get("DefaultSecurityGroupId") or "default"}
+
+
 # By the constants with which CDK begins the logical ids of its functions.
 _HANDLERS: dict[str, Handler] = {
     "AWS679f53fac002430cb0da5b7982bd2287": cdk_calls.call,
     "BucketNotificationsHandler050a0587b7544547bf325f094a3db834": _notify,
     "CustomCDKBucketDeployment8693BB64968944B69AAFB0CC9EB8756C": _deploy_files,
     "CustomS3AutoDeleteObjectsCustomResourceProviderHandler": _empty_bucket,
+    "CustomVpcRestrictDefaultSGCustomResourceProviderHandler": _leave_group,
     "LogRetentionaae0aa3c5b4d4f87b02d85b201efdd8a": _retain_logs,
 }

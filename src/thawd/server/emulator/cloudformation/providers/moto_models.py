@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from thawd.server.emulator.cloudformation.errors import ResourceError
+from thawd.server.emulator.cloudformation.providers import moto_deletions
 from thawd.server.emulator.cloudformation.providers.aws import Aws, tags_of
 from thawd.server.emulator.cloudformation.providers.kinds import Kind, Made, Wanted
 from thawd.server.emulator.cloudformation.records import Resource, Stack
@@ -27,6 +28,10 @@ _FIXED = {
     "AWS::Kinesis::Stream": frozenset({"Name"}),
     "AWS::ECR::Repository": frozenset({"RepositoryName"}),
 }
+
+# Properties that moto's classes need as numbers; the parameter of a template is a text.
+_NUMBERS = frozenset({"DesiredCount", "RetentionPeriodHours", "ShardCount"})
+_DEFAULTS: dict[str, dict[str, Any]] = {"AWS::SSM::Document": {"DocumentFormat": "JSON"}}
 
 Properties = dict[str, Any]
 Changing = Callable[[], AbstractContextManager[object]]
@@ -79,15 +84,17 @@ class MotoModels:
             if "key" not in resource.facts:
                 return  # moto makes a resource and records it in one step, so it was not made
             account, region = resource.facts["place"]
+            found = _objects(account, region).get(resource.facts["key"])
+            if found is None or moto_deletions.delete(aws, resource, found):
+                _objects(account, region).pop(resource.facts["key"], None)
+                return
             with self._changing(), self._lock:
-                found = _objects(account, region).pop(resource.facts["key"], None)
-                if found is not None:
-                    try:
-                        _delete(model, found, resource, account, region)
-                    except Exception as error:
-                        if not _is_gone(error):
-                            _objects(account, region)[resource.facts["key"]] = found
-                            raise
+                try:
+                    _delete(model, found, resource, account, region)
+                except Exception as error:
+                    if not _is_gone(error):
+                        raise
+                _objects(account, region).pop(resource.facts["key"], None)
 
         def change_tags(aws: Aws, resource: Resource, wanted: Wanted) -> None:
             found = _objects(wanted.stack.account, wanted.stack.region).get(resource.facts.get("key", ""))
@@ -161,7 +168,10 @@ def _objects(account: str, region: str) -> dict[str, Any]:
 
 
 def _json(wanted: Wanted) -> Properties:
-    return {"Type": wanted.kind, "Properties": dict(wanted.properties)}
+    properties = {**_DEFAULTS.get(wanted.kind, {}), **wanted.properties}
+    for name in _NUMBERS & properties.keys():
+        properties[name] = int(properties[name])
+    return {"Type": wanted.kind, "Properties": properties}
 
 
 def _facts(wanted: Wanted) -> dict[str, str]:

@@ -20,6 +20,7 @@ from thawd.server.emulator.cloudformation.providers import (
     plain_apis,
     rest_apis,
     schedules,
+    security_groups,
     stored_values,
     tables,
     waiting,
@@ -54,6 +55,7 @@ class Registry:
             **stored_values.KINDS,
             **identities.KINDS,
             **plain_apis.KINDS,
+            **security_groups.KINDS,
             **waiting.kinds(callbacks),
         }
         self._custom = custom.kind_of(callbacks)
