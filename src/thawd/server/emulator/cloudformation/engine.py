@@ -220,6 +220,7 @@ class Engine:
         with self._store.lock:
             stack.deleted_s = time.time()
             stack.outputs, stack.imports, stack.before, stack.change_sets = [], [], None, []
+            stack.forget_properties()
         steps.set("DELETE_COMPLETE")
 
     def _delete_all(self, stack: Stack, *, is_rollback: bool) -> dict[str, Exception]:

@@ -257,6 +257,14 @@ class Stack(msgspec.Struct):
         del self.events[:-_MOST_EVENTS]
         return event
 
+    def forget_properties(self) -> None:
+        """Make the record of a deleted stack small: of its resources, names and statuses remain."""
+        self.processed, self.hidden, self.clean_up = "{}", [], []
+        for resource in self.resources.values():
+            resource.properties, resource.shown, resource.attributes, resource.facts = {}, None, {}, {}
+        for event in self.events:
+            event.properties = None
+
     def _properties_shown(self, resource: Resource) -> str | None:
         """A resource's properties without secrets."""
         shown = resource.shown_properties
