@@ -289,6 +289,14 @@ def test_requirements_without_a_wheel_for_the_target_are_refused_by_name(app: Pr
             made(app, **target)
 
 
+def test_a_wheel_that_was_built_for_one_machine_is_refused(app: Project, wheels: Path) -> None:
+    machine = platform.machine()
+    make_wheel(wheels, "built", {"built.py": ""}, tag=f"py3-none-linux_{machine}")
+    (app.root / "requirements.txt").write_text("built\n")
+    with pytest.raises(PackageError, match=r"functions\.f: the wheel of built-1\.0 was built for one machine only"):
+        made(app)
+
+
 def test_where_uv_lacks_a_setting_pip_installs_for_this_machine_only(
     app: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

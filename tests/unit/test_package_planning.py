@@ -55,6 +55,10 @@ def form_of(each: Contents, form: str = "auto") -> str:
     return plan([each], form).functions[0].form
 
 
+def form_of_limited(each: Contents, limits: Limits) -> str:
+    return plan([each], "auto", limits).functions[0].form
+
+
 def test_the_plans_of_the_examples() -> None:
     forms = {name: plan([each]).functions[0] for name, each in EXAMPLES.items()}
     assert {name: each.form for name, each in forms.items()} == {
@@ -158,6 +162,17 @@ def test_the_form_that_is_asked_for_is_used_if_it_fits(form: str) -> None:
     assert planned.part == (("a",) if form == "split" else ())
 
 
+def test_sizes_are_compared_with_limits_to_the_byte() -> None:
+    each = contents(msgspec.structs.replace(piece("a", 1), packed_bytes=1000), code_mb=0)
+    fits = Limits(direct_bytes=1022)
+    assert [plan([each], "zip", fits).functions[0].direct, form_of_limited(each, fits)] == [True, "zip"]
+    smaller = Limits(direct_bytes=1021)
+    assert [plan([each], "zip", smaller).functions[0].direct, form_of_limited(each, smaller)] == [False, "layers"]
+    assert not plan([each], "image", Limits(image_bytes=each.unpacked_bytes)).functions[0].direct
+    with pytest.raises(PackageError, match="fits into no image"):
+        plan([each], "image", Limits(image_bytes=each.unpacked_bytes - 1))
+
+
 def test_layers_and_split_packages_need_requirements() -> None:
     for form in ("layers", "split"):
         with pytest.raises(PackageError, match="no requirements"):
@@ -173,6 +188,36 @@ def test_a_package_of_exactly_the_limit_is_too_large_for_lambda() -> None:
 def test_a_plan_is_data() -> None:
     made = plan(list(EXAMPLES.values()))
     assert msgspec.json.decode(msgspec.json.encode(made), type=Plan) == made
+
+
+def test_a_distribution_that_is_too_large_for_a_request_is_a_layer_of_its_own() -> None:
+    made = plan([contents(piece("a", 100, 60), piece("b", 30, 10), piece("c", 30, 10))])
+    assert [(layer.distributions, layer.direct) for layer in made.layers] == [(("a",), False), (("b", "c"), True)]
+
+
+def test_a_layer_may_be_exactly_as_large_as_a_request() -> None:
+    # Two files: two paths of 7 bytes more in a layer, twice each; and the end record of 22 bytes.
+    one, other = (msgspec.structs.replace(piece(name, 100), packed_bytes=20 * MB) for name in "ab")
+    limits = Limits(direct_bytes=40 * MB + 2 * 14 + 22)
+    assert [layer.packed_bytes for layer in plan([contents(one, other)], "layers", limits).layers] == [
+        limits.direct_bytes
+    ]
+    assert len(plan([contents(one, other)], "layers", Limits(direct_bytes=limits.direct_bytes - 1)).layers) == 2
+
+
+def test_the_fifth_layer_takes_what_is_left() -> None:
+    made = plan([contents(*(piece(name, 30, 30) for name in "abcdefg"))])
+    assert [layer.distributions for layer in made.layers] == [("a",), ("b",), ("c",), ("d",), ("e", "f", "g")]
+    assert [layer.direct for layer in made.layers] == [True, True, True, True, False]
+
+
+def test_a_function_with_too_many_layers_has_copies_of_what_others_share() -> None:
+    common = [piece(name, 30, 30) for name in "abc"]
+    one = contents(*common, *(piece(name, 30, 30, digest="f") for name in "def"), name="f")
+    other = contents(*common, piece("x", 30, 30), name="g")
+    made = plan([one, other])
+    assert {len(each.layers) for each in made.functions} == {5, 4}
+    assert all(len(layer.functions) == 1 for layer in made.layers)
 
 
 PIECES = st.lists(

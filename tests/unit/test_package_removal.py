@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import ctypes
+import hashlib
 import importlib.metadata
 import shutil
 import subprocess
@@ -115,18 +117,31 @@ def test_a_rule_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_the_record_lists_what_is_left(tmp_path: Path) -> None:
-    library = LIBRARY.read_bytes()
+    library = with_symbols(tmp_path).read_bytes()
     files: dict[str, str | bytes] = {"one/__init__.py": "", "one/tests/a.py": "", "one/_fast.so": library}
-    [each], _ = slim(installed(tmp_path / "site", make_wheel(tmp_path, "one", files)))
+    [each], removed = slim(installed(tmp_path / "site", make_wheel(tmp_path, "one", files)))
     for item in each.items:
         path = tmp_path / "out" / item.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(item.read())
+        assert path.stat().st_size == item.size_bytes
     [distribution] = importlib.metadata.distributions(path=[str(tmp_path / "out")])
     listed = {str(file): file for file in distribution.files or ()}
     assert set(listed) == {item.path for item in each.items}
-    size = next((item.size_bytes for item in each.items if item.path == "one/_fast.so" and item.is_cut), len(library))
-    assert listed["one/_fast.so"].size in (size, None)
+    cut = (tmp_path / "out/one/_fast.so").read_bytes()
+    assert removed == [Removed("tests", "one", 1, 0), Removed("symbols", "one", 1, len(library) - len(cut))]
+    assert (listed["one/_fast.so"].size, listed["one/_fast.so"].hash.value) == (  # type: ignore[union-attr]
+        len(cut),
+        base64.urlsafe_b64encode(hashlib.sha256(cut).digest()).decode().rstrip("="),
+    )
+    assert ctypes.CDLL(str(tmp_path / "out/one/_fast.so")).answer() == 42
+    assert (tmp_path / "out/one-1.0.dist-info/RECORD").read_bytes().count(b"\r") == 0
+
+
+def test_a_library_is_not_cut_if_its_rule_is_left_out(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, "one", {"one/_fast.so": with_symbols(tmp_path).read_bytes()})
+    [each], removed = slim(installed(tmp_path / "site", wheel), without={"symbols"})
+    assert removed == [] and not any(item.is_cut for item in each.items)
 
 
 def test_each_distribution_names_the_chain_of_requirements_that_brings_it(tmp_path: Path) -> None:

@@ -72,17 +72,23 @@ def share(functions: Sequence[Contents], limits: Limits) -> tuple[list[Layer], d
 def _divided(functions: Sequence[Contents], limits: Limits) -> Iterable[tuple[_Users, list[Piece]]]:
     """Yield the layers of one target's functions: the names of the users, and the pieces."""
     sets = _by_users(functions)
-    for each in functions:
-        while len(sets) and _count(each.function, sets, limits) > limits.layers:
-            shared = [users for users in sets if each.function in users and len(users) > 1]
-            if not shared:
-                break  # `_bins` puts what is left into the last layer
-            _leave(min(shared, key=lambda users: (_packed(sets[users]), users)), each.function, sets)
+    while (excess := _excess([each.function for each in functions], sets, limits)) is not None:
+        _leave(*excess, sets)
     for users, pieces in sorted(sets.items(), key=lambda entry: (-len(entry[0]), entry[0])):
-        most = limits.layers if len(users) == 1 else len(pieces)
-        others = sum(len(_bins(sets[other], limits)) for other in sets if other != users and users[0] in other)
-        for chosen in _bins(pieces, limits, most=max(1, most - others) if len(users) == 1 else most):
+        # A function that would still have too many layers shares none, so the last one takes what is left.
+        for chosen in _bins(pieces, limits, most=limits.layers if len(users) == 1 else None):
             yield users, chosen
+
+
+def _excess(
+    functions: Sequence[str], sets: Mapping[_Users, Sequence[Piece]], limits: Limits
+) -> tuple[_Users, str] | None:
+    """Return the smallest shared set of a function that has too many layers, and the function; None: there is none."""
+    for function in functions:
+        shared = [users for users in sets if function in users and len(users) > 1]
+        if shared and _count(function, sets, limits) > limits.layers:
+            return min(shared, key=lambda users: (_packed(sets[users]), users)), function
+    return None
 
 
 def _by_users(functions: Sequence[Contents]) -> dict[_Users, list[Piece]]:
