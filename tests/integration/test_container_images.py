@@ -413,6 +413,23 @@ def test_fifty_environments_leave_no_mounts_when_they_end_or_when_the_server_is_
     assert not mounts_of(root)
 
 
+def test_a_reload_takes_the_names_new_image_and_a_published_version_keeps_its_own(sharing: Project) -> None:
+    store = Images(sharing.data / "images")
+    code = "def handler(event, context):\n    return {}\n"
+    add_image(store, "renamed:1", {"var/task/app.py": code.format(1)})
+    sharing.config('[functions.f]\nimage = "renamed:1"\nsnapshot = false\n')
+    with sharing.up() as running:
+        assert running.invoke("f", {})[0] == 1
+        published = running.client().publish_version(FunctionName="f")
+        add_image(store, "renamed:1", {"var/task/app.py": code.format(2)})
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: running.invoke("f", {})[0] == 2, what="the new image")
+
+        assert running.invoke("f", {}, Qualifier=published["Version"])[0] == 1
+        assert published["PackageType"] == "Image"
+        assert running.client().get_function(FunctionName="f")["Code"]["ImageUri"] == "renamed:1"
+
+
 def test_an_image_that_is_removed_after_its_publication_is_a_clear_error(images: Project, sharing: Project) -> None:
     sharing.config('[functions.gone]\nimage = "app:2"\nsnapshot = false\nidle_timeout_s = 0\n')
     with sharing.up() as running:
