@@ -136,6 +136,9 @@ def test_a_dockerfile_on_lambdas_base_becomes_an_image_that_answers_by_the_runti
     found = root(folder, "app:1")
     assert invoked(found, events, tmp_path / "work") == ANSWER
     assert (found.folder / f"var/lang/bin/python{_VERSION}").exists()
+    # What wheels expect of the system, whether or not this Python needs it.
+    libraries = {path.name for path in (found.folder / "usr").glob("lib*/**/lib*.so.*")}
+    assert {"libdl.so.2", "librt.so.1", "libutil.so.1", "libstdc++.so.6", "libgcc_s.so.1"} <= libraries
     assert (found.entrypoint, found.cmd, found.working_dir) == (["/lambda-entrypoint.sh"], ["app.handler"], "/var/task")
     assert "app:1" in thawd(folder, "ls")
     assert json.loads(thawd(folder, "inspect", "app:1"))["config"]["config"]["Cmd"] == ["app.handler"]

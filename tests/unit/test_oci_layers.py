@@ -135,6 +135,19 @@ def test_an_absolute_link_leads_to_a_place_in_the_image(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_link_may_lead_up_and_through_as_many_links_as_the_kernel_follows(tmp_path: Path) -> None:
+    chain = [link(f"l{number}", f"l{number + 1}") for number in range(39)]
+    content = layer(
+        folder("a"), folder("b"), link("a/up", "../b/../b/./"), entry("a/up/f", b"f"),
+        folder("l39"), *chain, entry("l0/g", b"g"),
+    )  # fmt: skip
+    root = merged(tmp_path, content)
+    assert (root / "b/f").read_bytes() == b"f" and (root / "l39/g").read_bytes() == b"g"
+    with pytest.raises(ImageError, match="circle"):
+        longer = [link(f"l{number}", f"l{number + 1}") for number in range(41)]
+        unpacked(tmp_path, layer(folder("l41"), *longer, entry("l0/g", b"g")), "long")
+
+
 def test_a_later_entry_replaces_an_earlier_one_of_its_layer(tmp_path: Path) -> None:
     content = layer(
         link("a", "/etc/passwd"), entry("a", b"file"), folder("d", 0o700), entry("d/x", b""), entry("d", b"now a file"),

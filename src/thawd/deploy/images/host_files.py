@@ -63,6 +63,15 @@ class HostFiles:
             self.add(program)
         self.add_libraries(found, elsewhere="usr/lib")
 
+    def add_named_libraries(self, names: Iterable[str]) -> None:
+        """Add libraries of the system by their names, as far as this machine has them, and what they need."""
+        folders = sorted({path.parent for path in _libraries([Path("/bin/sh")]).values()})
+        folders += [Path(folder) for folder in _SYSTEM]
+        found = [path for name in names if (path := _first(folder / name for folder in folders)) is not None]
+        for path in found:
+            self.add(path)
+        self.add_libraries(found, elsewhere="usr/lib")
+
     def add_libraries(self, files: Iterable[Path], *, elsewhere: str) -> None:
         """Add the shared libraries that programs and libraries need.
 
@@ -112,6 +121,10 @@ def entry_of(path: Path) -> NewEntry:
     """Return the entry of a file: readable for everybody, and executable if its owner may execute it."""
     executable = path.stat().st_mode & stat.S_IXUSR
     return NewEntry(0o755 if executable else 0o644, path)
+
+
+def _first(paths: Iterable[Path]) -> Path | None:
+    return next((path for path in paths if path.exists()), None)
 
 
 def _libraries(files: list[Path]) -> dict[str, Path]:

@@ -34,7 +34,7 @@ from thawd.publishing.interpreters import Interpreter, prepare_environment
 from thawd.publishing.uv import find_uv
 from thawd.system import folders
 
-_RECIPE = 3  # changes when the same inputs would give another image
+_RECIPE = 4  # changes when the same inputs would give another image
 _NAMES = re.compile(
     r"(?:public\.ecr\.aws/lambda/python|(?:docker\.io/)?amazon/aws-lambda-python):(3\.\d+)(?:[.-]([A-Za-z0-9_.-]+))?"
 )
@@ -44,6 +44,21 @@ _TOOLS = (
     *("env", "pwd", "head", "tail", "sort", "uniq", "wc", "cut", "tr", "dirname", "basename", "readlink", "realpath"),
     *("mktemp", "date", "uname", "id", "test", "true", "false", "sleep", "sed", "grep", "find", "xargs", "tar", "gzip"),
     *("gunzip", "unzip", "which", "tee", "sha256sum", "du", "df", "stat", "install"),
+)
+# Libraries that wheels may expect of any system (PEP 600 and the manylinux policies), without those of a desktop; and
+# what the C library loads by name.
+_LIBRARIES = (
+    *("libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "libutil.so.1", "libresolv.so.2"),
+    *(
+        "libnsl.so.1",
+        "libcrypt.so.1",
+        "libcrypt.so.2",
+        "libgcc_s.so.1",
+        "libstdc++.so.6",
+        "libatomic.so.1",
+        "libz.so.1",
+    ),
+    *("libexpat.so.1", "libnss_files.so.2", "libnss_dns.so.2", "libanl.so.1", "libmvec.so.1"),
 )
 _NOT_STDLIB = frozenset(
     {"__pycache__", "test", "tests", "idlelib", "turtledemo", "tkinter", "ensurepip", "lib2to3", "site-packages",
@@ -193,6 +208,7 @@ def _system(layout: _Layout, version: str) -> dict[str, NewEntry]:
         if Path(link).is_symlink():
             host.add(Path(link))
     host.add_programs(_TOOLS)
+    host.add_named_libraries(_LIBRARIES)
     library = f"var/lang/lib/python{version}"
     for stdlib in dict.fromkeys((layout.stdlib, layout.platform_stdlib)):
         host.add_tree(stdlib, library, without=_NOT_STDLIB)
