@@ -224,3 +224,15 @@ def test_check_says_what_a_project_has_and_which_parameters_are_missing(sam: Pro
     sam.config("")
     refused = sam.command("up", "--stack", "x")
     assert (refused.returncode, "need a template, cdk.out or serverless.yml" in refused.stderr) == (2, True)
+
+
+def test_functions_are_thawed_and_a_missing_runtime_can_be_another_interpreter(project: Project) -> None:
+    code = "def handler(event, context):\n    return 'ready'\n"
+    function = "{Type: AWS::Serverless::Function, Properties: {Runtime: %s, Handler: index.handler, InlineCode: %s}}"
+    missing = "python3.9" if RUNTIME != "python3.9" else "python3.10"
+    resources = f"Resources: {{F: {function % (missing, json.dumps(code))}}}"
+    project.code(f"Transform: AWS::Serverless-2016-10-31\n{resources}", "template.yaml")
+    with project.up("--port", "0", "--runtime", f"{missing}={sys.executable}") as running:
+        (name,) = running.status()["functions"]
+        assert running.invoke(name, {}) == ("ready", None)
+        assert running.function(name)["start"] == "thaw", running.function(name)

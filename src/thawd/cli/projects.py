@@ -77,7 +77,14 @@ def served_project(path: Path, settings: Settings, options: ProjectOptions, *, i
         return None
     if is_real:
         raise click.UsageError("--aws-real: the stacks of a project are made in the emulator, without AWS")
-    return ServedProject(project.absolute(), options, data=settings.server.data, say=say, complain=complain)
+    return ServedProject(
+        project.absolute(),
+        options,
+        data=settings.server.data,
+        runtimes=settings.runtimes,
+        say=say,
+        complain=complain,
+    )
 
 
 def function_named(settings: Settings, logical_id: str) -> str | None:

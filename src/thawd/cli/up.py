@@ -25,6 +25,7 @@ from thawd.system import threads
         "thawd up --watch                # republish functions while you edit them",
         "thawd up --aws                  # with S3, SQS, DynamoDB, ... emulated here",
         "thawd up --parameters Stage=test     # in a folder with a template of SAM, CDK or serverless.yml",
+        "thawd up --runtime python3.14=python3.11    # there is no Python 3.14 on this machine",
         "THAWD_KEY=a-long-secret thawd up --host 0.0.0.0",
     )
 )
@@ -61,6 +62,13 @@ from thawd.system import threads
     "emulated by moto.",
 )
 @project_options
+@click.option(
+    "--runtime",
+    "runtimes",
+    metavar="RUNTIME=INTERPRETER",
+    multiple=True,
+    help="Run functions of a runtime with this interpreter, such as python3.14=python3.11. May be given several times.",
+)
 @click.option("--aws-real", "real_aws", is_flag=True, help="Let functions use AWS itself, with your credentials.")
 def up(  # noqa: PLR0913, PLR0917 - an option each
     config_path: Path,
@@ -75,6 +83,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     parameters: Mapping[str, str],
     stack: str | None,
     env: str | None,
+    runtimes: tuple[str, ...],
 ) -> None:
     """Serve everything in the configuration.
 
@@ -96,12 +105,9 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
                 raise
             fail_scarce(scarcity)
     environ = dict(config.process_environment())
-    if host is not None:
-        environ["THAWD_HOST"] = host
-    if port is not None:
-        environ["THAWD_PORT"] = str(port)
-    if user is not None:
-        environ["THAWD_USER"] = user
+    given = {"THAWD_HOST": host, "THAWD_PORT": None if port is None else str(port), "THAWD_USER": user}
+    environ |= {name: text for name, text in given.items() if text is not None}
+    environ["THAWD_RUNTIMES"] = ",".join(filter(None, (environ.get("THAWD_RUNTIMES"), *runtimes)))
     if local_aws and real_aws:
         raise click.UsageError("--aws and --aws-real exclude each other")
     settings = load(config_path, environ)

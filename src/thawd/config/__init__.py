@@ -98,7 +98,7 @@ def _settings(path: Path, document: dict[str, object], environ: Mapping[str, str
         routes=http.read_routes(document, reader),
         http=http.read_http(document, reader),
         urls=http.read_urls(document, reader),
-        runtimes=functions.read_runtimes(document, reader),
+        runtimes=functions.read_runtimes(document, reader, environ=environ),
         sources=sources.read_sources(document, reader),
         schedules=sources.read_schedules(document, reader),
         deployment=deploy.read_deployment(document, reader),

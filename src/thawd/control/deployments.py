@@ -210,7 +210,8 @@ class Deployments:
             await self._publisher.check_runtime(record.function)
         except EnvironmentBuildError as error:
             raise InvalidParameterValueException(
-                f"The runtime {record.runtime} is not available on this machine: {error.message}"
+                f"The runtime {record.runtime} is not available on this machine: {error.message} Or start thawd with "
+                f"--runtime {record.runtime}=INTERPRETER."
             ) from error
 
     async def resolve_image(self, uri: str) -> str:

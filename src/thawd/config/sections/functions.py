@@ -133,8 +133,12 @@ def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> 
     return variables
 
 
-def read_runtimes(document: Mapping[str, object], reader: Reader) -> dict[str, str]:
-    """Read the ``[runtimes]`` table."""
+RUNTIMES_VARIABLE = "THAWD_RUNTIMES"
+"""Environment variable with more entries for ``[runtimes]``, such as ``python3.14=python3.11,nodejs24.x=node``."""
+
+
+def read_runtimes(document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]) -> dict[str, str]:
+    """Read the ``[runtimes]`` table, overridden by the environment variable."""
     allowed = 'a table of runtimes and interpreters, such as "nodejs20.x" = "/opt/node/bin/node"'
     runtimes = {}
     for name, text in reader.mapping(document.get("runtimes", {}), path=("runtimes",), allowed=allowed).items():
@@ -145,4 +149,11 @@ def read_runtimes(document: Mapping[str, object], reader: Reader) -> dict[str, s
             reader.findings.add(path, found=f"the name {kinds.spell(name)}", allowed=allowed)
         elif reader.accepts(options.RUNTIME.kind, text, path=path):
             runtimes[name] = str(text)
+    for entry in filter(None, environ.get(RUNTIMES_VARIABLE, "").split(",")):
+        name, _, interpreter = entry.partition("=")
+        if name not in RUNTIMES or name in PROVIDED_RUNTIMES or not interpreter:
+            allowed = "RUNTIME=INTERPRETER, several of them with a comma between, such as python3.14=python3.11"
+            reader.findings.add_environment(RUNTIMES_VARIABLE, found=kinds.spell(entry), allowed=allowed)
+        else:
+            runtimes[name] = interpreter
     return runtimes

@@ -33,6 +33,7 @@ class ServedProject:
         path: the project's file.
         options: what the user gave beside it.
         data: the server's data folder; virtual environments are made there.
+        runtimes: interpreters, as paths or commands, by Lambda's runtime names.
         say: prints a line of information.
         complain: prints a line about a failure.
 
@@ -46,10 +47,12 @@ class ServedProject:
         options: ProjectOptions,
         *,
         data: Path,
+        runtimes: Mapping[str, str],
         say: Callable[[str], None],
         complain: Callable[[str], None],
     ) -> None:
         self._path, self._options, self._data = path, options, data
+        self._runtimes = runtimes
         self._say, self._complain = say, complain
         self._sources: set[Path] = {path}
         self._deployer: Deployer | None = None
@@ -135,7 +138,10 @@ class ServedProject:
     async def _installed(self, requirements: Path, runtime: str) -> Path:
         environ = process_environment()
         interpreter = await asyncio.to_thread(
-            find_interpreter, runtime.removeprefix("python"), folder=self._path.parent, environ=environ
+            find_interpreter,
+            self._runtimes.get(runtime, runtime.removeprefix("python")),
+            folder=self._path.parent,
+            environ=environ,
         )
         python = await prepare_environment(
             requirements,
