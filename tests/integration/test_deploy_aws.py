@@ -56,6 +56,9 @@ function = "classify"
 schedule = "cron(0 2 * * ? *)"
 """
 
+ONE_FUNCTION = '[functions.f]\nhandler = "plain.handler"\n'
+NO_SUCH_QUEUE = '[[functions.f.sources]]\nsqs = "arn:aws:sqs:us-east-1:123456789012:theirs"\n'
+
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
@@ -166,6 +169,21 @@ def _zip() -> bytes:
         with zipfile.ZipFile(file, "w") as archive:
             archive.writestr("index.py", "def handler(event, context): return 1\n")
         return file.getvalue()
+
+
+def test_a_change_that_fails_says_why_and_leaves_everything_as_it_was(running: Running, app: Path) -> None:
+    (app / "plain.py").write_text("def handler(event, context): return 1\n")
+    (app / "thawd.toml").write_text(ONE_FUNCTION)
+    assert deploy(running, "kept", "--yes").exit_code == 0
+    (app / "thawd.toml").write_text(ONE_FUNCTION + "memory_mb = 256\n" + NO_SUCH_QUEUE)
+    failed = deploy(running, "kept", "--yes")
+    assert failed.exit_code == 1
+    assert "FTheirsSource (AWS::Lambda::EventSourceMapping): " in failed.output
+    assert failed.output.endswith("queue does not exist. Everything is as it was before\n")
+    (app / "thawd.toml").write_text(ONE_FUNCTION)
+    assert "stack kept: nothing to change" in deploy(running, "kept", "--plan").stdout
+    assert running.client().get_function_configuration(FunctionName="kept-f")["MemorySize"] == 512
+    assert deploy(running, "kept", "destroy", "--yes").exit_code == 0
 
 
 def test_a_plan_that_is_out_of_date_and_stacks_of_other_tools_are_refused(running: Running, app: Path) -> None:

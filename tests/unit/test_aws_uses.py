@@ -77,8 +77,14 @@ def test_only_modules_that_the_handler_imports_count(tmp_path: Path) -> None:
     assert (found.buckets, found.tables, found.has_boto3) == ({}, {"rows": ("put",)}, False)
 
 
-def test_all_modules_count_where_the_code_imports_by_name(tmp_path: Path) -> None:
-    source = "import importlib\ndef handler(e, c): importlib.import_module(e)\n"
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import importlib\ndef handler(e, c): importlib.import_module(e)\n",
+        "import sys\nsys.path.append('lib')\nimport other\ndef handler(e, c): pass\n",
+    ],
+)
+def test_all_modules_count_where_imports_are_computed(tmp_path: Path, source: str) -> None:
     found = uses_of(tmp_path, source, other='import boto3, thawd\nthawd.bucket("other").write("k", b"")\n')
     assert (found.buckets, found.has_boto3) == ({"other": ("write",)}, True)
 

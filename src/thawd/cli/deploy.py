@@ -162,6 +162,8 @@ def _write_template(options: Mapping[str, Any]) -> None:
         model, _ = _model(settings, stack, Path(folder), deployed=None, tries_imports=not options["untried"])
     for entry in model.missing:
         warn(f"AWS does not have {entry.where}: {entry.what}")
+    # The template contains the values of environment variables.
+    options["template_file"].touch(mode=0o600)
     options["template_file"].write_text(model.text + "\n")
 
 
@@ -201,7 +203,11 @@ def _deploy(target: Target, folder: Path, options: Mapping[str, Any]) -> None:
             fail("nobody can be asked, because the input is not a terminal; add --yes to deploy, --plan only to look")
         click.confirm(f"Deploy to {target.account.region}?", abort=True)
     target.account.upload(made.archives, report=lambda key: warn(f"uploads {key}"))
-    target.account.deploy(target.stack, model.text, planned=deployed, report=_report)
+    try:
+        target.account.deploy(target.stack, model.text, planned=deployed, report=_report)
+    except KeyboardInterrupt:
+        warn("CloudFormation carries on; thawd deploy aws status shows the stack's state")
+        raise
     after = target.account.read_stack(target.stack)
     if after is not None and not options["as_json"]:
         _print_outputs(after.outputs)

@@ -24,10 +24,13 @@ from thawd.deploy.aws.stack import DeploymentError
 _LONGEST_BODY_BYTES = 51_200
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.2, 3.0
 _CHANGE_SET_TIMEOUT_S = 600.0
+_LONGEST_INVOCATION_S = 910
 _CAPABILITIES = ["CAPABILITY_IAM"]
 _MARK = "deployed by thawd"
 _NO_CHANGES = ("didn't contain changes", "No updates are to be performed")
-_EMPTY = ("REVIEW_IN_PROGRESS", "ROLLBACK_COMPLETE", "DELETE_COMPLETE")
+_PLANNED = "REVIEW_IN_PROGRESS"
+"""State of a stack that has nothing but a change set."""
+_EMPTY = (_PLANNED, "ROLLBACK_COMPLETE", "DELETE_COMPLETE")
 """States of stacks without resources."""
 _LAST_STATES = ("CREATE_COMPLETE", "UPDATE_COMPLETE")
 
@@ -110,12 +113,14 @@ class AwsAccount:
         if service not in self._clients:
             from botocore.config import Config
 
-            style = {"s3": {"addressing_style": "path"}} if self._access.endpoint_url is not None else {}
+            config = Config(retries={"mode": "standard", "total_max_attempts": 5})
+            if service == "lambda":  # an invocation takes up to 15 minutes, and must not be repeated
+                config = config.merge(Config(read_timeout=_LONGEST_INVOCATION_S, retries={"total_max_attempts": 1}))
+            if self._access.endpoint_url is not None:
+                config = config.merge(Config(s3={"addressing_style": "path"}))
             with explained():
                 self._clients[service] = self._session.client(
-                    service,
-                    endpoint_url=self._access.endpoint_url,
-                    config=Config(retries={"mode": "standard", "total_max_attempts": 5}, **style),
+                    service, endpoint_url=self._access.endpoint_url, config=config
                 )
         return self._clients[service]
 
@@ -146,7 +151,7 @@ class AwsAccount:
                     return None
                 raise
             template = None
-            if found["StackStatus"] not in _EMPTY:
+            if found["StackStatus"] != _PLANNED:
                 template = client.get_template(StackName=name, TemplateStage="Original")["TemplateBody"]
         if isinstance(template, str):
             template = json.loads(template) if template.lstrip().startswith("{") else {}
@@ -158,7 +163,7 @@ class AwsAccount:
             stack_id=found["StackId"],
             status=found["StackStatus"],
             reason=found.get("StackStatusReason", ""),
-            template=None if template is None else json.loads(json.dumps(template)),
+            template=None if found["StackStatus"] in _EMPTY else json.loads(json.dumps(template)),
             outputs={output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])},
         )
 
@@ -197,17 +202,30 @@ class AwsAccount:
             self._delete(stack, report)
             stack = None
         is_new = stack is None or stack.template is None
-        change_set = self._create_change_set(name, text, is_new=is_new)
+        change_set = self._create_change_set(name, text, is_new=is_new, is_first=stack is None)
         if change_set is None:
             return False
         stack_id = change_set["StackId"]
         seen = {event["EventId"] for event in self._events(stack_id)}
-        with explained():
-            self.client("cloudformation").execute_change_set(ChangeSetName=change_set["Id"])
+        self._execute(name, change_set["Id"])
         status, failures = self._wait(stack_id, seen, report)
         if status not in _LAST_STATES:
             self._refuse_failed(name, stack_id, status, failures, report=report)
         return True
+
+    def _execute(self, name: str, change_set_id: str) -> None:
+        from botocore.exceptions import ClientError
+
+        with explained():
+            try:
+                self.client("cloudformation").execute_change_set(ChangeSetName=change_set_id)
+            except ClientError as error:
+                # Source: CloudFormation API reference, ExecuteChangeSet: after one is executed, others are gone.
+                if error.response["Error"]["Code"] not in ("ChangeSetNotFound", "InvalidChangeSetStatus"):
+                    raise
+                raise DeploymentError(
+                    f"another deployment of the stack {name} began at the same time; plan again when it has ended"
+                ) from None
 
     def destroy(self, name: str, *, deletes_data: bool, report: Report) -> bool:
         """Delete a stack, and the archives of its code.
@@ -266,8 +284,15 @@ class AwsAccount:
         if status != "DELETE_COMPLETE":
             raise DeploymentError(f"the stack was not deleted, it is {status}: {_first(failures)}")
 
-    def _create_change_set(self, name: str, text: str, *, is_new: bool) -> dict[str, Any] | None:
-        """Create a change set and wait until it can be executed; None: it would change nothing."""
+    def _create_change_set(self, name: str, text: str, *, is_new: bool, is_first: bool) -> dict[str, Any] | None:
+        """Create a change set and wait until it can be executed; None: it would change nothing.
+
+        Args:
+            name: name of the stack.
+            text: the template.
+            is_new: whether the stack has no resources.
+            is_first: whether there is no stack, so that one is made, which is removed again if the template is refused.
+        """
         client = self.client("cloudformation")
         place = {"TemplateBody": text}
         if len(text.encode()) > _LONGEST_BODY_BYTES:
@@ -289,7 +314,7 @@ class AwsAccount:
             if found["Status"] == "CREATE_COMPLETE":
                 return {"Id": made["Id"], "StackId": made["StackId"]}
             client.delete_change_set(ChangeSetName=made["Id"])
-            if is_new:
+            if is_first:
                 client.delete_stack(StackName=made["StackId"])
         reason = found.get("StatusReason", "")
         if any(text in reason for text in _NO_CHANGES):
@@ -422,7 +447,7 @@ def _first(failures: list[StackEvent]) -> str:
     causes = [event for event in failures if "cancelled" not in event.reason] or failures
     if not causes:
         return "CloudFormation gave no reason"
-    return f"{causes[0].resource} ({causes[0].type}): {causes[0].reason or causes[0].status}"
+    return f"{causes[0].resource} ({causes[0].type}): {(causes[0].reason or causes[0].status).rstrip('.')}"
 
 
 def _looks(timeout_s: float | None) -> Iterator[None]:

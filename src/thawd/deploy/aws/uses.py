@@ -19,7 +19,7 @@ ANY = "*"
 """Stands for the name of a store that the code computes."""
 NOTIFYING = "@"
 """Stands for the name of the bucket in an event of S3: one of those that notify the function."""
-_DYNAMIC = ("__import__", "import_module", "exec", "eval", "run_module", "run_path")
+_DYNAMIC = ("__import__", "import_module", "exec", "eval", "run_module", "run_path", "addsitedir")
 
 
 class Uses(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +112,9 @@ def _parsed(code: Path, name: str) -> ast.Module | None:
 
 
 def _is_dynamic(node: ast.AST) -> bool:
+    """Whether a piece of code may import modules that its import statements do not show."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "path" and isinstance(node.value, ast.Name) and node.value.id == "sys"
     if not isinstance(node, ast.Call):
         return False
     called = node.func
