@@ -2,5 +2,5 @@
 
 `starting` starts and stops that process for the server. `program` is what runs in it: moto, a library that emulates AWS
 services in memory. In that process, `keeper` decides when the state of the emulated services is saved in the data
-folder, and `state` saves it.
+folder, and `state` saves it. `cloudformation` makes stacks, and `apis` serves the APIs of API Gateway.
 """
