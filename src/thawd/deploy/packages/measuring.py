@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from thawd.deploy.packages.sizes import Piece
 
 # What a zip file has for each file besides its bytes and, twice, its name; APPNOTE.TXT, 4.3.7 and 4.3.12.
 _HEADERS_BYTES = 30 + 46
-_KEY_BYTES = 16
+_DIGITS = 32
 
 
 class Packer:
@@ -85,9 +85,4 @@ def _digest(items: Iterable[Item]) -> str:
         content = item.read() if not listed or item.path.endswith("/RECORD") else b""
         for part in (item.path.encode(), b"%o %d" % (item.mode, item.size_bytes), content):
             digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.hexdigest()[: _KEY_BYTES * 2]
-
-
-def by_name(distributions: Iterable[Distribution]) -> Mapping[str, Distribution]:
-    """Return distributions by their names."""
-    return {each.name: each for each in distributions}
+    return digest.hexdigest()[:_DIGITS]
