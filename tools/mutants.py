@@ -38,6 +38,11 @@ SOURCE = ROOT / "src" / "thawd"
 
 # The unit tests of each module: names of tests/unit/test_*.py. When a module is renamed, change its line here.
 PAIRS: dict[str, str] = {
+    "thawd.deploy.aws.naming": "aws_template",
+    "thawd.deploy.aws.plan": "aws_plan",
+    "thawd.deploy.aws.rollouts": "aws_template",
+    "thawd.deploy.aws.stores": "aws_template",
+    "thawd.deploy.aws.uses": "aws_uses",
     "thawd.deploy.images.dockerfile.ignoring": "dockerfile",
     "thawd.deploy.images.dockerfile.parsing": "dockerfile",
     "thawd.deploy.images.dockerfile.planning": "dockerfile",

@@ -20,7 +20,8 @@ class _Clients:
     def __init__(self, url: str) -> None:
         self._made = {service: client_of(url, service) for service in ("dynamodb", "s3")}
 
-    def get(self, service: str) -> object:
+    def get(self, service: str, region: str = "") -> object:
+        assert region in ("", "us-east-1")
         return self._made[service]
 
 
@@ -31,7 +32,7 @@ def deployed(aws: EmulatedAws, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emul
     aws.make_table("theirs", key="Id")
     aws.client("s3").create_bucket(Bucket="shop-uploads")
     monkeypatch.setattr(deployed_services, "_clients", _Clients(aws.url))
-    tables = {"labels": ["shop-labels", "key"], "theirs": ["theirs", ""], "gone": ["gone", "key"]}
+    tables = {"labels": ["shop-labels", "key", ""], "theirs": ["theirs", "", "us-east-1"], "gone": ["gone", "key", ""]}
     monkeypatch.setenv("STACK_THAWD_TABLES", json.dumps(tables))
     buckets = {"uploads": ["shop-uploads", ""], "part": ["shop-uploads", "in/"], "gone": ["gone", ""]}
     monkeypatch.setenv("STACK_THAWD_BUCKETS", json.dumps(buckets))

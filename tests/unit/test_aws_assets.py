@@ -94,7 +94,7 @@ def test_the_layer_is_a_package_that_needs_nothing_of_thawd(project: Path, tmp_p
         f"import sys; sys.path.insert(0, {str(tmp_path / 'opt' / 'python')!r}); import thawd, json; "
         "print(json.dumps([thawd.__file__, thawd.table('labels').name, thawd.bucket('uploads').name]))"
     )
-    places = {"STACK_THAWD_TABLES": '{"labels":["t","key"]}', "STACK_THAWD_BUCKETS": '{"uploads":["b",""]}'}
+    places = {"STACK_THAWD_TABLES": '{"labels":["t","key",""]}', "STACK_THAWD_BUCKETS": '{"uploads":["b",""]}'}
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, env=places, check=True
     )

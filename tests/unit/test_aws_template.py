@@ -83,7 +83,7 @@ def test_a_function_keeps_its_settings(everything: Model) -> None:
     assert found["SnapStart"] == {"ApplyOn": "PublishedVersions"}
     variables = found["Environment"]["Variables"]
     assert variables["MODEL"] == "squeezenet"
-    assert json.loads(variables["STACK_THAWD_TABLES"]) == {"labels": ["shop-labels", "key"]}
+    assert json.loads(variables["STACK_THAWD_TABLES"]) == {"labels": ["shop-labels", "key", ""]}
     assert found["Layers"] and "Layers" not in function_of(everything, "after")
 
 
@@ -176,7 +176,14 @@ def test_a_handler_that_lambda_cannot_run_is_refused(tmp_path: Path, line: str, 
         ('runtime = "python3.11"', "functions.f.snapshot", "has no snapshots for python3.11"),
         ("ephemeral_storage_mb = 1024", "functions.f.snapshot", "more than 512 MB"),
         ("idle_timeout_s = 1", "functions.f.idle_timeout_s", "Lambda decides"),
-        ('[tables.rows]\nurl = "postgresql://host/db"', "tables.rows", "PostgreSQL"),
+        ('[tables.rows]\nurl = "postgresql://host/db"', "tables.rows", "cannot reach postgresql://host/db"),
+        ('[tables.rows]\nurl = "dynamodb://rows?endpoint=http://127.0.0.1:1"', "tables.rows", "cannot reach dynamodb"),
+        ('runtime = "nodejs20.x"', "functions.f.snapshot", "only for Python 3.12 and later"),
+        (
+            '[functions.f.url]\nauth_type = "NONE"\ninvoke_mode = "RESPONSE_STREAM"',
+            "functions.f.url.invoke_mode",
+            "stream",
+        ),
         ('[buckets.far]\nurl = "s3://far"\nnotify = [{ function = "f" }]', "buckets.far.notify", "exists already"),
     ],
 )
@@ -193,6 +200,22 @@ def test_code_with_boto3_gets_the_declared_statements_and_the_objects_that_it_is
     found = allowed(model(tmp_path, text, odd="import boto3\ndef handler(e, c): pass\n"), "FRole")
     assert found["bedrock:InvokeModel"] == ["*"]
     assert [entry["Fn::Sub"][-5:] for entry in found["s3:GetObject"]] == ["/in/*"]
+
+
+def test_tables_and_buckets_that_exist_are_used_where_they_are(tmp_path: Path) -> None:
+    text = (
+        '[functions.f]\nhandler = "odd.handler"\n[tables.theirs]\nurl = "dynamodb://rows?region=eu-west-1"\n'
+        '[buckets.far]\nurl = "s3://far-away/in"\n'
+    )
+    code = 'import thawd\ndef handler(e, c): thawd.table("theirs").get(thawd.bucket("far").read("in/x"))\n'
+    made = model(tmp_path, text, odd=code)
+    assert not {"AWS::S3::Bucket", "AWS::DynamoDB::Table"} & {it["Type"] for it in made.template["Resources"].values()}
+    variables = function_of(made, "f")["Environment"]["Variables"]
+    assert json.loads(variables["STACK_THAWD_TABLES"]) == {"theirs": ["rows", "", "eu-west-1"]}
+    found = allowed(made, "FRole")
+    table = "arn:${AWS::Partition}:dynamodb:eu-west-1:${AWS::AccountId}:table/rows"
+    assert found["dynamodb:GetItem"] == found["dynamodb:DescribeTable"] == [{"Fn::Sub": table}]
+    assert found["s3:GetObject"] == [{"Fn::Sub": "arn:${AWS::Partition}:s3:::far-away/in/*"}]
 
 
 def test_names_that_look_alike_become_different_resources(tmp_path: Path) -> None:

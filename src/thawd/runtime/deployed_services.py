@@ -32,16 +32,16 @@ class _Clients:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._made: dict[str, Any] = {}
+        self._made: dict[tuple[str, str], Any] = {}
 
-    def get(self, service: str) -> Any:
-        """Return the client of a service."""
+    def get(self, service: str, region: str = "") -> Any:
+        """Return the client of a service, in a region; empty: the function's region."""
         with self._lock:
-            if service not in self._made:
+            if (service, region) not in self._made:
                 import boto3
 
-                self._made[service] = boto3.client(service)
-            return self._made[service]
+                self._made[service, region] = boto3.client(service, region_name=region or None)
+            return self._made[service, region]
 
 
 _clients = _Clients()
@@ -56,8 +56,9 @@ def _text(key: Any) -> str:
 class Table:
     """A table in DynamoDB: JSON objects by key."""
 
-    def __init__(self, name: str, table: str, key_name: str) -> None:
+    def __init__(self, name: str, table: str, key_name: str, region: str) -> None:
         self.name = name
+        self._region = region
         self._table = table
         self._key_name = key_name
 
@@ -130,7 +131,7 @@ class Table:
         from botocore.exceptions import BotoCoreError, ClientError
 
         try:
-            return getattr(_clients.get("dynamodb"), operation)(TableName=self._table, **parameters)
+            return getattr(_clients.get("dynamodb", self._region), operation)(TableName=self._table, **parameters)
         except (BotoCoreError, ClientError) as error:
             raise ServiceError(f"table {self.name}: {self._table} in DynamoDB failed: {error}") from error
 

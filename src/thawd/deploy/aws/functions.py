@@ -152,7 +152,9 @@ def _has_snapstart(stack: Stack, function: Function, runtime: str, *, storage_mb
     if not function.snapshot:
         return False
     version = python_version(runtime)
-    if version is None or version < _OLDEST_SNAPSTART_PYTHON:
+    if version is None:
+        reason = f"Lambda has no snapshots for {runtime}, only for Python 3.12 and later"
+    elif version < _OLDEST_SNAPSTART_PYTHON:
         reason = f'Lambda has no snapshots for {runtime}; python = "3.12" in [deploy.aws] has them'
     elif stack.settings.most_provisioned(function.name):
         reason = "Lambda has no snapshots of functions with provisioned concurrency"

@@ -71,7 +71,7 @@ def _add_route(stack: Stack, route: Route) -> None:
 
 def add_url(stack: Stack, function: str, url: FunctionUrl) -> None:
     """Add a function URL of the function's alias."""
-    if url.invoke_mode == "RESPONSE_STREAM":
+    if url.invoke_mode == "RESPONSE_STREAM" and stack.order.code[function].runtime.startswith("python"):
         where = f"functions.{function}.url.invoke_mode"
         stack.lack(where, "Lambda's Python runtimes do not stream; answers of a Python function arrive complete")
     alias = naming.logical_id(function, "Alias")

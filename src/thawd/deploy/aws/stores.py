@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
 
 from thawd.deploy.aws import naming
 from thawd.deploy.aws.stack import Stack, statement, sub
 from thawd.deploy.aws.uses import ANY, NOTIFYING, Uses
-from thawd.resources import Bucket, Notification, RemoteBucket, Table
+from thawd.resources import Bucket, Notification, RemoteBucket, StoreUrl, Table
 
 KEY = "key"
 """Name of the partition key of tables in the stack."""
@@ -38,17 +38,40 @@ def bucket_place(stack: Stack, name: str) -> tuple[str, str] | None:
     if name in stack.settings.buckets:
         return naming.bucket_name(stack.name, name), ""
     remote = stack.settings.remote_buckets.get(name)
-    return (remote.bucket, remote.prefix) if remote is not None and remote.url.scheme == "s3" else None
+    return (remote.bucket, remote.prefix) if remote is not None and _is_at_aws(remote.url, "s3") else None
 
 
-def table_place(stack: Stack, name: str) -> str | None:
-    """Name of a DynamoDB table in the account; None: the table is not in DynamoDB, or not declared."""
+class TablePlace(NamedTuple):
+    """Where a table is: name in DynamoDB, name of the partition key (empty: not known), region (empty: the stack's)."""
+
+    table: str
+    key: str
+    region: str
+
+    @property
+    def arn(self) -> str:
+        """The table's ARN, as a text for `sub`."""
+        region = self.region or "${AWS::Region}"
+        return f"arn:${{AWS::Partition}}:dynamodb:{region}:${{AWS::AccountId}}:table/{self.table}"
+
+
+def table_place(stack: Stack, name: str) -> TablePlace | None:
+    """Where a table is; None: it is not in DynamoDB at AWS, or not declared."""
     table = stack.settings.tables.get(name)
     if table is None:
         return None
     if table.url is None:
-        return naming.table_name(stack.name, name)
-    return urlsplit(table.url.text).netloc if table.url.scheme == "dynamodb" else None
+        return TablePlace(naming.table_name(stack.name, name), KEY, "")
+    if not _is_at_aws(table.url, "dynamodb"):
+        return None
+    parts = urlsplit(table.url.text)
+    return TablePlace(parts.netloc, "", dict(parse_qsl(parts.query)).get("region", ""))
+
+
+def _is_at_aws(url: StoreUrl, scheme: str) -> bool:
+    """Whether a store is in the stack's account, not in a server with AWS's API or in another profile's account."""
+    parameters = dict(parse_qsl(urlsplit(url.text).query))
+    return url.scheme == scheme and not parameters.keys() & {"endpoint", "profile"}
 
 
 def store_variables(stack: Stack, function: str, uses: Uses) -> dict[str, Any]:
@@ -58,9 +81,8 @@ def store_variables(stack: Stack, function: str, uses: Uses) -> dict[str, Any]:
     tables = {name: table_place(stack, name) for name in _names(uses.tables, tuple(stack.settings.tables))}
     if placed := {name: list(place) for name, place in buckets.items() if place is not None}:
         variables["STACK_THAWD_BUCKETS"] = sub(json.dumps(placed, sort_keys=True, separators=(",", ":")))
-    if found := {name: place for name, place in tables.items() if place is not None}:
-        own = {name: [place, KEY if stack.settings.tables[name].url is None else ""] for name, place in found.items()}
-        variables["STACK_THAWD_TABLES"] = json.dumps(own, sort_keys=True, separators=(",", ":"))
+    if found := {name: list(place) for name, place in tables.items() if place is not None}:
+        variables["STACK_THAWD_TABLES"] = json.dumps(found, sort_keys=True, separators=(",", ":"))
     return variables
 
 
@@ -80,16 +102,14 @@ def store_statements(stack: Stack, function: str, uses: Uses) -> list[dict[str, 
         operations = uses.tables.get(name, uses.tables.get(ANY, ()))
         table = table_place(stack, name)
         if table is None:
-            reason = (
-                "it is in PostgreSQL" if name in stack.settings.tables else "the configuration declares no such table"
-            )
+            declared = stack.settings.tables.get(name)
+            reason = "the configuration declares no such table" if declared is None else f"it is at {declared.url}"
             stack.lack(where, f'thawd.table("{name}") fails: {reason}')
             continue
         actions = [_TABLE_ACTIONS[operation] for operation in operations]
-        if stack.settings.tables[name].url is not None:
+        if not table.key:
             actions.append("dynamodb:DescribeTable")  # the package asks for the name of the partition key
-        arn = f"arn:${{AWS::Partition}}:dynamodb:${{AWS::Region}}:${{AWS::AccountId}}:table/{table}"
-        statements.append(statement(actions, sub(arn)))
+        statements.append(statement(actions, sub(table.arn)))
     return statements
 
 
@@ -128,7 +148,7 @@ def _all_buckets(stack: Stack) -> tuple[str, ...]:
 
 def _why_not(stack: Stack, name: str) -> str:
     remote = stack.settings.remote_buckets.get(name)
-    return "the configuration declares no such bucket" if remote is None else f"it is in {remote.url.scheme}://"
+    return "the configuration declares no such bucket" if remote is None else f"it is at {remote.url}"
 
 
 def _add_bucket(stack: Stack, bucket: Bucket) -> None:
@@ -174,8 +194,8 @@ def _check_remote_bucket(stack: Stack, bucket: RemoteBucket) -> None:
 
 def _add_table(stack: Stack, table: Table) -> None:
     if table.url is not None:
-        if table.url.scheme != "dynamodb":
-            stack.lack(f"tables.{table.name}", "thawd.table cannot reach PostgreSQL on AWS")
+        if not _is_at_aws(table.url, "dynamodb"):
+            stack.lack(f"tables.{table.name}", f"on AWS, thawd.table cannot reach {table.url}")
         return
     properties = {
         "TableName": naming.table_name(stack.name, table.name),
