@@ -33,6 +33,9 @@ class RegistryServer(ThreadingHTTPServer):
         self.seen: list[tuple[str, str, str | None]] = []
         self.demands = ""
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients leave in the middle of an answer that they refuse: say nothing."""
+
     @property
     def host(self) -> str:
         return f"127.0.0.1:{self.server_port}"
