@@ -211,3 +211,12 @@ def test_without_a_terminal_nothing_is_deployed_unless_it_is_said(running: Runni
     assert refused.exit_code == 1
     assert "add --yes to deploy" in refused.output
     assert deploy(running, "asked", "status").exit_code == 1
+
+
+def test_options_before_a_command_count_for_it_or_are_refused(running: Running, app: Path) -> None:
+    target = ["--stack", "none", "--region", "us-east-1", "--endpoint-url", running.url]
+    found = CliRunner().invoke(main, ["deploy", "aws", *target, "status"])
+    assert "there is no stack none in us-east-1" in found.output
+    refused = CliRunner().invoke(main, ["deploy", "aws", "--plan", "destroy", *target])
+    assert refused.exit_code == 2
+    assert "--plan belongs to thawd deploy aws itself, not to destroy" in refused.output

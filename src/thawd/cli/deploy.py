@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from thawd.cli.exits import EXIT_FAILED, VerbGroup, fail, warn
 from thawd.cli.options import Finite, config_option, examples, load, project_of
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from thawd.deploy.aws.plan import Plan
     from thawd.deploy.aws.template import Model
 
+_TARGET_OPTIONS = ("config_path", "stack", "region", "profile", "endpoint_url")
 _COLOURS = {"COMPLETE": "green", "FAILED": "red"}
 
 
@@ -80,9 +82,24 @@ def _stack_name(settings: Settings, given: str | None) -> str:
     return name
 
 
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+def _with_options_of_group(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a command's options, with those that were given before the command's name."""
+    context = click.get_current_context()
+    group = context.parent
+    if group is None or group.command is not aws:
+        return dict(options)
+    before = {name: group.params[name] for name in _TARGET_OPTIONS if _is_given(group, name)}
+    return {**options, **{name: value for name, value in before.items() if not _is_given(context, name)}}
+
+
 def _target(options: Mapping[str, Any]) -> Target:
     from thawd.deploy.aws.execution import Access, AwsAccount
 
+    options = _with_options_of_group(options)
     settings = _settings(options)
     account = AwsAccount(
         Access(
@@ -146,6 +163,10 @@ def aws(context: click.Context, /, **options: Any) -> None:
     uploads the code, and waits until the stack is complete. If AWS refuses a resource, everything is as it was before.
     """
     if context.invoked_subcommand is not None:
+        unused = [name for name in options if name not in _TARGET_OPTIONS and _is_given(context, name)]
+        if unused:
+            named = next(one.opts[0] for one in context.command.params if one.name == unused[0])
+            raise click.UsageError(f"{named} belongs to thawd deploy aws itself, not to {context.invoked_subcommand}")
         return
     if options["template_file"] is not None:
         _write_template(options)
