@@ -123,6 +123,13 @@ CREATE = [
     Case(
         "CreateFunction", new(Layers=["arn:aws:lambda:us-east-1:000000000000:layer:none:1"]), *VALUE, "does not exist"
     ),
+    Case(
+        "CreateFunction",
+        new(Layers=["arn:aws:lambda:us-east-1:017000801446:layer:AWSLambdaPowertoolsPythonV2:32"]),
+        "AccessDeniedException",
+        403,
+        "not authorized to perform: lambda:GetLayerVersion on resource",
+    ),
     Case("CreateFunction", new(Layers=["none"]), *VALID, "Value '[none]' at 'layers' failed to"),
     Case("CreateFunction", new(Architectures=["x86_64", "arm64"]), *VALID),
     Case("CreateFunction", new(Architectures=["riscv"]), *VALID, "enum value set"),

@@ -228,3 +228,10 @@ def test_images_are_built_as_the_metadata_of_functions_say(folder: Path) -> None
 def test_a_dockerfile_that_is_not_there_is_named(folder: Path) -> None:
     with pytest.raises(ProjectError, match=r"there is no .*Dockerfile\.captions"):
         _packaged(folder, _IN_IMAGE)
+
+
+def test_a_layer_of_another_account_is_named_with_the_way_out(folder: Path) -> None:
+    layer = "!Sub 'arn:aws:lambda:${AWS::Region}:017000801446:layer:AWSLambdaPowertoolsPythonV2:32'"
+    function = f"{{Type: AWS::Serverless::Function, Properties: {{CodeUri: ready.zip, Layers: [{layer}, !Ref Own]}}}}"
+    (note,) = _packaged(folder, f"Resources: {{F: {function}}}").notes
+    assert "F: the layer 017000801446:layer:AWSLambdaPowertoolsPythonV2 belongs to another AWS account" in note

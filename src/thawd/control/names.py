@@ -127,12 +127,18 @@ def parse_layer(reference: str) -> tuple[str, int | None]:
 
 
 def check_layer_region(arn: str) -> None:
-    """Check that a function may use a layer of this region.
+    """Check that a function may use a layer: it is in this region and account.
 
     Raises:
+        AccessDeniedException: the layer belongs to another account, whose layers thawd does not have (403).
         InvalidParameterValueException: the layer is in another region (400).
     """
     parts = arn.split(":")
+    if len(parts) > 6 and parts[3] == REGION and parts[4] != ACCOUNT_ID:
+        raise AccessDeniedException(
+            f"User: arn:aws:iam::{ACCOUNT_ID}:root is not authorized to perform: lambda:GetLayerVersion on resource: "
+            f"{arn} because no resource-based policy allows the lambda:GetLayerVersion action"
+        )
     if len(parts) > 3 and parts[0] == "arn" and parts[3] != REGION:
         raise InvalidParameterValueException(
             f"Layers are not in the same region as the function. Layers are expected to be in region {REGION}."

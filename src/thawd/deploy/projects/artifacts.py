@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from thawd.deploy.projects.archives import Source, archive
 from thawd.deploy.projects.stacks import REGISTRY, BuildImage, ImageAsset, ProjectError, ProjectStack
 from thawd.deploy.projects.template_files import parsed
 from thawd.deploy.templates.includes import MACRO
+from thawd.resources import ACCOUNT_ID
 
 BUCKET = "thawd-artifacts"
 
@@ -39,6 +41,8 @@ _FILES = {
     "AWS::ApiGatewayV2::Api": "BodyS3Location",
 }
 _FUNCTIONS = ("AWS::Serverless::Function", "AWS::Lambda::Function")
+# A layer of another account: the account and the layer's name.
+_FOREIGN_LAYER = re.compile(rf":(?!{ACCOUNT_ID})(\d{{12}}:layer:[\w-]+)")
 _LAYERS = ("AWS::Serverless::LayerVersion", "AWS::Lambda::LayerVersion")
 # Builders of SAM that thawd does not run. What `sam build` made with them is used.
 _BUILT_BY_SAM = ".aws-sam/build"
@@ -132,6 +136,11 @@ class _Packaging:
         """Package a function or a layer."""
         properties = resource["Properties"]
         both = {**globals_, **properties}
+        for layer in _FOREIGN_LAYER.findall(json.dumps(both.get("Layers", []))):
+            self._packaged.notes.append(
+                f"{name}: the layer {layer} belongs to another AWS account, and thawd cannot fetch it: add what it has "
+                "to the function's requirements, or a layer of your own to the template, and leave it out"
+            )
         given = _unbundled(resource, self._folder) or both.get(attribute)
         if both.get("PackageType") == "Image":
             self._image(name, resource, attribute)
