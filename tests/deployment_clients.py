@@ -45,6 +45,13 @@ def cdk() -> Path:
     return _installed("cdk", "node_modules/.bin/cdk", install).parents[1]
 
 
+def cdk_python() -> Path:
+    """An interpreter that has CDK's library. Skips the test where pip cannot install it, or Node is missing."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    return _installed("cdk-python", "bin/python", _by_pip("aws-cdk-lib==2.260.0"))
+
+
 def environment(url: str, home: Path) -> dict[str, str]:
     """The variables of a client that knows thawd's address, and nothing else of AWS.
 
