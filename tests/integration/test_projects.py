@@ -125,6 +125,10 @@ def test_a_sam_project_is_served_follows_its_files_and_is_there_after_a_restart(
         assert answer(running, "/rows/a.txt")[0] == 200
         sam.code(TEMPLATE.replace("COLOUR: !Ref Colour", "COLOUR: !Sub 'dark ${Colour}'"), "template.yaml")
         eventually(lambda: answer(running, "/rows/a.txt")[1][2] == "dark red", what="the changed template")
+        stacks = client_of(running.url, "cloudformation")
+        eventually(
+            lambda: stacks.describe_stacks()["Stacks"][0]["StackStatus"] == "UPDATE_COMPLETE", what="the update's end"
+        )
     with sam.up(*arguments) as running:
         assert answer(running, "/rows/a.txt") == (200, ["HELLO", item, "dark red"])
         running.until_said("output    Api")

@@ -51,7 +51,7 @@ def read(path: Path) -> Elf | None:
                 return None
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 return _parse(content)
-    except (struct.error, OSError, ValueError, IndexError):
+    except (struct.error, OSError, ValueError, IndexError, OverflowError):
         return None
 
 
