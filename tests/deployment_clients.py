@@ -72,6 +72,34 @@ def environment(url: str, home: Path) -> dict[str, str]:
     }
 
 
+class Client:
+    """Runs a client in a folder, with the server's address and nothing else of AWS.
+
+    Args:
+        program: the client.
+        url: the server.
+        folder: the folder; the client's own files go into ``home`` in it.
+    """
+
+    def __init__(self, program: Path, url: str, folder: Path) -> None:
+        (folder / "home").mkdir()
+        self._program, self._folder, self._environment = program, folder, environment(url, folder / "home")
+
+    def __call__(self, *command: str, fails: bool = False) -> str:
+        """What the client prints: to standard output, or, if it is to fail, to standard error."""
+        ended = subprocess.run(
+            [self._program, *command],
+            cwd=self._folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert (ended.returncode != 0) == fails, ended.stdout + ended.stderr
+        return ended.stderr if fails else ended.stdout
+
+
 def _by_pip(package: str) -> Callable[[Path], list[list[str]]]:
     def install(folder: Path) -> list[list[str]]:
         python = folder / "bin" / "python"

@@ -6,7 +6,6 @@ Source: AWS Chalice documentation, "Command line"; AWS CLI command reference, "c
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,36 +61,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield served
 
 
-class Client:
-    """Runs a program in a folder.
-
-    Args:
-        program: the program.
-        url: the server.
-        folder: the folder.
-    """
-
-    def __init__(self, program: Path, url: str, folder: Path) -> None:
-        (folder / "home").mkdir()
-        self.folder, self._program = folder, program
-        self._environment = deployment_clients.environment(url, folder / "home")
-
-    def __call__(self, *command: str) -> str:
-        ended = subprocess.run(
-            [self._program, *command],
-            cwd=self.folder,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        return ended.stdout
-
-
 def test_chalice_deploys_invokes_changes_and_deletes_an_app(running: Running, tmp_path: Path) -> None:
-    chalice = Client(deployment_clients.chalice(), running.url, tmp_path)
+    chalice = deployment_clients.Client(deployment_clients.chalice(), running.url, tmp_path)
     (tmp_path / ".chalice").mkdir()
     config = {"version": "2.0", "app_name": "paint", "stages": {"dev": {"api_gateway_stage": "api"}}}
     (tmp_path / ".chalice" / "config.json").write_text(json.dumps(config))
@@ -110,7 +81,7 @@ def test_chalice_deploys_invokes_changes_and_deletes_an_app(running: Running, tm
 
 
 def test_the_aws_cli_packages_deploys_changes_and_deletes_a_stack(running: Running, tmp_path: Path) -> None:
-    aws = Client(Path(sys.executable).with_name("aws"), running.url, tmp_path)
+    aws = deployment_clients.Client(Path(sys.executable).with_name("aws"), running.url, tmp_path)
     (tmp_path / "src").mkdir()
     (tmp_path / "template.yaml").write_text(TEMPLATE)
     aws("s3", "mb", "s3://code")

@@ -6,7 +6,6 @@ Source: AWS SAM CLI command reference.
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,12 +58,11 @@ def sam(running: Running, tmp_path: Path) -> Sam:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "app.py").write_text(SOURCE)
     (tmp_path / "template.yaml").write_text(TEMPLATE)
-    (tmp_path / "home").mkdir()
     return Sam(running, tmp_path)
 
 
-class Sam:
-    """Runs `sam` in a folder with a template.
+class Sam(deployment_clients.Client):
+    """The program `sam`, in a folder with a template.
 
     Args:
         running: the server.
@@ -72,22 +70,7 @@ class Sam:
     """
 
     def __init__(self, running: Running, folder: Path) -> None:
-        self.program = deployment_clients.sam()
-        self.folder = folder
-        self.environment = deployment_clients.environment(running.url, folder / "home")
-
-    def __call__(self, *command: str, fails: bool = False) -> str:
-        ended = subprocess.run(
-            [self.program, *command],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert (ended.returncode != 0) == fails, ended.stdout + ended.stderr
-        return ended.stderr if fails else ended.stdout
+        super().__init__(deployment_clients.sam(), running.url, folder)
 
     def deploy(self, *more: str, fails: bool = False) -> str:
         given = (

@@ -42,7 +42,7 @@ def parse_mount(text: str, working_dir: str) -> RunMount:
     """Parse the value of a flag ``--mount``.
 
     Args:
-        text: the value, such as ``type=cache,target=/root/.cache``.
+        text: the value, such as ``type=cache,target=/var/cache/pip``.
         working_dir: folder where a relative target begins.
 
     Raises:
