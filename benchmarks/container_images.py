@@ -21,7 +21,7 @@ from tests import image_roots
 
 from benchmarks import machine, progress, serving, thawing
 from benchmarks.report import AT_MOST, BenchmarkError, Figure
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 
 TITLE = "container-images: a thaw in an image's root"
 

@@ -31,8 +31,8 @@ from benchmarks import load, machine, progress, serving
 from benchmarks.report import AT_LEAST, AT_MOST, BenchmarkError, Figure
 from thawd.invocation import new_request_id
 from thawd.stores import schema
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import NewEvent
-from thawd.stores.events.queue import EventQueue
 from thawd.stores.schema import open_state
 
 TITLE = "durable: asynchronous events, stored before they are acknowledged"

@@ -138,7 +138,7 @@ int mappings_read(struct freezing *f);
 // freeze_rings.c: records a mapping of an io_uring, which is left out of the image. Returns 0 or a freeze_result.
 int ring_note_mapping(struct freezing *f, const struct mapping *mapping);
 
-// freeze_pages.c: finds the pages that must be stored. image_of returns the image that this mapping maps; NULL if it
+// freeze_find_pages.c: finds the pages that must be stored. image_of returns the image that this mapping maps; NULL if it
 // maps none. Only a copy that is frozen again has such mappings.
 int pages_find(struct freezing *f);
 const struct landed_image *image_of(const struct mapping *mapping);
@@ -157,7 +157,7 @@ int rights_describe(struct freezing *f);
 // freeze_plan.c: makes SECTION_OPERATIONS from mappings and pages, and assigns offsets to all data.
 int plan(struct freezing *f);
 
-// freeze_output.c: writes the header, the sections and the data.
+// freeze_write_image.c: writes the header, the sections and the data.
 int output(struct freezing *f);
 
 // clocks.c: lets processor time continue in a copy. clocks_find finds the vDSO's clock with the help of the C library.

@@ -19,7 +19,7 @@ from typing import Any
 
 from thawd.oci import documents
 from thawd.oci.documents import Descriptor, ImageConfig, Manifest, ProcessConfig, RootFilesystem
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 
 BUILD = Path(__file__).resolve().parent.parent / "build"
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"

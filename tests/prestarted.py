@@ -39,8 +39,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 IMPORTED: Mapping[str, Sequence[str]] = {
     "thawd": ("thawd.cli.program", "thawd.server.serving", "thawd.bench.measuring", "thawd.snapshot.lint", "uvloop"),
-    "thawd.server.emulator.program": (
-        "thawd.server.emulator.program",
+    "thawd.server.emulator.moto_program": (
+        "thawd.server.emulator.moto_program",
         "moto.moto_server.werkzeug_app",
         "moto.sqs.models",
         # The first stack imports this: the models of all services whose resources stacks make.

@@ -2,7 +2,7 @@
 
     make mutants                                            # every module of PAIRS
     make mutants MODULE=thawd.scheduling.pool               # one module
-    make mutants MODULE=thawd.stores.events.queue SAMPLE=5  # every fifth mutant of each function
+    make mutants MODULE=thawd.stores.events.event_queue SAMPLE=5  # every fifth mutant of each function
 
 mutmut changes one operator, argument, constant or condition at a time and runs the tests that reach the changed
 function. The changed code is a mutant; it survives if no test fails. A survivor points to a missing test, unless the
@@ -40,15 +40,16 @@ SOURCE = ROOT / "src" / "thawd"
 PAIRS: dict[str, str] = {
     "thawd.deploy.aws.naming": "aws_template",
     "thawd.deploy.aws.plan": "aws_plan",
-    "thawd.deploy.aws.rollouts": "aws_template",
-    "thawd.deploy.aws.stores": "aws_template",
-    "thawd.deploy.aws.uses": "aws_uses",
+    "thawd.deploy.aws.versions_and_aliases": "aws_template",
+    "thawd.deploy.aws.buckets_and_tables": "aws_template",
+    "thawd.deploy.aws.roles": "aws_template",
+    "thawd.deploy.aws.used_stores": "aws_used_stores",
     "thawd.deploy.images.dockerfile.ignoring": "dockerfile",
     "thawd.deploy.images.dockerfile.parsing": "dockerfile",
     "thawd.deploy.images.dockerfile.planning": "dockerfile",
     "thawd.deploy.images.dockerfile.substitution": "dockerfile",
     "thawd.oci.merging": "oci_layers",
-    "thawd.oci.paths": "oci_layers",
+    "thawd.oci.image_paths": "oci_layers",
     "thawd.oci.references": "oci_references",
     "thawd.oci.unpacking": "oci_layers",
     "thawd.deploy.packages.planning": "package_planning",
@@ -56,13 +57,13 @@ PAIRS: dict[str, str] = {
     "thawd.deploy.packages.removal": "package_removal",
     "thawd.deploy.packages.elf": "package_removal",
     "thawd.gateway.aws.api_messages": "api_addresses",
-    "thawd.server.emulator.apis.paths": "api_paths",
-    "thawd.server.emulator.apis.policies": "api_access",
-    "thawd.server.emulator.apis.authorizer_cache": "api_access",
-    "thawd.server.emulator.apis.usage": "api_access",
-    "thawd.server.emulator.apis.tokens": "api_access",
-    "thawd.server.emulator.apis.rest.proxy_events": "api_proxy_events",
-    "thawd.scheduling.waiting_requests": "request_batches",
+    "thawd.server.emulator.api_gateway.path_templates": "api_paths",
+    "thawd.server.emulator.api_gateway.authorizer_policies": "api_access",
+    "thawd.server.emulator.api_gateway.authorizer_cache": "api_access",
+    "thawd.server.emulator.api_gateway.usage_plans": "api_access",
+    "thawd.server.emulator.api_gateway.json_web_tokens": "api_access",
+    "thawd.server.emulator.api_gateway.rest.proxy_events": "api_proxy_events",
+    "thawd.scheduling.pool_requests": "request_batches",
     "thawd.scheduling.batch_runs": "request_batches",
     "thawd.scheduling.pool": "pool pool_failed_starts pool_ends pool_counts pool_keep_alive",
     "thawd.scheduling.room": "room room_any_order room_turns room_reports dispatcher_requests",
@@ -70,7 +71,7 @@ PAIRS: dict[str, str] = {
     "thawd.scheduling.dispatcher": "dispatcher dispatcher_requests dispatcher_waits publisher",
     "thawd.scheduling.provisioned": "provisioned",
     "thawd.publishing.publisher": "publisher",
-    "thawd.stores.events.queue": "queue queue_reading queue_restarts queue_limit dead_letters outbox",
+    "thawd.stores.events.event_queue": "queue queue_reading queue_restarts queue_limit dead_letters outbox",
     "thawd.stores.events.leases": "queue queue_reading queue_restarts queue_limit dead_letters outbox",
     "thawd.stores.events.batches": "batches",
     "thawd.system.inline": "inline",
@@ -87,7 +88,7 @@ PAIRS: dict[str, str] = {
     "thawd.gateway.cors": "cors hosts",
     "thawd.gateway.hosts": "hosts",
     "thawd.gateway.http_server.limits": "connections connection_limits",
-    "thawd.gateway.lambda_api.shapes": "shapes",
+    "thawd.gateway.lambda_api.inputs": "lambda_inputs",
     "thawd.gateway.lambda_api.event_stream": "event_stream",
     "thawd.wire.frames": "wire",
     "thawd.wire.response_stream": "response_stream",
@@ -104,7 +105,7 @@ PAIRS: dict[str, str] = {
     "thawd.config.sections.http": "config_http",
     "thawd.cost.keep_warm": "keep_alive",
     "thawd.cost.bills": "cost tune",
-    "thawd.snapshot.inspect.rules": "snapshot_inspect_rules snapshot_inspect_text",
+    "thawd.snapshot.inspect.format_rules": "snapshot_inspect_rules snapshot_inspect_text",
 }
 
 # Folders besides the sources that unit tests read.

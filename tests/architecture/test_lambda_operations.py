@@ -10,7 +10,7 @@ import botocore
 import pytest
 from tools import lambda_operations
 
-from thawd.gateway.lambda_api import constraints, shapes
+from thawd.gateway.lambda_api import input_constraints, inputs
 
 
 def test_the_file_is_what_the_tool_makes() -> None:
@@ -31,17 +31,17 @@ def test_the_file_of_another_service_is_what_the_tool_makes(service: str) -> Non
 
 
 def test_every_operation_is_found_by_its_path() -> None:
-    for operation in shapes.operations():
+    for operation in inputs.operations():
         path = re.sub(r"\(\?P<\w+>\[\^/\]\+\)", "x", operation.path.pattern)
         query = "&".join(f"{name}={value[0]}" for name, value in operation.fixed.items())
-        assert shapes.find(operation.method, path, query)[0] is operation
+        assert inputs.find(operation.method, path, query)[0] is operation
 
 
 def test_every_pattern_compiles() -> None:
     def check(shape: Any) -> int:
         found = 0
         if "pattern" in shape:
-            constraints._compiled(shape["pattern"])
+            input_constraints._compiled(shape["pattern"])
             found = 1
         below = [
             *shape.get("members", {}).values(),
@@ -49,4 +49,4 @@ def test_every_pattern_compiles() -> None:
         ]
         return found + sum(map(check, below))
 
-    assert sum(check(shape) for operation in shapes.operations() for shape in operation.members.values()) > 100
+    assert sum(check(shape) for operation in inputs.operations() for shape in operation.members.values()) > 100

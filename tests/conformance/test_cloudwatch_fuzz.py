@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from botocore.session import get_session
 
-from thawd.gateway.lambda_api import shapes
+from thawd.gateway.lambda_api import inputs
 
 from .conftest import Lambda
 
@@ -27,10 +27,10 @@ COUNT = int(os.environ.get("THAWD_FUZZ", "1500"))
 SEED = int(os.environ.get("THAWD_FUZZ_SEED", "1"))
 SLOWEST_S = 20.0
 SERVICES = {
-    "logs": ("Logs_20140328", "1.1", shapes.inputs("thawd.gateway.logs", "logs_operations.json")),
+    "logs": ("Logs_20140328", "1.1", inputs.inputs("thawd.gateway.logs", "logs_operations.json")),
     "cloudwatch": (
         *("GraniteServiceVersion20100801", "1.0"),
-        shapes.inputs("thawd.gateway.metrics", "metrics_operations.json"),
+        inputs.inputs("thawd.gateway.metrics", "metrics_operations.json"),
     ),
 }
 # Source: "Common Errors" of both API references.

@@ -29,9 +29,9 @@ from hypothesis.stateful import (
 from tests.memory import MEMORY
 from thawd.stores import clock
 from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Depth, Event, Flow, NewEvent, as_accepted
 from thawd.stores.events.outbox import Outbox
-from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.running_marks import Marks
 from thawd.stores.schema import open_state
 

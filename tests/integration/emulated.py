@@ -96,7 +96,7 @@ class EmulatedAws(AwsAt):
         # With a folder it runs as thawd starts it, with the account id of thawd's own ARNs.
         arguments = [] if self._folder is None else [str(self._folder)]
         self._process = prestarted.Popen(
-            [sys.executable, "-m", "thawd.server.emulator.program", *arguments],
+            [sys.executable, "-m", "thawd.server.emulator.moto_program", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "MOTO_ACCOUNT_ID": self.account},

@@ -12,7 +12,7 @@ from tests.integration.watched import ALL
 from thawd.resources import RemoteBucket, StoreUrl
 from thawd.sources.buckets.remote import RemoteBucketWatcher
 from thawd.sources.buckets.remote_stores import WatcherStores
-from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.objects.catalog import ObjectCatalog
 from thawd.stores.objects.listings import Listings
 from thawd.stores.objects.remote import BucketStore

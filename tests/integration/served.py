@@ -23,7 +23,7 @@ from thawd.gateway.s3.endpoint import ObjectApi
 from thawd.resources import Bucket, Notification
 from thawd.server.web import configured
 from thawd.sources.buckets.watcher import BucketWatcher, install_lease_signal_handler
-from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.objects.catalog import ObjectCatalog
 from thawd.stores.schema import open_state
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from thawd.deploy.images.host_files import HostFiles
 from thawd.deploy.images.stage_state import StageState, store
 from thawd.oci import documents
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 from thawd.oci.layer_writing import NewEntry, add_parents, write_layer
 
 NAME = "small:latest"

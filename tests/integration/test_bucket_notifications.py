@@ -20,7 +20,7 @@ from thawd.resources import RemoteBucket, StoreUrl
 from thawd.sources.aws_calls import Endpoint
 from thawd.sources.buckets.remote_notifications import NotifiedBucketWatcher
 from thawd.sources.buckets.remote_stores import WatcherStores
-from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.objects.catalog import ObjectCatalog
 from thawd.stores.objects.listings import Listings
 from thawd.stores.schema import open_state

@@ -21,7 +21,7 @@ import thawd
 from tests.image_roots import PYTHON, add_image, lambda_config
 from tests.integration.conftest import Project, Running, eventually, processes_of
 from tests.privileges import MODULES, unprivileged_python
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 from thawd.snapshot.engine import LIBRARY_NAME, PROGRAM_NAME, native_folder, unavailable
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))

@@ -18,8 +18,8 @@ from tests.clients import KEYS
 from tests.integration.conftest import Project, Running, eventually
 from tests.integration.emulated import AwsAt
 from thawd.cli.program import main
-from thawd.deploy.aws.execution import Access, AwsAccount
 from thawd.deploy.aws.stack import DeploymentError
+from thawd.deploy.aws.stack_deployment import Access, AwsAccount
 
 CODE = """
 import os

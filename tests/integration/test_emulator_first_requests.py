@@ -39,7 +39,7 @@ CALLS: list[tuple[str, str, dict[str, Any], str]] = [
 def emulator() -> Iterator[str]:
     """Run the emulator alone, in a new interpreter that has imported nothing; yields its URL."""
     program = subprocess.Popen(
-        [sys.executable, "-m", "thawd.server.emulator.program"],
+        [sys.executable, "-m", "thawd.server.emulator.moto_program"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "MOTO_ACCOUNT_ID": ACCOUNT_ID},

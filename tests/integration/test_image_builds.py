@@ -22,7 +22,7 @@ from tests.unit.oci_layers import add_image, files, layer, link
 from tests.waiting import pause
 from thawd.deploy.images.building import BuildRequest, build
 from thawd.errors import ImageError
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 from thawd.oci.root import Root
 
 Built = Callable[..., Root]
@@ -296,7 +296,7 @@ _BUILD = """
 import os, sys
 from pathlib import Path
 from thawd.deploy.images.building import BuildRequest, build
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 images = Images(Path(sys.argv[1]))
 folder = Path(sys.argv[2])
 print(build(images, BuildRequest(folder, folder / "Dockerfile"), print), flush=True)

@@ -19,8 +19,8 @@ import pytest
 from tests.ports import quiet_port
 from tests.unit.registry_server import running_registry
 from tests.waiting import pause
-from thawd.deploy.images.running import Command, run
-from thawd.oci.images import Images
+from thawd.deploy.images.run_instruction import Command, run
+from thawd.oci.image_store import Images
 from thawd.oci.root import Root
 
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"

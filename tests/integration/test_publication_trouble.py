@@ -26,9 +26,9 @@ from thawd.control.declared import DeclaredFunctions
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.publishing.build import Builder
 from thawd.publishing.publisher import Publisher
-from thawd.environments.starts.snapshots import Snapshots
-from thawd.environments.starts.spawner import Spawner
-from thawd.environments.starts.kinds import Starter
+from thawd.environments.starts.image_making import Snapshots
+from thawd.environments.starts.fastest_start import Spawner
+from thawd.environments.starts.thaw_fork_cold import Starter
 from thawd.snapshot.inspect.reader import ImageError
 
 SEAMS = {

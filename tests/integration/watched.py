@@ -18,7 +18,7 @@ from thawd.resources import Bucket, Notification
 from thawd.sources.buckets import files
 from thawd.sources.buckets.watcher import BucketWatcher, WatchSettings
 from thawd.stores.database import Database
-from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.objects.catalog import ObjectCatalog
 from thawd.stores.schema import open_state
 

@@ -10,7 +10,7 @@ from typing import Any
 from thawd import config
 from thawd.deploy.aws.stack import Code, Order
 from thawd.deploy.aws.template import Model, make_model
-from thawd.deploy.aws.uses import read_uses
+from thawd.deploy.aws.used_stores import read_uses
 
 QUEUE = "arn:aws:sqs:us-east-1:000000000000:orders"
 DEAD = "arn:aws:sqs:us-east-1:000000000000:dead"

@@ -11,7 +11,7 @@ import pytest
 
 from tests.memory import MEMORY
 from thawd.stores.database import Database
-from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.schema import open_state
 
 
@@ -43,5 +43,5 @@ def queue(db: Database) -> EventQueue:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries of events and outcomes begin after 0.02 s."""
-    monkeypatch.setattr("thawd.queue.retries.FIRST_WAIT_S", 0.02)
+    monkeypatch.setattr("thawd.queue.retry_waits.FIRST_WAIT_S", 0.02)
     monkeypatch.setattr("thawd.queue.outcome_delivery._BACKOFF_FIRST_S", 0.02)

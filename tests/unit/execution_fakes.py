@@ -12,7 +12,7 @@ from typing import Any
 from thawd.environments.version import Version
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
-from thawd.scheduling.admission import Cores
+from thawd.scheduling.core_admission import Cores
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.keep_alive import FixedPolicy
 from thawd.scheduling.leases import Lease

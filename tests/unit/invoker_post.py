@@ -17,9 +17,9 @@ from thawd.queue.invoker import AsyncInvoker
 from thawd.queue.outcome_delivery import Outcomes
 from thawd.resources import Bucket, Destination, Function, Table
 from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Depth, NewEvent
 from thawd.stores.events.outbox import Outbox
-from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.running_marks import Marks
 from thawd.stores.schema import open_state
 from thawd.stores.tables.access import Tables

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from thawd.oci import documents
 from thawd.oci.documents import Descriptor, ImageConfig, Manifest, ProcessConfig, RootFilesystem
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 
 
 def entry(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, bytes]:

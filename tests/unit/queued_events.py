@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from thawd.stores.database import Database
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Event, NewEvent
-from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.running_marks import Marks
 from thawd.stores.schema import open_state
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from tests.unit.execution_fakes import within
 from thawd.environments.sandbox.memory import MemoryLimiter
+from thawd.environments.starts.fastest_start import Spawner
 from thawd.environments.starts.launcher import Launcher
-from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version, variables_of
 from thawd.invocation import Invocation
 from thawd.resources import Function

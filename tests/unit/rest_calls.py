@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from thawd.gateway.aws.api_messages import ApiRequest
-from thawd.server.emulator.apis.rest.calls import RestCall, RestStage, call_of
-from thawd.server.emulator.apis.rest.definitions import RestDefinition
+from thawd.server.emulator.api_gateway.rest.calls import RestCall, RestStage, call_of
+from thawd.server.emulator.api_gateway.rest.definitions import RestDefinition
 
 NOW_S = 1_700_000_000.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from thawd.deploy.templates.documents import parse
 from thawd.deploy.templates.dynamic_references import DynamicReference
 from thawd.deploy.templates.preparation import Prepared, prepare
+from thawd.deploy.templates.template_parsing import parse
 from thawd.deploy.templates.values import Made, StackContext
 
 STORED = {"/db/host": "db.internal", "ids": "a, b,c", "secret": '{"user":"ann"}'}

@@ -1,4 +1,4 @@
-"""`thawd.scheduling.admission`: which requests may run while the processor cores are occupied."""
+"""`thawd.scheduling.core_admission`: which requests may run while the processor cores are occupied."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, environment_of, turns, within
 from thawd.environments.processor_time import Usage
 from thawd.errors import TooManyRequestsException
-from thawd.scheduling import admission as module
-from thawd.scheduling.admission import CORE, Cores, processor_cores
+from thawd.scheduling import core_admission as module
+from thawd.scheduling.core_admission import CORE, Cores, processor_cores
 from thawd.scheduling.leases import Lease
 from thawd.scheduling.pool import Pool
 
@@ -339,7 +339,7 @@ async def test_provisioned_environments_start_although_the_cores_are_occupied() 
 
 
 async def test_who_waits_for_a_core_may_wait_as_long_as_its_function_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thawd.scheduling.waiting_requests._OVERDUE_AGAIN_S", 0.001)
+    monkeypatch.setattr("thawd.scheduling.pool_requests._OVERDUE_AGAIN_S", 0.001)
     machine = Machine(cores=1)
     pool = machine.pool(timeout_s=3600)
     running = await within(ask(pool))

@@ -17,12 +17,10 @@ from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
 from tests.unit.rest_calls import call, definition
-from thawd.server.emulator.apis import authorizer_cache
-from thawd.server.emulator.apis.authorizer_cache import AuthorizerCache
-from thawd.server.emulator.apis.policies import PolicyError, Verdict, verdict
-from thawd.server.emulator.apis.rest.gateway_responses import GatewayError
-from thawd.server.emulator.apis.rest.request_checks import require_api_key, schema_errors, validate
-from thawd.server.emulator.apis.tokens import (
+from thawd.server.emulator.api_gateway import authorizer_cache
+from thawd.server.emulator.api_gateway.authorizer_cache import AuthorizerCache
+from thawd.server.emulator.api_gateway.authorizer_policies import PolicyError, Verdict, verdict
+from thawd.server.emulator.api_gateway.json_web_tokens import (
     TokenError,
     TokenKeys,
     as_texts,
@@ -31,7 +29,9 @@ from thawd.server.emulator.apis.tokens import (
     require_scope,
     scopes_of,
 )
-from thawd.server.emulator.apis.usage import Refusal, Usage
+from thawd.server.emulator.api_gateway.rest.gateway_responses import GatewayError
+from thawd.server.emulator.api_gateway.rest.request_checks import require_api_key, schema_errors, validate
+from thawd.server.emulator.api_gateway.usage_plans import Refusal, Usage
 
 ARN = "arn:aws:execute-api:us-east-1:000000000000:abc/dev/GET/pets/7"
 

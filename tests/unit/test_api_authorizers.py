@@ -18,18 +18,18 @@ from joserfc.jwk import RSAKey
 
 from tests.unit.rest_calls import call, definition
 from thawd.gateway.aws.api_messages import ApiRequest
-from thawd.server.emulator.apis.authorizer_cache import AuthorizerCache
-from thawd.server.emulator.apis.functions import ApiFunctions, FunctionAnswer
-from thawd.server.emulator.apis.http import authorizers as http_authorizers
-from thawd.server.emulator.apis.http.calls import HttpCall
-from thawd.server.emulator.apis.http.definitions import HttpDefinition
-from thawd.server.emulator.apis.http.errors import HttpError
-from thawd.server.emulator.apis.policies import Verdict, verdict
-from thawd.server.emulator.apis.rest import authorizers as rest_authorizers
-from thawd.server.emulator.apis.rest.gateway_responses import GatewayError
-from thawd.server.emulator.apis.services import ApiServices
-from thawd.server.emulator.apis.tokens import TokenError, TokenKeys, checked
-from thawd.server.emulator.apis.usage import Refusal, Usage
+from thawd.server.emulator.api_gateway.api_services import ApiServices
+from thawd.server.emulator.api_gateway.authorizer_cache import AuthorizerCache
+from thawd.server.emulator.api_gateway.authorizer_policies import Verdict, verdict
+from thawd.server.emulator.api_gateway.function_invocations import ApiFunctions, FunctionAnswer
+from thawd.server.emulator.api_gateway.http import authorizers as http_authorizers
+from thawd.server.emulator.api_gateway.http.calls import HttpCall
+from thawd.server.emulator.api_gateway.http.definitions import HttpDefinition
+from thawd.server.emulator.api_gateway.http.errors import HttpError
+from thawd.server.emulator.api_gateway.json_web_tokens import TokenError, TokenKeys, checked
+from thawd.server.emulator.api_gateway.rest import authorizers as rest_authorizers
+from thawd.server.emulator.api_gateway.rest.gateway_responses import GatewayError
+from thawd.server.emulator.api_gateway.usage_plans import Refusal, Usage
 
 STAGE, KEY = ("abc", "dev"), ("a", "anna")
 PREFIX = "arn:aws:apigateway:us-east-1:lambda:path/2015-03-31/functions/arn:aws:lambda:us-east-1:000000000000:function:"

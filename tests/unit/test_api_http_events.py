@@ -1,4 +1,4 @@
-"""`thawd.server.emulator.apis.http`: events, variables and parameter mappings of HTTP APIs.
+"""`thawd.server.emulator.api_gateway.http`: events, variables and parameter mappings of HTTP APIs.
 
 Source: API Gateway developer guide, "Create AWS Lambda proxy integrations for HTTP APIs in API Gateway", "Control
 access to HTTP APIs with AWS Lambda authorizers" and "Transform API requests and responses for HTTP APIs".
@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from thawd.gateway.aws.api_messages import ApiRequest
-from thawd.server.emulator.apis.http.calls import HttpCall, authorizer_event, event, filled, value_of
-from thawd.server.emulator.apis.http.definitions import HttpDefinition
-from thawd.server.emulator.apis.http.errors import HttpError
-from thawd.server.emulator.apis.http.parameters import change_request, changed_response
-from thawd.server.emulator.apis.outgoing import EndpointAnswer, OutgoingRequest
+from thawd.server.emulator.api_gateway.http.calls import HttpCall, authorizer_event, event, filled, value_of
+from thawd.server.emulator.api_gateway.http.definitions import HttpDefinition
+from thawd.server.emulator.api_gateway.http.errors import HttpError
+from thawd.server.emulator.api_gateway.http.parameters import change_request, changed_response
+from thawd.server.emulator.api_gateway.integration_requests import EndpointAnswer, OutgoingRequest
 
 
 def call(**fields: Any) -> HttpCall:

@@ -1,4 +1,4 @@
-"""`thawd.server.emulator.apis.rest.integrations`: integrations with mappings, and the errors of REST APIs.
+"""`thawd.server.emulator.api_gateway.rest.integrations`: integrations with mappings, and the errors of REST APIs.
 
 Source: API Gateway developer guide, "Set up mock integrations", "Integration passthrough behaviors", "Content type
 conversions in API Gateway" and "Gateway response types". Recorded answers were published as snapshots of the tests of
@@ -15,11 +15,11 @@ import pytest
 
 from tests.unit.rest_calls import call, definition
 from thawd.gateway.routes.payload_formats import MalformedResponseError
-from thawd.server.emulator.apis.functions import ApiFunctions, function_in, with_variables
-from thawd.server.emulator.apis.rest.gateway_responses import KINDS, GatewayError, response_for
-from thawd.server.emulator.apis.rest.integrations import integrate, select_response
-from thawd.server.emulator.apis.services import ApiServices
-from thawd.server.emulator.apis.serving import sendable
+from thawd.server.emulator.api_gateway.api_services import ApiServices
+from thawd.server.emulator.api_gateway.function_invocations import ApiFunctions, function_in, with_variables
+from thawd.server.emulator.api_gateway.request_routing import sendable
+from thawd.server.emulator.api_gateway.rest.gateway_responses import KINDS, GatewayError, response_for
+from thawd.server.emulator.api_gateway.rest.integrations import integrate, select_response
 
 
 def nothing(*_: Any) -> Any:

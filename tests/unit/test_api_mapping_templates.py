@@ -1,4 +1,4 @@
-"""`thawd.server.emulator.apis.rest.mapping_templates` and `parameter_mapping`: what a REST API's mappings make.
+"""`thawd.server.emulator.api_gateway.rest.mapping_templates` and `parameter_mapping`: what a REST API's mappings make.
 
 Source: API Gateway developer guide, "Variables for data transformations for API Gateway" and "Parameter mapping
 examples for REST APIs". How maps, lists and missing values are printed was recorded on AWS (published as snapshots of
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.unit.rest_calls import call
-from thawd.server.emulator.apis.rest.gateway_responses import GatewayError
-from thawd.server.emulator.apis.rest.mapping_templates import TemplateError, rendered
-from thawd.server.emulator.apis.rest.parameter_mapping import integration_parameters, response_headers, value_of
+from thawd.server.emulator.api_gateway.rest.gateway_responses import GatewayError
+from thawd.server.emulator.api_gateway.rest.mapping_templates import TemplateError, rendered
+from thawd.server.emulator.api_gateway.rest.parameter_mapping import integration_parameters, response_headers, value_of
 
 CONTEXT = {"requestId": "r-1", "identity": {"sourceIp": "10.0.0.1"}, "authorizer": {"principalId": "anna"}}
 

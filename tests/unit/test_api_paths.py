@@ -1,4 +1,4 @@
-"""`thawd.server.emulator.apis.paths` and `http.definitions`: which method or route serves a request.
+"""`thawd.server.emulator.api_gateway.path_templates` and `http.definitions`: which method or route serves a request.
 
 Source: API Gateway developer guide, "Set up a proxy integration with a proxy resource" and "Create routes for HTTP APIs
 in API Gateway", with its examples; the treatment of slashes and percent encoding was recorded on AWS.
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from thawd.server.emulator.apis.http.definitions import HttpDefinition, route_for
-from thawd.server.emulator.apis.paths import best, matched
+from thawd.server.emulator.api_gateway.http.definitions import HttpDefinition, route_for
+from thawd.server.emulator.api_gateway.path_templates import best, matched
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`thawd.server.emulator.apis.rest.proxy_events`: events and answers of proxy integrations of REST APIs.
+"""`thawd.server.emulator.api_gateway.rest.proxy_events`: events and answers of proxy integrations of REST APIs.
 
 Source: API Gateway developer guide, "Lambda proxy integrations in API Gateway". The shapes were recorded on AWS
 (published as snapshots of the tests of LocalStack, `test_apigateway_lambda`, recorded 2024).
@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.rest_calls import call, definition
 from thawd.gateway.routes.payload_formats import MalformedResponseError
-from thawd.server.emulator.apis.rest.proxy_events import proxy_event, proxy_response, request_authorizer_event
+from thawd.server.emulator.api_gateway.rest.proxy_events import proxy_event, proxy_response, request_authorizer_event
 
 
 def test_the_event_has_the_fields_of_awss_and_no_others() -> None:

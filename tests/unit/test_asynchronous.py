@@ -12,8 +12,8 @@ from tests.unit.execution_fakes import claim, until
 from tests.unit.invoker_post import FAILED, TABLE, Post
 from thawd.errors import TooManyRequestsException
 from thawd.invocation import Result
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Event
-from thawd.stores.events.queue import EventQueue
 
 pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("quick")]
 

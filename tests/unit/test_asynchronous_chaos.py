@@ -25,9 +25,9 @@ from thawd.errors import (
     TooManyRequestsException,
 )
 from thawd.invocation import Invocation, Result
-from thawd.queue import invoker, outcome_delivery, retries
+from thawd.queue import invoker, outcome_delivery, retry_waits
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Depth, Event, NewEvent
-from thawd.stores.events.queue import EventQueue
 
 pytestmark = pytest.mark.in_memory
 
@@ -36,12 +36,12 @@ STEPS = 120
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.005)
+    monkeypatch.setattr(retry_waits, "FIRST_WAIT_S", 0.005)
     monkeypatch.setattr(outcome_delivery, "_BACKOFF_FIRST_S", 0.005)
     for module in (invoker, outcome_delivery):
         # a task that sleeps although there is work makes the test fail
         monkeypatch.setattr(module, "_RECHECK_S", 3600.0)
-    monkeypatch.setattr(retries, "LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(retry_waits, "LONGEST_WAIT_S", 0.02)
 
 
 class ShakyQueue(EventQueue):

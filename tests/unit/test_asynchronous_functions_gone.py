@@ -13,8 +13,8 @@ from tests.unit.invoker_post import Post
 from thawd.errors import ResourceNotFoundException, TooManyRequestsException
 from thawd.invocation import Result
 from thawd.resources import Function
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Event
-from thawd.stores.events.queue import EventQueue
 
 pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("quick")]
 

@@ -17,8 +17,8 @@ from tests.unit.invoker_post import FAILED, Post
 from thawd.errors import StoreError
 from thawd.invocation import Result
 from thawd.queue.invoker import PER_CPU
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Event
-from thawd.stores.events.queue import EventQueue
 
 pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("quick")]
 

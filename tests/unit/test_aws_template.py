@@ -14,7 +14,7 @@ from tests.unit.aws_orders import EVERYTHING, FOREIGN, deployed, model, of_type,
 from thawd import config
 from thawd.deploy.aws.stack import Code, DeploymentError, LayerCode, Order
 from thawd.deploy.aws.template import Model, make_model
-from thawd.deploy.aws.uses import read_uses
+from thawd.deploy.aws.used_stores import read_uses
 
 FUNCTION = '[functions.f]\nhandler = "plain.handler"\n'
 

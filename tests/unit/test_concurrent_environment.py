@@ -1,4 +1,4 @@
-"""Claims about `thawd.environments.concurrent`: time limits, log tails, processes that end or break the protocol."""
+"""`thawd.environments.concurrent_environment`: time limits, log tails, processes that end or break the protocol."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 from tests.unit.execution_fakes import claim, until, within
 from tests.unit.real_spawner import Platform, invocation, no_services, platform
 from thawd.environments.channels import Channels
-from thawd.environments.children import Children
-from thawd.environments.concurrent import ConcurrentEnvironment
+from thawd.environments.child_processes import Children
+from thawd.environments.concurrent_environment import ConcurrentEnvironment
 from thawd.invocation import Result, StartKind
 from thawd.telemetry.logs.writer import FunctionLog, LogStream
 from thawd.wire import frames

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, environment_of, invocation, turns, warm, within
 from thawd.environments.processor_time import Usage
-from thawd.scheduling.admission import CORE, Cores
+from thawd.scheduling.core_admission import CORE, Cores
 from thawd.scheduling.leases import Lease, PoolRetiredError
 from thawd.scheduling.pool import Pool
 
@@ -161,7 +161,7 @@ class Clocks:
         self.now_ns = 1_000_000_000
         self.load: dict[Any, float] = {}
         self.ran_ns: dict[Any, float] = {}
-        monkeypatch.setattr("thawd.scheduling.admission.time.monotonic_ns", lambda: self.now_ns)
+        monkeypatch.setattr("thawd.scheduling.core_admission.time.monotonic_ns", lambda: self.now_ns)
         self.cores = Cores(lambda: 2 * CORE, read_usage=self.usage, is_runnable=lambda environment: False)
 
     def usage(self, environment: Any) -> Usage:

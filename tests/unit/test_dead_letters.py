@@ -11,8 +11,8 @@ from tests.unit.queued_events import new
 from thawd.stores import clock
 from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Depth, Flow, NewEvent
-from thawd.stores.events.queue import EventQueue
 
 pytestmark = pytest.mark.in_memory
 

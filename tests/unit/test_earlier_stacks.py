@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from thawd.resources import ACCOUNT_ID
-from thawd.server.emulator.cloudformation import earlier
-from thawd.server.emulator.cloudformation.plans import Planner
-from thawd.server.emulator.cloudformation.providers.aws import Aws
-from thawd.server.emulator.cloudformation.providers.registry import Registry
-from thawd.server.emulator.cloudformation.records import Stack
-from thawd.server.emulator.cloudformation.store import StackStore
-from thawd.server.emulator.keeper import Saving
+from thawd.server.emulator.cloudformation import saved_moto_stacks
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.providers.kinds_by_type import Registry
+from thawd.server.emulator.cloudformation.stack_files import StackStore
+from thawd.server.emulator.cloudformation.stack_records import Stack
+from thawd.server.emulator.cloudformation.template_plans import Planner
 from thawd.server.emulator.state import _Unpickler
+from thawd.server.emulator.state_saving import Saving
 
 TEMPLATE = {
     "Parameters": {"Name": {"Type": "String"}},
@@ -61,7 +61,7 @@ def taken_over() -> tuple[list[Stack], list[str]]:
     def nothing(service: str, **more: Any) -> Any:
         raise AssertionError(service)
 
-    earlier.take_over(store, Planner(store, Aws(nothing), registry), lines.append)
+    saved_moto_stacks.take_over(store, Planner(store, Aws(nothing), registry), lines.append)
     return store.all(), lines
 
 

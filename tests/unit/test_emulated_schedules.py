@@ -1,4 +1,4 @@
-"""`thawd.server.emulator.schedules`: when emulated rules and schedules run, and what their targets get."""
+"""`thawd.server.emulator.eventbridge_schedules`: when emulated rules and schedules run, and what their targets get."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from thawd.grammar.schedule_expressions import utc_text
-from thawd.server.emulator import schedules
-from thawd.server.emulator.event_targets import Sender
-from thawd.server.emulator.schedules import Clock
+from thawd.server.emulator import eventbridge_schedules
+from thawd.server.emulator.eventbridge_schedules import Clock
+from thawd.server.emulator.eventbridge_targets import Sender
 
 ACCOUNT, REGION = "000000000000", "us-east-1"
 QUEUE = {"Arn": "arn:aws:sqs:us-east-1:000000000000:q", "RoleArn": "arn:aws:iam::000000000000:role/r"}
@@ -54,7 +54,7 @@ class House:
             self.changes += 1
 
         targets: Any = self.targets
-        self._clock = Clock(lambda: schedules.find(targets), changed=changed, complain=pytest.fail)
+        self._clock = Clock(lambda: eventbridge_schedules.find(targets), changed=changed, complain=pytest.fail)
 
     def look(self, now: float) -> list[str]:
         """What is delivered at this time."""

@@ -19,7 +19,7 @@ from tests.unit.execution_fakes import claim, within
 from tests.unit.real_spawner import Platform, descriptors, invocation, no_services, platform
 from thawd.environments import environment as environments
 from thawd.environments.channels import Channels
-from thawd.environments.children import Children
+from thawd.environments.child_processes import Children
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.invocation import StartKind

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.execution_fakes import claim, within
 from tests.unit.real_spawner import Platform, invocation, no_services, platform
 from thawd.environments.channels import Channels
-from thawd.environments.children import Children
+from thawd.environments.child_processes import Children
 from thawd.environments.environment import Environment
 from thawd.invocation import LOG_TAIL_BYTES, Result, StartKind
 from thawd.resources import Batch

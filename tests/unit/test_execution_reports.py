@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from thawd.environments.starts.executing import error_of
+from thawd.environments.starts.program_execution import error_of
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from thawd.errors import ThawdError
 from thawd.gateway import cors
 from thawd.gateway.aws import proxy
 from thawd.gateway.function_urls import table
-from thawd.gateway.lambda_api import constraints, invoke_request, shapes
+from thawd.gateway.lambda_api import input_constraints, inputs, invoke_request
 from thawd.gateway.logs import requests
 from thawd.gateway.routes.endpoint import RouteTable
 from thawd.gateway.s3 import read as object_read
@@ -98,9 +98,9 @@ def _verify_many_headers(text: str) -> None:
 
 
 def _read_members(text: str) -> None:
-    for operation in shapes.operations():
+    for operation in inputs.operations():
         for shape in operation.members.values():
-            list(constraints._problems(shape, text, "x") if shape["type"] == "string" else ())
+            list(input_constraints._problems(shape, text, "x") if shape["type"] == "string" else ())
 
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -118,7 +118,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "function's name, managed": names.parse_function,
     "layer's name": names.parse_layer,
     "members of an API's input": _read_members,
-    "operation's path": lambda text: shapes.find("GET", "/2015-03-31/functions/" + text, ""),
+    "operation's path": lambda text: inputs.find("GET", "/2015-03-31/functions/" + text, ""),
     "filter pattern": log_filters.parse,
     "filter pattern as long as it may be": lambda text: log_filters.parse(text[: log_filters.MAX_PATTERN_CHARACTERS]),
     "filter pattern for JSON": lambda text: log_filters.parse("{" + text[:1000] + "}"),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.oci_layers import add_image, entry, layer
 from thawd.errors import ImageError
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 from thawd.publishing.container_images import ContainerImages
 from thawd.runtime import search_path, template
 

@@ -10,8 +10,8 @@ import pytest
 
 from thawd.errors import StoreError
 from thawd.stores.database import Database
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Depth, NewEvent
-from thawd.stores.events.queue import EventQueue
 from thawd.stores.objects.catalog import ObjectCatalog, ObjectChange, ObjectRecord, successor
 from thawd.stores.schema import open_state
 

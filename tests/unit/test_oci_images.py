@@ -13,7 +13,7 @@ from tests.unit.oci_layers import add_image, digest, entry, files, layer
 from thawd.errors import ImageError
 from thawd.oci.blobs import Blobs, HashingFile
 from thawd.oci.documents import ProcessConfig
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 
 
 @pytest.fixture
@@ -158,17 +158,17 @@ def test_a_folder_that_a_power_cut_may_have_damaged_is_made_again(
     tree = images.tree(digests, "test")
     (images.folder / "layers" / digests[0][1][7:] / "tree" / "f").write_bytes(b"")
     assert images.tree(digests, "test") == tree and files(tree) == {"f": b""}
-    monkeypatch.setattr("thawd.oci.images.boot_id", lambda: "the next boot")
+    monkeypatch.setattr("thawd.oci.image_store.boot_id", lambda: "the next boot")
     assert files(images.tree(digests, "test")) == {"f": b"content"}
     images.root(added)
-    monkeypatch.setattr("thawd.oci.images.boot_id", lambda: "another boot")
+    monkeypatch.setattr("thawd.oci.image_store.boot_id", lambda: "another boot")
     inode = tree.stat().st_ino
     assert images.root(added).folder.stat().st_ino == inode
 
 
 def _die_in(seam: str) -> None:
     """Have this process killed in the middle of its work."""
-    from thawd.oci import images, merging, unpacking
+    from thawd.oci import image_store, merging, unpacking
 
     def die(*given: object, **named: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -176,7 +176,7 @@ def _die_in(seam: str) -> None:
     if seam == "rename":
         Path.rename = die  # type: ignore[method-assign, assignment]
     elif seam == "sync":
-        images._sync_file_system = die
+        image_store._sync_file_system = die
     elif seam == "link":
         merging.os.link = die  # type: ignore[attr-defined]
     else:

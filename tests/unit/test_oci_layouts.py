@@ -12,9 +12,9 @@ import pytest
 
 from tests.unit.oci_layers import add_image, digest, entry, files, layer, link
 from thawd.errors import ImageError
-from thawd.oci import documents, sources
-from thawd.oci.images import Images
-from thawd.oci.writing import write_archive, write_folder
+from thawd.oci import documents, image_lookup
+from thawd.oci.image_store import Images
+from thawd.oci.layout_writing import write_archive, write_folder
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def made(tmp_path: Path) -> tuple[Images, str]:
 
 def obtained(tmp_path: Path, text: str, store: str = "store") -> dict[str, bytes | str | None]:
     images = Images(tmp_path / store)
-    return files(images.root(sources.obtain(images, text, folder=tmp_path, environ={})).folder)
+    return files(images.root(image_lookup.obtain(images, text, folder=tmp_path, environ={})).folder)
 
 
 EXPECTED = {"base": b"b", "app": b"a"}

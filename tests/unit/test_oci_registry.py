@@ -11,9 +11,9 @@ import pytest
 from tests.unit.oci_layers import add_image, digest, entry, files, layer
 from tests.unit.registry_server import RegistryServer, running_registry
 from thawd.errors import ImageError, RegistryError
-from thawd.oci import documents, registry, sources
+from thawd.oci import documents, image_lookup, registry
 from thawd.oci.documents import Descriptor, Index, Platform
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 from thawd.oci.references import parse
 
 
@@ -39,12 +39,12 @@ def pushed(server: RegistryServer, tmp_path: Path, environ: dict[str, str] | Non
     """Push an image to ``team/app:1``; returns its digest."""
     store = Images(tmp_path / "other")
     added = add_image(store, layer(entry("f", b"content" * 5000)))
-    sources.push(store, added, parse(f"{server.host}/team/app:1"), environ or {})
+    image_lookup.push(store, added, parse(f"{server.host}/team/app:1"), environ or {})
     return added
 
 
 def obtain(images: Images, text: str, **environ: str) -> str:
-    return sources.obtain(images, text, folder=images.folder, environ=environ)
+    return image_lookup.obtain(images, text, folder=images.folder, environ=environ)
 
 
 def test_an_image_that_was_pushed_is_fetched_once_and_has_its_files(
@@ -72,9 +72,9 @@ def test_what_a_name_stands_for_is_asked_again_on_request(
     pushed(server, tmp_path)
     first = obtain(images, name)
     other = add_image(images, layer(entry("new", b"")))
-    sources.push(images, other, parse(name), {})
+    image_lookup.push(images, other, parse(name), {})
     assert obtain(images, name) == first
-    assert sources.obtain(images, name, folder=tmp_path, environ={}, refresh=True) == other
+    assert image_lookup.obtain(images, name, folder=tmp_path, environ={}, refresh=True) == other
     assert images.names() == {name: other}
 
 
@@ -192,7 +192,7 @@ def test_thawd_signs_in_with_the_password_that_docker_login_stored(
     added = pushed(server, tmp_path, environ)
     assert obtain(images, f"{server.host}/team/app:1", **environ) == added
     with pytest.raises(RegistryError, match="docker login") as raised:
-        sources.obtain(images, f"{server.host}/team/app:2", folder=tmp_path, environ={})
+        image_lookup.obtain(images, f"{server.host}/team/app:2", folder=tmp_path, environ={})
     assert "secret" not in str(raised.value)
 
 

@@ -10,9 +10,9 @@ import pytest
 from tests.unit.queued_events import new, reopened
 from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Depth
 from thawd.stores.events.outbox import Outbox
-from thawd.stores.events.queue import EventQueue
 
 pytestmark = pytest.mark.in_memory
 

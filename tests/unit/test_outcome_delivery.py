@@ -19,7 +19,7 @@ from thawd.queue import outcome_delivery
 from thawd.queue.outcome_delivery import _AT_ONCE as AT_ONCE
 from thawd.queue.outcome_delivery import DeadLetterCause, Outcome
 from thawd.resources import Destination
-from thawd.stores.events import queue as queue_module
+from thawd.stores.events import event_queue as queue_module
 from thawd.stores.events.event_rows import Depth, NewEvent
 from thawd.telemetry.metrics import DeliveryOutcome
 

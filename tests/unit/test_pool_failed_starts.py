@@ -18,7 +18,7 @@ from thawd.scheduling.leases import Lease
 async def test_after_a_start_that_took_past_the_deadline_and_failed_the_request_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("thawd.scheduling.waiting_requests._OVERDUE_AGAIN_S", 0.01)
+    monkeypatch.setattr("thawd.scheduling.pool_requests._OVERDUE_AGAIN_S", 0.01)
 
     house = House()
     pool = house.pool()

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from thawd.deploy.projects.archives import Source, archive
 from thawd.deploy.projects.artifacts import Packaged, package
 from thawd.deploy.projects.discovery import find_project
 from thawd.deploy.projects.reading import read_project
 from thawd.deploy.projects.stacks import ImageAsset, Project, ProjectError, ProjectOptions
 from thawd.deploy.projects.template_files import stack_name
+from thawd.deploy.projects.zip_files import Source, archive
 
 pytestmark = pytest.mark.in_memory
 

@@ -1,4 +1,4 @@
-"""`thawd.stores.events.queue`: nothing accepted is lost, order is kept, cost does not grow with the backlog."""
+"""`thawd.stores.events.event_queue`: nothing accepted is lost, order is kept, cost does not grow with the backlog."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.queued_events import new, numbers
 from thawd.stores.database import Database
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Depth, Event, NewEvent, insert
-from thawd.stores.events.queue import EventQueue
 
 pytestmark = pytest.mark.in_memory
 

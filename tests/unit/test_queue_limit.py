@@ -11,7 +11,7 @@ from tests.unit.queued_events import new, reopened
 from thawd.errors import TooManyRequestsException
 from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
-from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.objects.catalog import ObjectCatalog, ObjectChange, ObjectRecord
 from thawd.stores.schedules import ScheduleState, ScheduleStore
 

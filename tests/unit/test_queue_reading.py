@@ -13,9 +13,9 @@ from tests.unit.queued_events import new, numbers
 from thawd.stores import clock
 from thawd.stores.database import Database
 from thawd.stores.events import running_marks
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Depth, Event, Flow, NewEvent, as_accepted
 from thawd.stores.events.leases import Leases
-from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.running_marks import SLOTS, Marks
 from thawd.stores.schema import open_state
 

@@ -13,8 +13,8 @@ from thawd.errors import StoreError
 from thawd.stores import clock
 from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Depth
-from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.running_marks import SLOTS, Marks
 from thawd.stores.schema import MIGRATIONS, open_state
 

@@ -13,7 +13,7 @@ from tests.unit.execution_fakes import FakeEnvironment, House, Machine, ask, inv
 from thawd.errors import ServiceException, TooManyRequestsException
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation, Result
 from thawd.resources import Batch
-from thawd.scheduling.admission import CORE, Cores
+from thawd.scheduling.core_admission import CORE, Cores
 
 FOUR = Batch(size=4)
 

@@ -1,4 +1,4 @@
-"""`thawd.environments.runtime_api.http`: odd, large and many requests harm neither other requests nor the server."""
+"""`thawd.environments.runtime_api.http_server`: odd, large and many requests harm nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from thawd.environments.runtime_api.http import MAX_CONNECTIONS, MAX_HEAD_BYTES
+from thawd.environments.runtime_api.http_server import MAX_CONNECTIONS, MAX_HEAD_BYTES
 
 from .runtime_api_house import ID, NEXT, RUNTIME, House, invoked, play, ready
 

@@ -20,7 +20,7 @@ from thawd.grammar import schedule_expressions
 from thawd.resources import Schedule
 from thawd.sources.schedules import Schedules
 from thawd.stores.database import Database
-from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.schedules import ScheduleState, ScheduleStore
 from thawd.stores.schema import open_state
 

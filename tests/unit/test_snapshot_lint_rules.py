@@ -1,4 +1,4 @@
-"""`thawd.snapshot.lint.rules`: each rule finds what it is for, reports nothing else, and is documented.
+"""`thawd.snapshot.lint.rule_texts`: each rule finds what it is for, reports nothing else, and is documented.
 
 Every case is the module of a function.
 """

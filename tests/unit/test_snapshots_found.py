@@ -11,8 +11,8 @@ import pytest
 from thawd.environments.init_phase import ReadyHead
 from thawd.environments.starts.engine_files import Engine
 from thawd.environments.starts.image_key import key_of
+from thawd.environments.starts.image_making import Snapshots
 from thawd.environments.starts.launcher import Launcher
-from thawd.environments.starts.snapshots import Snapshots
 from thawd.environments.starts.thawable import ThawFailedError
 from thawd.environments.version import Version
 from thawd.snapshot.store.images import ImageOrigin, SnapshotStore

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from thawd.environments.starts.engine_files import Engine
+from thawd.environments.starts.image_making import FreezeResult, Snapshots
 from thawd.environments.starts.launcher import Launcher
-from thawd.environments.starts.snapshots import FreezeResult, Snapshots
 from thawd.environments.starts.template import FrozenHead
 from thawd.snapshot.store.images import SnapshotStore
 

@@ -1,4 +1,4 @@
-"""`thawd.environments.starts.spawner`, with real processes: starts work whatever happens to templates."""
+"""`thawd.environments.starts.fastest_start`, with real processes: starts work whatever happens to templates."""
 
 from __future__ import annotations
 

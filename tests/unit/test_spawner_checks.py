@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.execution_fakes import turns, version_of
 from thawd.environments.sandbox.memory import MemoryLimiter
+from thawd.environments.starts.fastest_start import Spawner
+from thawd.environments.starts.image_making import FreezeResult
 from thawd.environments.starts.launcher import Launcher
-from thawd.environments.starts.snapshots import FreezeResult
-from thawd.environments.starts.spawner import Spawner
 from thawd.errors import ServiceException
 from thawd.invocation import StartKind
 from thawd.telemetry.metrics import Metrics

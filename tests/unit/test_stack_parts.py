@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from thawd.server.emulator.cloudformation import names
+from thawd.server.emulator.cloudformation import generated_names
 from thawd.server.emulator.cloudformation.errors import StackError
-from thawd.server.emulator.cloudformation.records import masked
+from thawd.server.emulator.cloudformation.graph_order import turned, walk
+from thawd.server.emulator.cloudformation.stack_records import masked
 from thawd.server.emulator.cloudformation.template_urls import place_of
-from thawd.server.emulator.cloudformation.walking import turned, walk
 
 LONG = "x" * 100
 
@@ -19,15 +19,15 @@ LONG = "x" * 100
     ("kind", "most"), [("AWS::Lambda::Function", 64), ("AWS::S3::Bucket", 63), ("AWS::SQS::Queue", 80)]
 )
 def test_a_generated_name_is_within_the_services_limit_and_new_each_time(kind: str, most: int) -> None:
-    first, second = (names.generated(kind, LONG, "Logical" + LONG) for _ in range(2))
+    first, second = (generated_names.generated(kind, LONG, "Logical" + LONG) for _ in range(2))
     assert len(first) == most
     assert first != second
     assert first.lower() == first or kind != "AWS::S3::Bucket"
 
 
 def test_a_generated_name_shows_the_stack_and_the_logical_id() -> None:
-    assert names.generated("AWS::SNS::Topic", "shop", "News").startswith("shop-News-")
-    assert names.generated("AWS::SQS::Queue", "shop", "Jobs", {"FifoQueue": "true"}).endswith(".fifo")
+    assert generated_names.generated("AWS::SNS::Topic", "shop", "News").startswith("shop-News-")
+    assert generated_names.generated("AWS::SQS::Queue", "shop", "Jobs", {"FifoQueue": "true"}).endswith(".fifo")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thawd.deploy.templates.documents import parse
 from thawd.deploy.templates.refusals import TemplateError
+from thawd.deploy.templates.template_parsing import parse
 
 _TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc")), max_size=8)
 _VALUES = st.recursive(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.template_stacks import value_of
-from thawd.deploy.templates.intrinsics import cidr, equals, join, split, to_base64, to_json_string
+from thawd.deploy.templates.context_free_functions import cidr, equals, join, split, to_base64, to_json_string
 from thawd.deploy.templates.refusals import TemplateError
 from thawd.deploy.templates.values import Made
 

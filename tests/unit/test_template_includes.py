@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.template_stacks import CONTEXT
-from thawd.deploy.templates import documents
+from thawd.deploy.templates import template_parsing
 from thawd.deploy.templates.preparation import Prepared, prepare
 from thawd.deploy.templates.refusals import TemplateError
 
@@ -21,7 +21,7 @@ _SNIPPETS = {
 
 def included(text: str, **parameters: str) -> Prepared:
     context = replace(CONTEXT, read=_SNIPPETS.__getitem__)
-    return prepare(documents.parse(text), parameters, context)
+    return prepare(template_parsing.parse(text), parameters, context)
 
 
 def template(properties: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.template_stacks import CONTEXT, prepared
-from thawd.deploy.templates.documents import parse
 from thawd.deploy.templates.preparation import prepare
 from thawd.deploy.templates.refusals import TemplateError
+from thawd.deploy.templates.template_parsing import parse
 from thawd.deploy.templates.values import Made
 
 pytest.importorskip("samtranslator", reason="needs aws-sam-translator, in the extra `aws`")

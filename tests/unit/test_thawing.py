@@ -18,7 +18,7 @@ import pytest
 from tests.unit.execution_fakes import claim, until, within
 from tests.unit.real_spawner import Platform, descriptors, invocation
 from thawd.environments.init_phase import InitError
-from thawd.environments.starts import kinds, spawner
+from thawd.environments.starts import fastest_start, thaw_fork_cold
 from thawd.environments.starts.engine_files import Engine
 from thawd.environments.starts.origin import Origin
 from thawd.invocation import StartKind
@@ -99,7 +99,7 @@ def test_thaws_and_what_prepares_them_leave_no_descriptor_open(tmp_path: Path) -
 
 
 def test_starts_at_once_share_one_init_and_one_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawner, "_SLOW_RESTORE_MS", math.inf)  # otherwise a slow machine forks some of them
+    monkeypatch.setattr(fastest_start, "_SLOW_RESTORE_MS", math.inf)  # otherwise a slow machine forks some of them
 
     async def work() -> None:
         async with platform(tmp_path) as made:
@@ -170,7 +170,7 @@ def test_a_thaw_that_hangs_makes_nobody_wait_for_ever(tmp_path: Path, monkeypatc
         async with platform(tmp_path) as made:
             await made.spawner.prepare(made.version)
             exchange_thaw(made, "sleep 100")
-            monkeypatch.setattr(kinds, "_THAW_S", 0.3)
+            monkeypatch.setattr(thaw_fork_cold, "_THAW_S", 0.3)
             assert await start_and_end(made) == StartKind.COLD
             assert "Init timed out after 0.3 seconds" in made.told[0]
 
@@ -278,7 +278,7 @@ def test_an_init_that_fails_is_tried_again_at_the_next_start(tmp_path: Path) -> 
 
 PLACED = """
 import os, sys
-from thawd.environments.starts.executing import file_actions
+from thawd.environments.starts.program_execution import file_actions
 from thawd.wire import frames as wire
 
 pairs = [os.pipe() for _ in range(4)]
@@ -314,7 +314,7 @@ def test_descriptors_arrive_under_their_numbers_whatever_numbers_they_had(
 def test_a_template_for_a_burst_that_fails_is_one_failure_and_not_one_for_each_that_waited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spawner, "_SLOW_RESTORE_MS", 0.0)
+    monkeypatch.setattr(fastest_start, "_SLOW_RESTORE_MS", 0.0)
 
     async def work() -> None:
         async with platform(tmp_path) as made:

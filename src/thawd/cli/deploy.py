@@ -22,8 +22,8 @@ from thawd.resources import PYTHON_RUNTIMES
 if TYPE_CHECKING:
     from thawd.config import Settings
     from thawd.deploy.aws.assets import Assets
-    from thawd.deploy.aws.execution import AwsAccount, StackEvent
     from thawd.deploy.aws.plan import Plan
+    from thawd.deploy.aws.stack_deployment import AwsAccount, StackEvent
     from thawd.deploy.aws.template import Model
 
 _TARGET_OPTIONS = ("config_path", "stack", "region", "profile", "endpoint_url")
@@ -97,7 +97,7 @@ def _with_options_of_group(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _target(options: Mapping[str, Any]) -> Target:
-    from thawd.deploy.aws.execution import Access, AwsAccount
+    from thawd.deploy.aws.stack_deployment import Access, AwsAccount
 
     options = _with_options_of_group(options)
     settings = _settings(options)
@@ -321,12 +321,12 @@ def status(as_json: bool, **options: Any) -> None:
 @_target_options
 def invoke(function: str, payload: str, **options: Any) -> None:
     """Invoke FUNCTION of the stack and print its answer. The exit status is 1 if the function failed."""
-    from thawd.deploy.aws import remote
+    from thawd.deploy.aws import deployed_functions
 
     target = _target(options)
     _require_function(target, function)
     event = sys.stdin.buffer.read() if payload == "-" else payload.encode()
-    answer = remote.invoke(target.account, target.stack, function, event)
+    answer = deployed_functions.invoke(target.account, target.stack, function, event)
     click.echo(answer.payload)
     if answer.error is not None:
         warn(f"{function} failed ({answer.error}) in version {answer.version}")
@@ -342,13 +342,13 @@ def invoke(function: str, payload: str, **options: Any) -> None:
 @_target_options
 def logs(function: str, follow: bool, minutes: float, **options: Any) -> None:
     """Print the log of FUNCTION of the stack, from CloudWatch."""
-    from thawd.deploy.aws import naming, remote
+    from thawd.deploy.aws import deployed_functions, naming
 
     target = _target(options)
     declared = _require_function(target, function)
     group_name = declared.log_group or f"/aws/lambda/{naming.function_name(target.stack, function)}"
     since_s = time.time() - minutes * 60
-    for line in remote.log_lines(target.account, group_name, since_s=since_s, follows=follow):
+    for line in deployed_functions.log_lines(target.account, group_name, since_s=since_s, follows=follow):
         click.echo(line)
 
 

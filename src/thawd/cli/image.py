@@ -16,7 +16,7 @@ from thawd.cli.output import print_text
 from thawd.errors import ImageError
 
 if TYPE_CHECKING:
-    from thawd.oci.images import Images
+    from thawd.oci.image_store import Images
 
 _OUTPUTS = ("oci:", "tar:")
 
@@ -106,11 +106,13 @@ def build(  # noqa: PLR0913, PLR0917 - an option each
 @config_option
 def pull(image: str, config_path: Path) -> None:
     """Fetch IMAGE from its registry, or read it from a file: oci:PATH or docker-archive:PATH."""
-    from thawd.oci import sources
+    from thawd.oci import image_lookup
 
     images = _images(_data_folder(config_path))
     with _disk(images):
-        digest = sources.obtain(images, image, folder=Path.cwd(), environ=os.environ, on_line=_progress, refresh=True)
+        digest = image_lookup.obtain(
+            images, image, folder=Path.cwd(), environ=os.environ, on_line=_progress, refresh=True
+        )
     click.echo(f"{image}  {digest}")
 
 
@@ -124,12 +126,12 @@ def push(image: str, target: str | None, config_path: Path) -> None:
     TARGET is the name there, such as localhost:5000/captions:1; without it, IMAGE itself must name its registry. The
     password is that of `docker login` or `podman login`.
     """
-    from thawd.oci import references, sources
+    from thawd.oci import image_lookup, references
 
     images = _images(_data_folder(config_path))
     digest = _named(images, image)
     reference = references.parse(target or image)
-    sources.push(images, digest, reference, os.environ)
+    image_lookup.push(images, digest, reference, os.environ)
     click.echo(f"{reference}  {digest}")
 
 
@@ -162,11 +164,11 @@ def rm(names: tuple[str, ...], config_path: Path) -> None:
     Layers of builds of the last seven days stay, too.
     """
     from thawd.deploy.images.step_records import recent
-    from thawd.oci import references, sources
+    from thawd.oci import image_lookup, references
 
     images = _images(_data_folder(config_path))
     for name in names:
-        stored = name if sources.is_path(name) else str(references.parse(name))
+        stored = name if image_lookup.is_path(name) else str(references.parse(name))
         if not images.remove_name(stored):
             fail(f"there is no image {name}; `thawd image ls` lists them")
     freed = images.collect(keep=recent(images))
@@ -260,7 +262,7 @@ def _disk(images: Images) -> Iterator[None]:
 
 
 def _write(images: Images, digest: str, output: str, name: str | None) -> None:
-    from thawd.oci.writing import write_archive, write_folder
+    from thawd.oci.layout_writing import write_archive, write_folder
 
     kind, _, path = output.partition(":")
     write: Callable[..., None] = write_folder if kind == "oci" else write_archive
@@ -269,12 +271,12 @@ def _write(images: Images, digest: str, output: str, name: str | None) -> None:
 
 def _named(images: Images, text: str) -> str:
     """Return the digest of an image of the store by its name or digest."""
-    from thawd.oci import references, sources
+    from thawd.oci import image_lookup, references
 
     names = images.names()
     if text.startswith("sha256:"):
         return images.image(text).digest
-    digest = names.get(text if sources.is_path(text) else str(references.parse(text)))
+    digest = names.get(text if image_lookup.is_path(text) else str(references.parse(text)))
     if digest is None:
         raise ImageError(f"there is no image {text} in {images.folder}; there: {', '.join(names) or 'none'}")
     return digest
@@ -288,7 +290,7 @@ def _data_folder(config_path: Path) -> Path:
 
 
 def _images(data: Path) -> Images:
-    from thawd.oci.images import Images
+    from thawd.oci.image_store import Images
 
     return Images(data / "images")
 

@@ -13,7 +13,7 @@ from thawd.cli.options import project_of
 
 if TYPE_CHECKING:
     from thawd.config import Settings
-    from thawd.deploy.projects.serving import ServedProject
+    from thawd.deploy.projects.stack_updates import ServedProject
     from thawd.deploy.projects.stacks import ProjectOptions
 
 
@@ -67,7 +67,7 @@ def served_project(path: Path, settings: Settings, options: ProjectOptions, *, i
         options: what the user gave beside the project.
         is_real: whether functions use AWS itself.
     """
-    from thawd.deploy.projects.serving import ServedProject
+    from thawd.deploy.projects.stack_updates import ServedProject
     from thawd.telemetry.console import complain, say
 
     project = project_of(path)

@@ -58,10 +58,10 @@ def _from_server(settings: Settings, path: str, body: bytes | None) -> dict[str,
 async def _from_file(settings: Settings, question: Question) -> dict[str, Any]:
     import msgspec
 
+    from thawd.queue.maintenance import Upkeep
     from thawd.queue.operator_view import OperatorView
-    from thawd.queue.upkeep import Upkeep
     from thawd.stores.events.dead_letters import DeadLetters
-    from thawd.stores.events.queue import EventQueue
+    from thawd.stores.events.event_queue import EventQueue
     from thawd.stores.schema import open_state
 
     state = open_state(settings.server.data / "thawd.db")

@@ -24,7 +24,7 @@ from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
 
 if TYPE_CHECKING:
     from thawd.config import Settings
-    from thawd.snapshot.lint.rules import Finding
+    from thawd.snapshot.lint.rule_texts import Finding
     from thawd.snapshot.store.images import Snapshot, SnapshotStore
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -165,7 +165,7 @@ def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
     import msgspec
 
     from thawd import config
-    from thawd.environments.programs import python_of
+    from thawd.environments.runtime_programs import python_of
     from thawd.publishing import lint_command
 
     settings = load(config_path)

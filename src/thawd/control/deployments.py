@@ -15,7 +15,7 @@ import msgspec
 
 from thawd.control.destinations import dead_letter_of, destinations_of
 from thawd.control.function_records import SNAP_START_ON, Alias, Family, VersionRecord
-from thawd.environments.starts.spawner import Spawner
+from thawd.environments.starts.fastest_start import Spawner
 from thawd.environments.version import Version
 from thawd.errors import (
     EnvironmentBuildError,
@@ -26,8 +26,8 @@ from thawd.errors import (
 from thawd.publishing.publisher import Candidate, Ending, Publisher
 from thawd.resources import LATEST, Function
 from thawd.scheduling.dispatcher import Dispatcher
+from thawd.scheduling.function_records import VersionEntry
 from thawd.scheduling.room import Room
-from thawd.scheduling.versions import VersionEntry
 
 INIT_FAILURE = "FUNCTION_ERROR_INIT_FAILURE"
 """AWS's ``StatusReason`` of provisioned concurrency for a function whose init phase fails."""

@@ -20,7 +20,7 @@ from thawd.resources import LATEST, REGION, Function, ImageConfig
 T = TypeVar("T")
 
 Parameters = Mapping[str, Any]
-"""The checked input of an operation, as `thawd.gateway.lambda_api.shapes.read` returns it."""
+"""The checked input of an operation, as `thawd.gateway.lambda_api.inputs.read` returns it."""
 SNAP_START_ON = "PublishedVersions"
 SNAP_START_OFF = "None"
 

@@ -1,5 +1,20 @@
 """Execution environments, from start to end: each is one process, which runs one invocation at a time.
 
-Reading order: `version` (what a process runs), `starts` (how the process is started), `environment` (invocations, time
-limits and the end), `runtime_api` (programs other than thawd's runtime), `sandbox` (limits and rights of a process).
+- `version`: what an environment runs: a published state of a function
+- `starts`: starts processes: thaws, forks and cold starts
+- `init_phase`: waits until a started process is ready
+- `environment`, `concurrent_environment`: run invocations in a process, one or several at a time
+- `invocation_deadline`: the time limit of an invocation
+- `invoke_frames`, `result_frames`, `channels`: the frames that the platform and a process exchange, and their channels
+- `store_call_channel`, `store_calls`: tables and remote buckets for handlers that ``import thawd``
+- `output`, `log_tails`, `platform_log`: a process's output; log tails; START, END and REPORT lines
+- `child_processes`: learns when processes end, and kills and reaps what functions left behind
+- `peak_memory`, `processor_time`: measure a process
+- `suspension`: stops processes between invocations (SIGSTOP)
+- `sandbox`: limits on memory, CPU, processes, storage and capabilities
+- `runtime_programs`, `entry_points`: which program runs a function: Node, a ``bootstrap``, an image's entry point
+- `runtime_api`: Lambda's Runtime API and Extensions API for these programs
+- `extensions`: starts and ends external extensions
+- `boto3_for_functions`: the boto3 that functions get if they bring none
+- `tenant_check`: one environment runs the invocations of one tenant only
 """

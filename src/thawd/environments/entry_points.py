@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from thawd.environments.programs import WRAPPER, extensions_in
+from thawd.environments.runtime_programs import WRAPPER, extensions_in
 from thawd.errors import EnvironmentBuildError
-from thawd.oci.paths import resolve_folder
+from thawd.oci.image_paths import resolve_folder
 from thawd.oci.root import Root
 from thawd.resources import Function
 

@@ -1,7 +1,7 @@
 """One execution environment: a process that runs one invocation at a time.
 
 The process is killed if an invocation takes longer than the function's time limit. If the handler takes lists of
-events, the process runs one batch at a time. `thawd.environments.concurrent` is for several invocations at a time.
+events, the process runs one batch at a time. A `ConcurrentEnvironment` runs several invocations at the same time.
 
 The platform's end of the control channel is a plain asyncio protocol: it sends one frame for each invocation, and the
 result comes back in one frame. If the answer is streamed, a frame for each part comes before that. The standard output
@@ -20,9 +20,8 @@ from typing import Any
 
 import msgspec
 
-from thawd.environments.calls import CallChannel, ServiceHandler
 from thawd.environments.channels import Channels, FrameProtocol
-from thawd.environments.children import Child
+from thawd.environments.child_processes import Child
 from thawd.environments.extensions import Extensions
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, error_document
 from thawd.environments.invocation_deadline import InvocationDeadline
@@ -34,6 +33,7 @@ from thawd.environments.platform_log import InvocationOutcome, StartTimes, platf
 from thawd.environments.result_frames import Answer, Ended, ResultHead, check_body, decode_head, failure, timed_out
 from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.sandbox.memory import MemoryLimit
+from thawd.environments.store_call_channel import CallChannel, ServiceHandler
 from thawd.environments.suspension import Suspender
 from thawd.environments.tenant_check import check_tenant
 from thawd.environments.version import Version

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from thawd.environments.children import Child
+from thawd.environments.child_processes import Child
 from thawd.environments.init_phase import InitError, error_document
 from thawd.environments.runtime_api.endpoint import RuntimeApi
-from thawd.environments.starts.executing import execute_program
 from thawd.environments.starts.launcher import Launcher, Start
+from thawd.environments.starts.program_execution import execute_program
 from thawd.environments.version import Version
 
 _INTERNAL_GRACE_S = 0.5

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from thawd.environments.children import Child
+from thawd.environments.child_processes import Child
 from thawd.environments.sandbox.memory import MemoryLimit
 
 _LOOK_S = 0.1

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from thawd.environments.children import Child, Children, children_of, owner_of
+from thawd.environments.child_processes import Child, Children, children_of, owner_of
 
 IDLE_S = 0.02
 """Time between two looks at the idle environments, seconds. An environment is stopped half to one and a half times this

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from thawd import __file__ as package_file
-from thawd.environments import sdk
-from thawd.environments.programs import Program
+from thawd.environments import boto3_for_functions
+from thawd.environments.runtime_programs import Program
 from thawd.resources import LATEST, MEMORY_MB_PER_VCPU, REGION, Function
 from thawd.snapshot.disk.places import RUNTIME, TASK, Places
 from thawd.snapshot.disk.root_mounts import PACKAGE, RootMounts
@@ -206,7 +206,7 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         variables[_ENDPOINT] = function.environment[_ENDPOINT]
     if python_version:
         major, minor = python_version.split(".")[:2]
-        variables[sdk.VARIABLE] = sdk.boto3_for((int(major), int(minor)))
+        variables[boto3_for_functions.VARIABLE] = boto3_for_functions.boto3_for((int(major), int(minor)))
     if aws and aws.get(GUARDED) == "local":
         variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), SITE]))
     if layers:

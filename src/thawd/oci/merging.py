@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from thawd.errors import ImageError
-from thawd.oci.paths import resolve_folder
+from thawd.oci.image_paths import resolve_folder
 from thawd.oci.unpacking import TREE, Changes, read_changes
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from thawd.errors import ImageError
 from thawd.oci.compression import decompressed
-from thawd.oci.paths import resolve_folder
+from thawd.oci.image_paths import resolve_folder
 from thawd.oci.tar_entries import Entry, Kind, LayerReader, Limits
 
 TREE = "tree"

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from thawd.environments.programs import (
+from thawd.environments.runtime_programs import (
     NODE_FOLDER,
     WRAPPER,
     Program,
@@ -30,7 +30,7 @@ from thawd.environments.programs import (
 )
 from thawd.environments.version import RUNTIME_FOLDER, Variables, Version, api_command, variables_of
 from thawd.errors import EnvironmentBuildError, StoreError
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 from thawd.publishing.container_images import ContainerImages, ImageBuild
 from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare_environment
 from thawd.publishing.layer_merge import merge

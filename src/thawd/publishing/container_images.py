@@ -18,14 +18,14 @@ from typing import Protocol
 import msgspec
 
 from thawd import __file__ as package_file
-from thawd.environments import sdk
+from thawd.environments import boto3_for_functions
 from thawd.environments.entry_points import EntryPoint, entry_point_of, extensions_of
-from thawd.environments.programs import Program
+from thawd.environments.runtime_programs import Program
 from thawd.environments.version import SITE, Variables, Version, variables_of
 from thawd.errors import EnvironmentBuildError, ImageError
-from thawd.oci.images import Images
+from thawd.oci.image_lookup import obtain
+from thawd.oci.image_store import Images
 from thawd.oci.root import Root
-from thawd.oci.sources import obtain
 from thawd.publishing.interpreters import ask_in_image
 from thawd.resources import Bucket, Function
 from thawd.snapshot.disk.root_mounts import BUCKETS, NATIVE, PACKAGE, RootMounts
@@ -227,7 +227,7 @@ class ContainerImages:
         made["LAMBDA_RUNTIME_DIR"] = entry.variables.get("LAMBDA_RUNTIME_DIR", _RUNTIME_FOLDER)
         # The next server finds by this variable the processes that a killed server has left behind.
         made["THAWD_CODE"] = str(self._data / "images" / root.digest.partition(":")[2])
-        made.pop(sdk.VARIABLE, None)  # an image brings its own packages
+        made.pop(boto3_for_functions.VARIABLE, None)  # an image brings its own packages
         if "PYTHONPATH" in made:
             seen = str(PACKAGE / "runtime" / "site")
             parts = made["PYTHONPATH"].split(os.pathsep)

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from thawd.environments.programs import runs_a_program
+from thawd.environments.runtime_programs import runs_a_program
 from thawd.environments.version import Version, variables_of, variables_of_environment
 from thawd.errors import ThawdError
 from thawd.publishing.interpreters import find_interpreter, prepare_environment
 from thawd.publishing.uv import find_uv
 from thawd.resources import Bucket, Function
-from thawd.snapshot.lint.rules import Finding
+from thawd.snapshot.lint.rule_texts import Finding
 from thawd.wire import frames
 
 

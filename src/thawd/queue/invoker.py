@@ -30,7 +30,7 @@ from thawd.errors import (
     TooManyRequestsException,
 )
 from thawd.invocation import Invocation, Result, in_a_line
-from thawd.queue import retries
+from thawd.queue import retry_waits
 from thawd.queue.event_invocation import invocation_of
 from thawd.queue.lane import READ_AHEAD, SHORTEST_WAIT_S, Lane
 from thawd.queue.outcome_delivery import DeadLetterCause, Outcome, Outcomes, RefusedError
@@ -38,13 +38,13 @@ from thawd.queue.refusals import refusal_of
 from thawd.resources import Function
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores import clock
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import Event, NewEvent, as_accepted
-from thawd.stores.events.queue import EventQueue
 from thawd.system.inline import can_run_inline, run_inline
 from thawd.system.retry import Backoff, SayOnce, is_set_within, time_left_s
 from thawd.telemetry.console import complain
 
-# The longest wait after a failed write to the state file. It is shorter than `retries.LONGEST_WAIT_S`, so that thawd
+# The longest wait after a failed write to the state file. It is shorter than `retry_waits.LONGEST_WAIT_S`, so that thawd
 # soon notices that disk space has become free.
 _STORE_RETRY_S = 30.0
 # Most events of one function that run at the same time, per CPU. With two, every core has work while events that have
@@ -167,7 +167,7 @@ class AsyncInvoker:
         """
         lane = self._lanes.get(name)
         if lane is None and name in self._declared and self._tasks is not None and not self.stopping:
-            backoff = Backoff(first_s=retries.FIRST_WAIT_S, longest_s=retries.LONGEST_WAIT_S)
+            backoff = Backoff(first_s=retry_waits.FIRST_WAIT_S, longest_s=retry_waits.LONGEST_WAIT_S)
             lane = self._lanes[name] = Lane(name, backoff, SayOnce(self._report))
             self._tasks.create_task(self._run_lane(lane))
         return lane
@@ -179,7 +179,7 @@ class AsyncInvoker:
                 self.wake(set(await self._queue.waiting()))
             except StoreError as error:
                 self._look_reports.say(f"thawd: queued events cannot be read: {error}", cause=str(error))
-                await asyncio.sleep(retries.FIRST_WAIT_S)
+                await asyncio.sleep(retry_waits.FIRST_WAIT_S)
             else:
                 self._look_reports.resolved()
                 return
@@ -281,7 +281,7 @@ class AsyncInvoker:
             events = await self._queue.lease(lane.function, limit=room)
         except StoreError as error:
             lane.reports.say(f"thawd: queued events of {lane.function} cannot be read: {error}", cause=str(error))
-            await asyncio.sleep(retries.FIRST_WAIT_S)
+            await asyncio.sleep(retry_waits.FIRST_WAIT_S)
             lane.look()
             return []
         lane.reports.resolved()
@@ -296,7 +296,7 @@ class AsyncInvoker:
         try:
             due = await self._queue.next_due(lane.function, now=now)
         except StoreError:
-            return retries.FIRST_WAIT_S
+            return retry_waits.FIRST_WAIT_S
         return None if due is None else time_left_s(due, now, shortest_s=SHORTEST_WAIT_S, longest_s=_RECHECK_S)
 
     async def _look_again(self) -> None:
@@ -387,7 +387,7 @@ class AsyncInvoker:
             except ThawdError as error:
                 # This is not the function's failure: try again with growing waits, without using up its retries.
                 free_slot()
-                wait_s = retries.wait_after_platform_error_s(age_s)
+                wait_s = retry_waits.wait_after_platform_error_s(age_s)
                 await self._retry(event, wait_s, error.message, counts=False)
                 return
             if self.stopping and result.function_error is not None:
@@ -408,7 +408,7 @@ class AsyncInvoker:
         if result.function_error is not None:
             error = result.payload.decode(errors="replace")
             if event.attempts < function.maximum_retry_attempts:
-                wait_s = retries.wait_after_function_error_s(event.attempts + 1, first_s=self._retry_wait_s)
+                wait_s = retry_waits.wait_after_function_error_s(event.attempts + 1, first_s=self._retry_wait_s)
                 await self._retry(event, wait_s, error, counts=True)
             else:
                 await self._dead_letter(event, function, DeadLetterCause(error, "RetriesExhausted"), result=result)
@@ -467,7 +467,7 @@ class AsyncInvoker:
             if event.attempts >= 2:
                 await self._queue.dead_letter(event.id, error=error, condition="InternalError")
             else:
-                await self._retry(event, retries.FIRST_WAIT_S, error, counts=True)
+                await self._retry(event, retry_waits.FIRST_WAIT_S, error, counts=True)
         except StoreError:
             self._put_back(lane, event)
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
-from thawd.queue.upkeep import Upkeep
+from thawd.queue.maintenance import Upkeep
 from thawd.stores.events.dead_letters import DeadLetter, DeadLetters, Selection
 
 MAX_PAGE = 100

@@ -17,9 +17,9 @@ import msgspec
 from thawd.destinations.delivery import Delivery, Destinations, under_condition
 from thawd.errors import StoreError, ThawdError
 from thawd.stores import clock
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.events.outbox import Outbox, WaitingOutcome
-from thawd.stores.events.queue import EventQueue
 from thawd.system.inline import in_task
 from thawd.system.retry import Backoff, SayOnce, backoff_s, is_set_within, time_left_s
 from thawd.telemetry.console import complain

@@ -1,10 +1,10 @@
 """Provides the boto3 that is installed beside thawd to functions that do not bring one, as on Lambda.
 
-`thawd.environments.sdk` puts JSON into the variable ``THAWD_BOTO3``. It contains either ``modules`` (boto3 and its
-dependencies) or ``missing``, the reason why boto3 is not provided. Each module has ``folder``, ``distribution``,
-``version`` and ``allows``: comparisons, such as ``["<", "1.45.0"]``, that a version of this package must meet to work
-with thawd's boto3. The function's own packages always take precedence. If the version of one of them does not meet
-``allows``, none of thawd's packages are used.
+`thawd.environments.boto3_for_functions` puts JSON into the variable ``THAWD_BOTO3``. It contains either ``modules``
+(boto3 and its dependencies) or ``missing``, the reason why boto3 is not provided. Each module has ``folder``,
+``distribution``, ``version`` and ``allows``: comparisons, such as ``["<", "1.45.0"]``, that a version of this package
+must meet to work with thawd's boto3. The function's own packages always take precedence. If the version of one of them
+does not meet ``allows``, none of thawd's packages are used.
 
 Source: AWS Lambda developer guide, "Runtime dependency search path in Python": the runtime's own packages come last.
 """

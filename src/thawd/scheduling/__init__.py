@@ -1,7 +1,20 @@
 """Scheduling: decides when each invocation runs, and in which environment.
 
-Reading order: `dispatcher` (finds the version and applies concurrency limits), `pool` (leases environments of one
-version), `admission` (when a request may begin), `room` (how many environments fit on this machine), `keep_alive` (how
-long idle environments are kept), `provisioned` (how many are kept initialised). The package `thawd.environments` starts
-the environments.
+A request goes through `dispatcher`, then waits in a pool's `pool_requests`, then for a core (`core_admission`). The
+package `thawd.environments` starts the environments.
+
+- `dispatcher`: runs all invocations: finds the version, applies concurrency limits
+- `function_records`: the dispatcher's record of each function: versions, pools, aliases
+- `pool`: the environments of one version: leases, starts and ends them
+- `pool_requests`: the requests of one version that wait for an environment
+- `core_admission`: which request runs next when the processor cores are occupied
+- `room`: how many environments fit on this machine, and which function gets the next one
+- `keep_alive`, `idle_timer`: how long idle environments are kept; ends them and prewarms
+- `provisioned`: how many environments are kept initialised
+- `spares`, `pool_spare`: thawed copies that wait for the next start
+- `start_failures`: back-off after failed starts
+- `batch_runs`: requests that run together as one batch
+- `busy_environments`, `leases`: the environments in use, and the leases of them
+- `tenant_pools`: a pool for each tenant
+- `invocation_counts`, `status`: metrics of functions; the functions in ``/_thawd/status``
 """

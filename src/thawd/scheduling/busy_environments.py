@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from thawd.environments.environment import Environment
 from thawd.scheduling.leases import Lease
-from thawd.scheduling.waiting_requests import Line
+from thawd.scheduling.pool_requests import Line
 
 
 class BusyEnvironments:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from thawd.environments.init_phase import InitError
-from thawd.environments.starts.spawner import Spawner
+from thawd.environments.starts.fastest_start import Spawner
 from thawd.environments.version import Version
 from thawd.errors import (
     RecursiveInvocationException,
@@ -29,13 +29,13 @@ from thawd.errors import (
 from thawd.grammar import lineage
 from thawd.invocation import Invocation, Result, StartKind
 from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
-from thawd.scheduling import counting
+from thawd.scheduling import invocation_counts
+from thawd.scheduling.function_records import BEING_PUBLISHED, NO_ALIASES, FunctionEntry, VersionEntry
 from thawd.scheduling.leases import PoolRetiredError
 from thawd.scheduling.pool import Pool
 from thawd.scheduling.room import Room
 from thawd.scheduling.status import NO_ENVIRONMENTS, document
 from thawd.scheduling.tenant_pools import check_tenant, pool_for
-from thawd.scheduling.versions import BEING_PUBLISHED, NO_ALIASES, FunctionEntry, VersionEntry
 from thawd.system.inline import in_task
 from thawd.system.retry import is_set_within
 from thawd.telemetry.metrics import Metrics
@@ -330,21 +330,21 @@ class Dispatcher:
         if entry.pool is None:
             entry = await self._published(entry, invocation)
         if family.is_full(entry):
-            counting.throttled(family.metrics, invocation)
+            invocation_counts.throttled(family.metrics, invocation)
             raise TooManyRequestsException("Rate Exceeded.", reason="ReservedFunctionConcurrentInvocationLimitExceeded")
         family.in_flight += 1
         entry.in_flight += 1
         if not self._in_flight:
             self._idle.clear()
         self._in_flight += 1
-        counting.begun(family.metrics, family.in_flight, self._metrics, self._in_flight)
+        invocation_counts.begun(family.metrics, family.in_flight, self._metrics, self._in_flight)
         invocation.trace_id = lineage.advanced(received, invocation.function)
         try:
             result = await self._run(entry, invocation)
         except ThawdError as error:
             invocation.trace_id = received  # the caller may try again with the same object
             if isinstance(error, TooManyRequestsException):
-                counting.throttled(family.metrics, invocation)
+                invocation_counts.throttled(family.metrics, invocation)
             raise
         finally:
             family.in_flight -= 1
@@ -352,7 +352,7 @@ class Dispatcher:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
-        counting.ended(family.metrics, invocation, result, (time.monotonic() - asked_s) * 1000)
+        invocation_counts.ended(family.metrics, invocation, result, (time.monotonic() - asked_s) * 1000)
         return result
 
     def refuses_loop(self, function: str, trace_id: str | None) -> bool:

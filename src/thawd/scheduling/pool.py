@@ -7,9 +7,9 @@ Guarantees:
   and are ended;
 - while the machine has room, as many environments start in parallel as the waiting requests need;
 - the first waiting request gets the first environment that has started or has become idle;
-- while the processor cores are occupied, requests wait (`thawd.scheduling.admission`), and no environment is started;
+- while the processor cores are occupied, requests wait (`thawd.scheduling.core_admission`), and no environment starts;
 - synchronous requests are served before asynchronous ones;
-- if the handler takes lists, the requests that wait are joined (`thawd.scheduling.waiting_requests`);
+- if the handler takes lists, the requests that wait are joined (`thawd.scheduling.pool_requests`);
 - the keep-alive policy decides how long idle environments are kept, and when one is prewarmed;
 - if the handler runs several invocations at a time, a request joins the busy environment with the fewest invocations.
   Another environment is started when all are full, or when they compute without a pause and a core is free;
@@ -29,16 +29,16 @@ from thawd.environments.init_phase import InitError
 from thawd.environments.version import Version
 from thawd.errors import ServiceException
 from thawd.invocation import Invocation
-from thawd.scheduling.admission import Share
 from thawd.scheduling.batch_runs import BatchRun
 from thawd.scheduling.busy_environments import BusyEnvironments
+from thawd.scheduling.core_admission import Share
 from thawd.scheduling.idle_timer import IdleTimer
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
 from thawd.scheduling.leases import Lease, PoolRetiredError, kill_after, throttled
+from thawd.scheduling.pool_requests import Line, Waiter
 from thawd.scheduling.pool_spare import PoolSpare
 from thawd.scheduling.room import Room
 from thawd.scheduling.start_failures import StartFailures, copy_of
-from thawd.scheduling.waiting_requests import Line, Waiter
 from thawd.system.flag import Flag
 
 _TURNS_TO_SPAWN = 2  # turns of the event loop between reserving room for an environment and spawning its process

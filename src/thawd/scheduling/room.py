@@ -15,11 +15,11 @@ from typing import Protocol
 
 from thawd.environments.environment import Environment
 from thawd.environments.sandbox.storage import StorageWatch
-from thawd.environments.starts.spawner import Spawner
+from thawd.environments.starts.fastest_start import Spawner
 from thawd.environments.version import Version
 from thawd.errors import NoRoomError
 from thawd.resources import Function
-from thawd.scheduling.admission import Cores
+from thawd.scheduling.core_admission import Cores
 from thawd.scheduling.spares import Spares
 
 ENVIRONMENTS_PER_CPU = 16

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from thawd.environments.starts.fastest_start import Spawner
 from thawd.environments.starts.origin import Origin
-from thawd.environments.starts.spawner import Spawner
 from thawd.invocation import StartKind
-from thawd.scheduling.admission import CORE
+from thawd.scheduling.core_admission import CORE
+from thawd.scheduling.function_records import FunctionEntry, VersionEntry
 from thawd.scheduling.tenant_pools import TenantPools
-from thawd.scheduling.versions import FunctionEntry, VersionEntry
 from thawd.telemetry.metrics import FunctionMetrics
 
 NO_ENVIRONMENTS: Mapping[str, int] = {"idle": 0, "busy": 0, "starting": 0}

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from thawd.config import Settings
-from thawd.deploy.projects.serving import ServedProject
+from thawd.deploy.projects.stack_updates import ServedProject
 from thawd.destinations.delivery import missing_extras
-from thawd.environments.children import kill_left_over
+from thawd.environments.child_processes import kill_left_over
 from thawd.errors import NoThreadError, StoreError, ThawdError
 from thawd.gateway.function_urls.table import PATH_PREFIX
 from thawd.server import greeting

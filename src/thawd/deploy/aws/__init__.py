@@ -1,12 +1,24 @@
 """Deployment to AWS: makes a CloudFormation template of a configuration, shows what it changes, carries it out.
 
-Three steps, each of which knows only the one before:
+Three steps, each of which knows only the one before: `template` turns a configuration into a template, as data (the
+same configuration and code give the same bytes). `plan` compares the deployed template with the new one.
+`stack_deployment` uploads code and runs change sets. What AWS cannot do is listed, never left out silently.
 
-1. The model, `template`: a configuration becomes a template, as data. It is pure: the same configuration and code give
-   the same bytes. What AWS cannot do is listed, never left out silently.
-2. The plan, `plan`: the differences between the deployed template and the new one, as data.
-3. The execution, `execution`: the only module that calls AWS. It uploads code and runs change sets.
-
-`uses` finds out which buckets and tables a function's code uses, so that its role allows these only. `assets` makes the
-archives of code, and the layer with the package ``thawd`` that handlers import on AWS.
+- `template`: the whole template
+- `stack`: the stack while it is made: its resources so far, and what it will lack
+- `functions`: functions with their layers and log groups
+- `roles`: the role of a function, with the statements that allow what its code and its settings use
+- `used_stores`: reads a function's code to find the buckets and tables that it uses
+- `versions_and_aliases`: versions, aliases, gradual rollouts and provisioned concurrency
+- `routes_and_urls`: the HTTP API for routes; function URLs
+- `queues_and_schedules`: event source mappings and schedules
+- `buckets_and_tables`: buckets with their notifications, tables
+- `destinations`: destinations, retries and dead-letter queues of asynchronous invocations
+- `alarms_and_dashboard`: alarms and the dashboard
+- `naming`: logical ids and names of resources
+- `plan`: what a deployment changes
+- `assets`: the archives to upload: functions' code, and the layer with the package ``thawd``
+- `stack_deployment`: uploads archives and changes stacks; the only module that calls AWS
+- `deployed_functions`: calls deployed functions and reads their logs
+- `estimate`: estimates what the deployed functions cost
 """

@@ -16,7 +16,7 @@ import msgspec
 import thawd
 from thawd.config import Settings
 from thawd.deploy.aws.stack import Code, DeploymentError, LayerCode
-from thawd.deploy.aws.uses import Uses, read_uses
+from thawd.deploy.aws.used_stores import Uses, read_uses
 from thawd.deploy.packages import making
 from thawd.deploy.packages.planning import FunctionPlan
 from thawd.deploy.packages.targets import Limits, PackageError, python_version

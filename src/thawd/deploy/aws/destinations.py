@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from thawd.deploy.aws import naming
+from thawd.deploy.aws.buckets_and_tables import bucket_place
 from thawd.deploy.aws.stack import Stack, ref, statement, sub
-from thawd.deploy.aws.stores import bucket_place
 from thawd.grammar.destination_names import function_of
 from thawd.resources import Destination, Function
 
@@ -21,34 +21,41 @@ _ACTIONS = {
 _OPTIONS = {"on_success": "OnSuccess", "on_failure": "OnFailure"}
 
 
-def add_destinations(stack: Stack, function: Function) -> list[dict[str, Any]]:
-    """Add the configuration of a function's asynchronous invocations.
-
-    Returns:
-        The statements that the function's role needs to deliver outcomes and dead letters.
-    """
-    statements = []
-    destinations = {}
-    for option, name in _OPTIONS.items():
-        destination = getattr(function, option)
-        target = None if destination is None else _target(stack, function, option, destination)
-        if target is not None:
-            destinations[name] = {"Destination": target[0]}
-            statements += target[1]
-    if function.dead_letter is not None:
-        place = stack.place(function.dead_letter.name)
-        statements.append(statement(_ACTIONS[function.dead_letter.kind], place))
+def add_destinations(stack: Stack, function: Function) -> None:
+    """Add the configuration of a function's asynchronous invocations."""
     properties = {
         "FunctionName": ref(stack.function_id(function.name)),
         "Qualifier": naming.ALIAS,
         "MaximumEventAgeInSeconds": function.maximum_event_age_s,
         "MaximumRetryAttempts": function.maximum_retry_attempts,
-        "DestinationConfig": destinations or None,
+        "DestinationConfig": {
+            _OPTIONS[option]: {"Destination": arn} for option, (arn, _) in _targets(stack, function).items()
+        }
+        or None,
     }
     logical_id = naming.logical_id(function.name, "Events")
     alias = naming.logical_id(function.name, "Alias")
     stack.add(logical_id, "AWS::Lambda::EventInvokeConfig", properties, DependsOn=[alias])
+
+
+def delivery_statements(stack: Stack, function: Function) -> list[dict[str, Any]]:
+    """The statements that a function's role needs to deliver outcomes and dead letters."""
+    statements = [allowed for _, needed in _targets(stack, function).values() for allowed in needed]
+    if function.dead_letter is not None:
+        place = stack.place(function.dead_letter.name)
+        statements.append(statement(_ACTIONS[function.dead_letter.kind], place))
     return statements
+
+
+def _targets(stack: Stack, function: Function) -> dict[str, tuple[Any, list[dict[str, Any]]]]:
+    """For each option with a destination that AWS has: its ARN, and the statements that allow the delivery."""
+    found = {}
+    for option in _OPTIONS:
+        destination = getattr(function, option)
+        target = None if destination is None else _target(stack, function, option, destination)
+        if target is not None:
+            found[option] = target
+    return found
 
 
 def _target(

@@ -1,4 +1,4 @@
-"""Functions of the stack: their settings, versions and aliases, log groups and roles."""
+"""Functions of the stack: their settings, layers and log groups. `roles` and `versions_and_aliases` add the rest."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from typing import Any
 
 from thawd.deploy.aws import naming
+from thawd.deploy.aws.buckets_and_tables import store_variables
 from thawd.deploy.aws.destinations import add_destinations
-from thawd.deploy.aws.rollouts import add_alias
-from thawd.deploy.aws.stack import DeploymentError, LayerCode, Stack, attribute, ref, statement, sub, trust
-from thawd.deploy.aws.stores import bucket_statements, store_statements, store_variables
-from thawd.deploy.aws.uses import Uses
+from thawd.deploy.aws.roles import add_role
+from thawd.deploy.aws.stack import DeploymentError, LayerCode, Stack, attribute, ref, sub
+from thawd.deploy.aws.used_stores import Uses
+from thawd.deploy.aws.versions_and_aliases import add_alias
 from thawd.resources import Function
 
 LAYER = "ThawdLayer"
@@ -45,20 +46,8 @@ def add_function(stack: Stack, function: Function) -> None:
         if getattr(function, option) != getattr(_DEFAULTS, option):
             stack.lack(f"functions.{function.name}.{option}", what)
     log_group = _add_log_group(stack, function)
-    statements = [
-        statement(
-            ["logs:CreateLogStream", "logs:PutLogEvents"],
-            sub(f"arn:${{AWS::Partition}}:logs:${{AWS::Region}}:${{AWS::AccountId}}:log-group:{log_group}:*"),
-        ),
-        *_tracing_statements(stack),
-        *store_statements(stack, function.name, uses),
-        *_boto3_statements(stack, function, uses),
-        *add_destinations(stack, function),
-        *_source_statements(stack, function),
-        *_part_statements(stack, function),
-        *_own_statements(stack, function),
-    ]
-    role = _add_role(stack, function, statements)
+    role = add_role(stack, function, uses, log_group=log_group)
+    add_destinations(stack, function)
     properties = _properties(stack, function, uses, role=role, log_group=log_group)
     logical_id = stack.add(
         stack.function_id(function.name),
@@ -192,14 +181,6 @@ def _add_package_layer(stack: Stack, layer: LayerCode, runtime: str) -> str:
     return stack.add(logical_id, "AWS::Lambda::LayerVersion", properties)
 
 
-def _part_statements(stack: Stack, function: Function) -> list[dict[str, Any]]:
-    part = stack.order.code[function.name].part
-    if part is None:
-        return []
-    arn = f"arn:${{AWS::Partition}}:s3:::{naming.ASSETS_BUCKET}/{stack.name}/{part}"
-    return [statement(["s3:GetObject"], sub(arn))]
-
-
 def _log_group_id(log_group: str) -> str:
     return naming.logical_id(log_group, "LogGroup")
 
@@ -210,48 +191,3 @@ def _add_log_group(stack: Stack, function: Function) -> str:
     properties = {"LogGroupName": name, "RetentionInDays": stack.aws.log_retention_days}
     stack.add(_log_group_id(name), "AWS::Logs::LogGroup", properties)
     return name
-
-
-def _add_role(stack: Stack, function: Function, statements: list[dict[str, Any]]) -> str:
-    properties = {
-        "AssumeRolePolicyDocument": trust("lambda.amazonaws.com"),
-        "Policies": [{"PolicyName": "uses", "PolicyDocument": {"Version": "2012-10-17", "Statement": statements}}],
-    }
-    return stack.add(naming.logical_id(function.name, "Role"), "AWS::IAM::Role", properties)
-
-
-def _tracing_statements(stack: Stack) -> list[dict[str, Any]]:
-    actions = ("xray:PutTelemetryRecords", "xray:PutTraceSegments")
-    return [statement(actions, "*")] if stack.aws.tracing else []  # X-Ray has no resources
-
-
-def _boto3_statements(stack: Stack, function: Function, uses: Uses) -> list[dict[str, Any]]:
-    """A function that uses boto3 may read the objects that it is notified of; the rest must be declared."""
-    if not uses.has_boto3:
-        return []
-    statements = []
-    for bucket in stack.settings.buckets.values():
-        prefixes = sorted({entry.prefix for entry in bucket.notify if entry.function == function.name})
-        for prefix in prefixes:
-            name = naming.bucket_name(stack.name, bucket.name)
-            statements += bucket_statements(name, prefix, operations=("read",))
-    if not any(entry.function in (None, function.name) for entry in stack.aws.statements):
-        stack.lack(
-            f"functions.{function.name}.code",
-            "it uses boto3, and its role allows only what thawd.toml shows; add [[deploy.aws.statements]] for the rest",
-        )
-    return statements
-
-
-def _source_statements(stack: Stack, function: Function) -> list[dict[str, Any]]:
-    actions = ("sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage")
-    places = [stack.place(source.sqs) for source in stack.settings.sources.get(function.name, ())]
-    return [statement(actions, place) for place in places]
-
-
-def _own_statements(stack: Stack, function: Function) -> list[dict[str, Any]]:
-    return [
-        statement(entry.actions, sorted(entry.resources))
-        for entry in stack.aws.statements
-        if entry.function in (None, function.name)
-    ]

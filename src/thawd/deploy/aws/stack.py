@@ -11,7 +11,7 @@ import msgspec
 
 from thawd.config import Settings
 from thawd.deploy.aws import naming
-from thawd.deploy.aws.uses import Uses
+from thawd.deploy.aws.used_stores import Uses
 from thawd.errors import ThawdError
 from thawd.resources import ACCOUNT_ID, AwsDeployment
 

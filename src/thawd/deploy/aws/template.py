@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
+from thawd.deploy.aws.alarms_and_dashboard import add_watching
+from thawd.deploy.aws.buckets_and_tables import add_stores
 from thawd.deploy.aws.functions import add_function
-from thawd.deploy.aws.http import add_routes, add_url
-from thawd.deploy.aws.sources import add_schedule, add_scheduler_role, add_sources
+from thawd.deploy.aws.queues_and_schedules import add_schedule, add_scheduler_role, add_sources
+from thawd.deploy.aws.routes_and_urls import add_routes, add_url
 from thawd.deploy.aws.stack import DeploymentError, Missing, Order, Stack
-from thawd.deploy.aws.stores import add_stores
-from thawd.deploy.aws.watching import add_watching
 
 # Source: CloudFormation user guide, "Understand CloudFormation quotas".
 MAX_RESOURCES = 500

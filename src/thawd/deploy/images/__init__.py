@@ -1,7 +1,14 @@
 """Container images, built without Docker: from Dockerfiles and from functions, with Lambda's base images made here.
 
-Reading order: `dockerfile` (text to stages), `building` (carries out the stages), `steps` with `copying`, `running` and
-`archives` (instructions that make layers), `stage_state` and `step_records` (what a build has so far, and remembers),
-`lambda_base` with `host_files` and `installed_packages` (a base image from an interpreter of this machine),
-`function_image`.
+- `dockerfile`: parses Dockerfiles and plans their builds
+- `building`: builds an image: carries out the planned stages
+- `layer_instructions`: COPY, ADD, RUN and WORKDIR, which make layers
+- `copy_instructions`, `added_archives`: the files of COPY and ADD; the tar files that ADD unpacks
+- `run_instruction`, `run_process`, `run_mounts`: RUN: runs a command with the image as its root and finds what it
+  changed
+- `configuration_instructions`: ENV, CMD and the other instructions that make no layer
+- `stage_state`: a stage so far: layers, configuration, variables
+- `step_records`: the build cache: which layer each step made
+- `lambda_base`, `host_files`, `installed_packages`: a base image like AWS's for Python, from this machine's interpreter
+- `function_image`: an image from a function of thawd.toml
 """

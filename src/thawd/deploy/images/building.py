@@ -1,7 +1,7 @@
 """Builds an image from a Dockerfile, without Docker and without privileges.
 
 Each instruction is carried out in order, and makes a layer or changes the configuration. A layer is taken from an
-earlier build if all instructions before and the inputs are the same (`steps`). A build that is killed leaves the layers
+earlier build if all instructions before and the inputs are the same (`layer_instructions`). A build that is killed leaves the layers
 that it has finished, and the next one goes on from there.
 """
 
@@ -15,14 +15,14 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from thawd.deploy.images import lambda_base
-from thawd.deploy.images.configuring import configure
+from thawd.deploy.images.configuration_instructions import configure
 from thawd.deploy.images.dockerfile.parsing import Dockerfile, Instruction, parse
 from thawd.deploy.images.dockerfile.planning import SCRATCH, Plan, Stage, declared_args, evaluated, plan
+from thawd.deploy.images.layer_instructions import StepContext, Steps
 from thawd.deploy.images.stage_state import StageState, from_image, store
-from thawd.deploy.images.steps import StepContext, Steps
 from thawd.errors import ImageError, RegistryError
-from thawd.oci import documents, references, sources
-from thawd.oci.images import Images
+from thawd.oci import documents, image_lookup, references
+from thawd.oci.image_store import Images
 from thawd.publishing.interpreters import find_interpreter
 
 _FROM_A_FILE = (
@@ -156,7 +156,7 @@ class _Building:
                 environ=self._request.environ,
                 on_line=self._on_line,
             )
-        found = sources.obtain(
+        found = image_lookup.obtain(
             self._images, name, folder=self._request.context, environ=self._request.environ, on_line=self._on_line
         )
         documents.check_platform(self._images.image(found).config, documents.machine_architecture(), name)

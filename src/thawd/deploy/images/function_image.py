@@ -20,7 +20,7 @@ from thawd.deploy.images.installed_packages import add_package, packages
 from thawd.deploy.images.stage_state import from_image, store
 from thawd.errors import ImageError
 from thawd.oci import documents
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 from thawd.oci.layer_writing import Layer, add_parents, write_layer
 from thawd.publishing.interpreters import find_interpreter, prepare_environment
 from thawd.publishing.uv import find_uv

@@ -28,7 +28,7 @@ from thawd.deploy.images.step_records import StepRecords
 from thawd.errors import ImageError
 from thawd.oci import documents
 from thawd.oci.documents import ProcessConfig
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 from thawd.oci.layer_writing import NewEntry, add_parents
 from thawd.publishing.interpreters import Interpreter, prepare_environment
 from thawd.publishing.uv import find_uv

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from thawd.oci import documents
 from thawd.oci.documents import Descriptor, History, ImageConfig, Manifest, ProcessConfig, RootFilesystem
-from thawd.oci.images import Image, Images
+from thawd.oci.image_store import Image, Images
 from thawd.oci.layer_writing import Layer
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from thawd.oci.documents import Descriptor
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 from thawd.oci.layer_writing import Layer, NewEntry, write_layer
 from thawd.system import folders
 

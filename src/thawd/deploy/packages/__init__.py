@@ -1,13 +1,18 @@
 """Deployment packages for AWS Lambda: what is in them, how they are divided into archives, and the archives' files.
 
-`thawd package` runs these steps, each in a module:
+`thawd package` runs these steps: prepare each function, plan, write the archives, try them. This package runs no
+server, and changes nothing in code folders.
 
-1. `wheels` installs a function's requirements for the target from wheels; `distributions` lists what was installed.
-2. `removal` decides by rules which files are not needed when the function runs.
-3. `measuring` sums up what is left, and `planning` turns the sums into a plan: one zip file, layers, a split package,
-   or an image. The planner is pure: it reads no files, and its plan is data.
-4. `writing` and `archives` write the archives, the same bytes for the same contents.
-5. `trial` imports the handlers from them.
-
-`making` runs all of them. This package runs no server, and changes nothing in code folders.
+- `making`: runs all steps
+- `preparing`: copies a function's code, installs its requirements, removes files and measures the rest
+- `wheels`, `distributions`: install requirements from wheels; list what each installed distribution consists of
+- `removal`, `elf`: which files a function does not need when it runs; which libraries an ELF file loads
+- `contents`: files, links and empty folders for archives
+- `measuring`, `sizes`: sums of sizes for the planner
+- `planning`, `layering`: decide from sizes: one zip file, layers, a split package, or an image
+- `targets`: Lambda's runtimes and limits
+- `writing`, `archives`: write zip and tar files, the same bytes for the same contents
+- `thawd_parts`: loads a split package on Lambda
+- `trial`: imports the handlers from the archives
+- `page`, `treemap`: the HTML page with treemaps
 """

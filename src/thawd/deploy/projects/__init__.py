@@ -1,5 +1,14 @@
 """Projects of other tools: a template of SAM or CloudFormation, a cloud assembly of CDK, or serverless.yml.
 
-`discovery` finds a project in a folder, `reading` turns it into stacks, `artifacts` packages their local code, and
-`deployment` makes the stacks in a running server through its CloudFormation API.
+- `discovery`: finds the project in a folder
+- `reading`: reads a project of any kind
+- `template_files`: reads templates of SAM and CloudFormation, and samconfig.toml
+- `assemblies`: reads cloud assemblies of CDK (``cdk.out``)
+- `serverless_files`, `serverless_variables`, `serverless_events`: read serverless.yml
+- `stacks`: the stacks that a project consists of
+- `artifacts`, `zip_files`: package the local code of a template
+- `project_images`: builds the container images of a project's functions
+- `deployment`: makes the stacks in a running server
+- `stack_updates`: keeps the stacks as the project's files say while the server runs
+- `checking`: checks a project without a server
 """

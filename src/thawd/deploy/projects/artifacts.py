@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from thawd.deploy.projects.archives import Source, archive
 from thawd.deploy.projects.stacks import REGISTRY, BuildImage, ImageAsset, ProjectError, ProjectStack
 from thawd.deploy.projects.template_files import parsed
+from thawd.deploy.projects.zip_files import Source, archive
 from thawd.deploy.templates.includes import MACRO
 from thawd.resources import ACCOUNT_ID
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from thawd.deploy.projects import artifacts
-from thawd.deploy.projects.archives import Source, archive
 from thawd.deploy.projects.project_images import ProjectImages
 from thawd.deploy.projects.stacks import AssetFile, Project, ProjectError, ProjectStack
+from thawd.deploy.projects.zip_files import Source, archive
 from thawd.deploy.templates.preparation import Prepared, prepare
 from thawd.deploy.templates.refusals import TemplateError
 from thawd.deploy.templates.values import StackContext

@@ -9,7 +9,7 @@ from thawd.config import process_environment
 from thawd.deploy.images.building import BuildRequest, build
 from thawd.deploy.projects.stacks import REGISTRY, ImageAsset
 from thawd.oci import references
-from thawd.oci.images import Images
+from thawd.oci.image_store import Images
 
 
 class ProjectImages:

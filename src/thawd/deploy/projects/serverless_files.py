@@ -13,7 +13,7 @@ from thawd.deploy.projects.serverless_events import HTTP_API, REST_API, Generate
 from thawd.deploy.projects.serverless_variables import VariableSources, resolved
 from thawd.deploy.projects.stacks import Project, ProjectError, ProjectOptions, ProjectStack
 from thawd.deploy.projects.template_files import parsed, stack_name
-from thawd.deploy.templates.serverless import TRANSFORM
+from thawd.deploy.templates.sam_transform import TRANSFORM
 from thawd.resources import REGION
 
 _ROLE = "IamRoleLambdaExecution"

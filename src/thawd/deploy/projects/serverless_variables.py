@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from thawd.deploy.projects.stacks import ProjectError
-from thawd.deploy.templates.documents import parse
 from thawd.deploy.templates.refusals import TemplateError
+from thawd.deploy.templates.template_parsing import parse
 from thawd.deploy.templates.values import is_scalar, text_of
 from thawd.resources import ACCOUNT_ID
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from thawd.deploy.projects.stacks import Project, ProjectError, ProjectOptions, ProjectStack
-from thawd.deploy.templates.documents import parse
 from thawd.deploy.templates.refusals import TemplateError
+from thawd.deploy.templates.template_parsing import parse
 
 _SETTINGS = "samconfig.toml"
 _COMMANDS = ("global", "deploy")

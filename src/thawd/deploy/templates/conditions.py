@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from thawd.deploy.templates import intrinsics
-from thawd.deploy.templates.evaluation import Scope, evaluate
+from thawd.deploy.templates import context_free_functions
+from thawd.deploy.templates.intrinsic_functions import Scope, evaluate
 from thawd.deploy.templates.refusals import TemplateError
 
 _SEVERAL = "object requires a list of at least 2 and at most 10 boolean parameters."
@@ -65,7 +65,7 @@ class Conditions:
                     raise TemplateError("Template format error: Condition needs the name of a condition")
                 return self.is_true(argument)
             case "Fn::Equals":
-                return intrinsics.equals([self._evaluated(each) for each in _list(argument)])
+                return context_free_functions.equals([self._evaluated(each) for each in _list(argument)])
             case "Fn::Not":
                 if len(_list(argument)) != 1:
                     raise TemplateError("Template error: every Fn::Not object requires one boolean parameter.")
@@ -87,10 +87,10 @@ class Conditions:
         if not isinstance(values, list):
             raise TemplateError(f"Template error: the first parameter of {function} must be a list.")
         if function == "Fn::Contains":
-            return any(intrinsics.equals([each, other]) for each in values)
+            return any(context_free_functions.equals([each, other]) for each in values)
         if function == "Fn::EachMemberEquals":
-            return all(intrinsics.equals([each, other]) for each in values)
-        return all(any(intrinsics.equals([each, one]) for one in _list(other)) for each in values)
+            return all(context_free_functions.equals([each, other]) for each in values)
+        return all(any(context_free_functions.equals([each, one]) for one in _list(other)) for each in values)
 
     def _evaluated(self, value: Any) -> Any:
         if isinstance(value, dict) and len(value) == 1:

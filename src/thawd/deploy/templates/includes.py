@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from thawd.deploy.templates import documents
+from thawd.deploy.templates import template_parsing
 from thawd.deploy.templates.refusals import TemplateError
 from thawd.deploy.templates.values import Unknown
 
@@ -73,6 +73,6 @@ def _snippet(
     except KeyError:
         raise TemplateError(f"Transform {MACRO} failed with: there is nothing at {location}") from None
     try:
-        return documents.parse(text)
+        return template_parsing.parse(text)
     except TemplateError as error:
         raise TemplateError(f"Transform {MACRO} failed with: {location}: {error}") from error

@@ -1,6 +1,6 @@
 """The transform AWS::LanguageExtensions: loops, and functions where a template needs literals.
 
-`Fn::Length`, `Fn::ToJsonString` and the default of `Fn::FindInMap` are functions of `evaluation`, which allows them in
+`Fn::Length`, `Fn::ToJsonString` and the default of `Fn::FindInMap` are functions of `intrinsic_functions`, which allows them in
 templates with this transform.
 
 Source: CloudFormation template reference, "AWS::LanguageExtensions transform" and "Fn::ForEach".

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from thawd.deploy.templates import includes, language_extensions, serverless
+from thawd.deploy.templates import includes, language_extensions, sam_transform
 from thawd.deploy.templates.conditions import Conditions, check_rules
 from thawd.deploy.templates.dynamic_references import resolve_all
-from thawd.deploy.templates.evaluation import Scope, evaluate
+from thawd.deploy.templates.intrinsic_functions import Scope, evaluate
 from thawd.deploy.templates.parameters import ParameterValue, parameter_values
 from thawd.deploy.templates.references import references
 from thawd.deploy.templates.refusals import TemplateError, unresolved
@@ -104,10 +104,10 @@ def prepare(document: Mapping[str, Any], parameters: Mapping[str, str], context:
     """
     transforms = transforms_of(document)
     for name in transforms:
-        if name not in (LANGUAGE_EXTENSIONS, serverless.TRANSFORM):
+        if name not in (LANGUAGE_EXTENSIONS, sam_transform.TRANSFORM):
             raise TemplateError(
-                f"No transform named {name} found. thawd has {LANGUAGE_EXTENSIONS} and {serverless.TRANSFORM}: write "
-                "the result of another one into the template"
+                f"No transform named {name} found. thawd has {LANGUAGE_EXTENSIONS} and {sam_transform.TRANSFORM}: "
+                "write the result of another one into the template"
             )
     is_whole = isinstance(document.get("Transform"), dict)  # the macro at the top adds whole sections
     if is_whole or includes.has_includes(document):
@@ -148,7 +148,7 @@ def _translated(
     for name, value in context.pseudo_parameters().items():
         if isinstance(value, str):
             parameters[name] = value
-    return serverless.translate(document, parameters, context.region)
+    return sam_transform.translate(document, parameters, context.region)
 
 
 def _section(document: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from thawd.environments.runtime_api.http import HttpConnection, Request
+from thawd.environments.runtime_api.http_server import HttpConnection, Request
 from thawd.resources import ACCOUNT_ID
 
 MAX_EXTENSIONS = 10

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from thawd.environments.init_phase import error_document
-from thawd.environments.runtime_api.http import Request
+from thawd.environments.runtime_api.http_server import Request
 from thawd.invocation import MAX_PAYLOAD_BYTES
 from thawd.streaming import BYTES
 from thawd.wire.response_stream import CONTENT_TYPE

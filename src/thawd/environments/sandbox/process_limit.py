@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from thawd.environments.children import owner_of
+from thawd.environments.child_processes import owner_of
 from thawd.environments.sandbox.controllers import with_controller
 from thawd.environments.sandbox.memory import MAX_PROCESSES, Cgroup, MemoryLimit, MemoryLimiter, with_descendants
 

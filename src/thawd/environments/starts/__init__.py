@@ -1,9 +1,5 @@
 """Starts the process of an environment in the fastest way that is possible: thaw, else fork, else cold start.
 
-Reading order: `spawner` (chooses the kind of start, and another when it fails), `origin` (what a version is started
-from), `snapshots` (from a version to an image), `kinds` (each kind of start, step by step), `launcher` (programs and
-processes), `template` (a process that is frozen and forked).
-
 When a request finds no idle environment, these calls lead to a new process::
 
     Pool.grow -> Room.reserve, Room.start      reserves capacity; ends idle environments if no process can be started
@@ -15,4 +11,17 @@ When a request finds no idle environment, these calls lead to a new process::
 However the process ends, `Children` learns that from the pidfd and completes `Child.ended`. `Environment` then reads
 what is left in its channels and calls `on_end`, and the pool releases the capacity. `Launcher` removes what the process
 left behind.
+
+- `fastest_start`: `Spawner`: chooses the kind of start, and another one when it fails
+- `thaw_fork_cold`: `Starter`: carries out one start: thaws an image, forks a template, or starts cold
+- `launcher`, `program_execution`: execute programs and follow their processes
+- `origin`: what a version is started from, and why it is not started faster
+- `image_making`: finds a version's image in the store, or freezes, tests and stores one
+- `image_key`: the key by which the store finds a version's image
+- `thawable`: an image that can be thawed, and the error of a failed thaw
+- `template`: the channels to a process that is forked or frozen
+- `bases`, `package_bases`, `leading_imports`: images of an interpreter, without and with packages, to which images
+  refer
+- `ready_deadline`: the time by which a starting environment must be ready
+- `engine_files`: the files of the native engine
 """

@@ -23,18 +23,18 @@ from typing import Any
 import msgspec
 
 from thawd import __version__
-from thawd.environments import sdk
+from thawd.environments import boto3_for_functions
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import private_bytes
 from thawd.environments.starts.engine_files import Engine
-from thawd.environments.starts.kinds import Starter
 from thawd.environments.starts.template import FreezeFailedError, Template
+from thawd.environments.starts.thaw_fork_cold import Starter
 from thawd.environments.starts.thawable import Thawable, ThawFailedError
 from thawd.environments.version import GUARDED, Version
 from thawd.errors import ThawdError
 from thawd.snapshot.inspect import reader
+from thawd.snapshot.store.image_facts import ImageOrigin
 from thawd.snapshot.store.images import Draft, SnapshotLease, SnapshotStore
-from thawd.snapshot.store.records import ImageOrigin
 
 NAME = "(base)"
 """The name under which the store lists bases, in place of a function's name. No function can have this name."""
@@ -50,7 +50,7 @@ _STARTUP = (
     "ORT_DISABLE_TELEMETRY",
     "PATH",
     "PYTHONPATH",
-    sdk.VARIABLE,
+    boto3_for_functions.VARIABLE,
     "TZ",
 )
 # Beginnings of the names of variables that the interpreter, the dynamic loader or the C library reads when a process

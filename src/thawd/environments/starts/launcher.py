@@ -1,7 +1,7 @@
 """Executes the programs of environments and templates, and follows their processes until they end.
 
 There are three programs: thawd's runtime in the function's interpreter; thawd-thaw, which becomes a process that was
-frozen; and the function's own program, which speaks the Runtime API. `kinds` chooses between them.
+frozen; and the function's own program, which speaks the Runtime API. `thaw_fork_cold` chooses between them.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from thawd.environments.channels import Channels
-from thawd.environments.children import Child, Children
+from thawd.environments.child_processes import Child, Children
 from thawd.environments.init_phase import InitError, error_document
 from thawd.environments.platform_log import platform_log
 from thawd.environments.sandbox.capabilities import Rights
-from thawd.environments.starts.executing import execute_program, file_actions, spawn
+from thawd.environments.starts.program_execution import execute_program, file_actions, spawn
 from thawd.environments.version import Version, variables_of_environment
 from thawd.errors import StoreError
 from thawd.resources import Function

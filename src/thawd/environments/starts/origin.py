@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from thawd.environments.starts.snapshots import Frozen
+from thawd.environments.starts.image_making import Frozen
 from thawd.environments.starts.template import Template
 from thawd.environments.version import Version
 from thawd.invocation import StartKind

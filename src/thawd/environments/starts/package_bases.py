@@ -39,9 +39,9 @@ from thawd.environments.starts.bases import (
     unprimed,
 )
 from thawd.environments.starts.engine_files import Engine
-from thawd.environments.starts.kinds import Starter
 from thawd.environments.starts.leading_imports import leading_imports
 from thawd.environments.starts.template import Template
+from thawd.environments.starts.thaw_fork_cold import Starter
 from thawd.environments.version import Version
 from thawd.snapshot.store.images import SnapshotStore
 from thawd.wire import frames

@@ -16,13 +16,13 @@ from typing import Annotated, Any
 
 import msgspec
 
-from thawd.environments.calls import CallChannel, ServiceHandler
 from thawd.environments.channels import Channels, FrameProtocol
-from thawd.environments.children import Child, Children
+from thawd.environments.child_processes import Child, Children
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, init_ends
 from thawd.environments.output import OutputPipe
 from thawd.environments.sandbox.memory import MemoryLimit
 from thawd.environments.starts.launcher import Start
+from thawd.environments.store_call_channel import CallChannel, ServiceHandler
 from thawd.environments.version import Version
 from thawd.invocation import new_request_id
 from thawd.snapshot.disk.temporary_folders import DiskSnapshot, PreparedFolder

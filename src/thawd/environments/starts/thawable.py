@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from thawd.environments.children import Child
+from thawd.environments.child_processes import Child
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts.launcher import Start
 from thawd.snapshot.disk.temporary_folders import DiskSnapshot
@@ -55,9 +55,9 @@ class Thawable:
         """Program and arguments for a copy. `role` says what the copy becomes.
 
         The roles are ``environment``, ``spare``, ``template`` and ``probe`` (see `thaw_template` in
-        `thawd.environments.starts.kinds`). A copy of a base has the role ``base`` if it is to run init (with the
-        argument ``compare`` it reports its state after init), and ``observe`` or ``packages`` if it is to import
-        packages.
+        `thawd.environments.starts.thaw_fork_cold`). A copy of a base has the role ``base`` if it is to run init. With
+        the argument ``compare``, it reports its state after init. A copy of a base that is to import packages has the
+        role ``observe`` or ``packages``.
         """
         return [str(self.program), *start.options, str(self.image), role, *arguments]
 

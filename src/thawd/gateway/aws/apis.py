@@ -20,7 +20,7 @@ from thawd.gateway.aws.api_messages import (
     decoded_response,
     encoded,
 )
-from thawd.gateway.function_urls.event import Caller
+from thawd.gateway.function_urls.events_and_responses import Caller
 from thawd.gateway.hosts import is_loopback_name, may_ask, name_in
 from thawd.gateway.http import (
     Budget,

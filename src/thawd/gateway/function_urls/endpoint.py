@@ -1,8 +1,8 @@
 """Serves function URLs: HTTP addresses that each belong to one function, open to all or only to signed requests.
 
-Requests become events of payload format 2.0. The events differ a little from those of routes with the same format; the
-module `thawd.gateway.function_urls.event` implements the differences. The URL's own settings, not `server.key`, decide
-who may call.
+Requests become events of payload format 2.0, and handlers' answers become responses:
+`thawd.gateway.function_urls.events_and_responses` has the conversions, and the differences from routes with the same
+format. The URL's own settings, not `server.key`, decide who may call.
 
 Source: AWS Lambda developer guide, "Creating and managing Lambda function URLs", "Invoking Lambda function URLs",
 "Control access to Lambda function URLs".
@@ -18,8 +18,8 @@ import msgspec
 
 from thawd.errors import RequestTooLargeException, ThawdError
 from thawd.gateway import cors
-from thawd.gateway.function_urls import event as function_url_event
-from thawd.gateway.function_urls.event import Caller
+from thawd.gateway.function_urls import events_and_responses as function_url_event
+from thawd.gateway.function_urls.events_and_responses import Caller
 from thawd.gateway.function_urls.table import PATH_PREFIX, Url, UrlTable, id_in
 from thawd.gateway.hosts import may_ask
 from thawd.gateway.http import (

@@ -34,7 +34,7 @@ from thawd.gateway.http import (
     respond,
     respond_error,
 )
-from thawd.gateway.lambda_api import shapes
+from thawd.gateway.lambda_api import inputs
 from thawd.gateway.lambda_api.operations import ControlPlane
 from thawd.invocation import new_request_id
 
@@ -142,7 +142,7 @@ class ControlApi:
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         raw_path = raw_path_of(scope)
         query = scope["query_string"].decode("latin-1")
-        operation, in_path = shapes.find(scope["method"], raw_path, query)
+        operation, in_path = inputs.find(scope["method"], raw_path, query)
         if operation.name not in self._known:
             raise ResourceNotFoundException(f"thawd does not support the operation {operation.name}")
         limit_bytes = MAX_BODY_BYTES if operation.name in _LARGE else _SMALL_BYTES
@@ -151,7 +151,7 @@ class ControlApi:
                 body = await read_body(scope, receive, limit_bytes=limit_bytes, operation=operation.name)
             except RequestTooLargeException as error:
                 raise RequestEntityTooLargeException(error.message) from None
-            parameters = shapes.read(operation, in_path=in_path, query=query, body=body)
+            parameters = inputs.read(operation, in_path=in_path, query=query, body=body)
             changes = operation.method != "GET"
             document = await self._plane.carry_out(operation.name, parameters, changes=changes)
         id_header = (b"x-amzn-requestid", request_id.encode())

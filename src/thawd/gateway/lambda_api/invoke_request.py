@@ -35,7 +35,7 @@ from thawd.gateway.http import (
     respond_error,
     trace_of,
 )
-from thawd.gateway.lambda_api import payload_errors, shapes
+from thawd.gateway.lambda_api import inputs, payload_errors
 from thawd.gateway.tenants import checked_tenant
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import LATEST
@@ -173,7 +173,7 @@ def _resolve(query: bytes, encoded: str) -> tuple[str, str | None]:
     if match is None or (asked is not None and not _QUALIFIER.fullmatch(asked)):
         # GetFunction has the same two parameters, and is in the file of operations.
         values = {"FunctionName": reference} if asked is None else {"FunctionName": reference, "Qualifier": asked}
-        shapes.check("GetFunction", values)
+        inputs.check("GetFunction", values)
         raise not_found(reference, asked or LATEST)
     qualifier = match["qualifier"]
     if asked and qualifier and asked != qualifier:

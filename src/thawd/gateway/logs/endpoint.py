@@ -24,7 +24,7 @@ from thawd.cloudwatch.logs.live_tails import LiveTails
 from thawd.cloudwatch.logs.queries import Queries
 from thawd.errors import SerializationException, ThawdError, ValidationException
 from thawd.gateway.http import ClientGoneError, Receive, Scope, Send, header, read_body, respond
-from thawd.gateway.lambda_api import shapes
+from thawd.gateway.lambda_api import inputs
 from thawd.gateway.logs import live_tail
 from thawd.gateway.logs.event_operations import EventOperations
 from thawd.gateway.logs.filter_operations import FilterOperations
@@ -58,7 +58,7 @@ class LogsApi:
     """
 
     def __init__(self, groups: LogGroups, filters: FilterOperations, queries: Queries) -> None:
-        self._inputs = shapes.inputs("thawd.gateway.logs", "logs_operations.json")
+        self._inputs = inputs.inputs("thawd.gateway.logs", "logs_operations.json")
         self._tails = LiveTails(groups)
         self._operations = _operations(
             GroupOperations(groups), EventOperations(groups), filters, QueryOperations(groups, queries)
@@ -111,7 +111,7 @@ class LogsApi:
         if not isinstance(document, dict):
             raise SerializationException("Start of structure or map found where not expected")
         try:
-            return shapes.read_document(self._inputs[name], document)
+            return inputs.read_document(self._inputs[name], document)
         except ValidationException as error:
             raise InvalidParameterException(error.message) from None
 

@@ -13,7 +13,7 @@ from thawd.cloudwatch.metrics.history import MetricHistory
 from thawd.cloudwatch.metrics.recorder import MetricRecorder
 from thawd.errors import RequestTooLargeException, SerializationException, ThawdError, ValidationException
 from thawd.gateway.http import ClientGoneError, Message, Receive, Scope, Send, header, read_body, respond
-from thawd.gateway.lambda_api import shapes
+from thawd.gateway.lambda_api import inputs
 from thawd.gateway.metrics.errors import MetricsApiError
 from thawd.gateway.metrics.operations import MetricOperations
 from thawd.gateway.metrics.protocols import TARGET_PREFIX, MetricsError, Protocol, protocol_of
@@ -51,7 +51,7 @@ class MetricsApi:
     """
 
     def __init__(self, history: MetricHistory, recorder: MetricRecorder, *, elsewhere: Elsewhere | None) -> None:
-        self._inputs = shapes.inputs("thawd.gateway.metrics", "metrics_operations.json")
+        self._inputs = inputs.inputs("thawd.gateway.metrics", "metrics_operations.json")
         self._elsewhere = elsewhere
         operations = MetricOperations(history, recorder)
         self._operations: dict[str, Callable[[Mapping[str, Any]], Awaitable[dict[str, Any] | None]]] = {
@@ -94,7 +94,7 @@ class MetricsApi:
                 f"thawd does not support the operation {name}; `thawd up --aws` passes it on to an emulator of AWS"
             )
         members = self._inputs[name]
-        return await operation(shapes.read_document(members, protocol.document(body, members)))
+        return await operation(inputs.read_document(members, protocol.document(body, members)))
 
 
 class InvalidAction(MetricsApiError):

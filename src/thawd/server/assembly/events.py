@@ -11,15 +11,15 @@ from typing import Any
 from thawd.config.settings import ServerSettings
 from thawd.destinations.delivery import Destinations
 from thawd.queue.invoker import AsyncInvoker
+from thawd.queue.maintenance import Upkeep
 from thawd.queue.operator_view import OperatorView
 from thawd.queue.outcome_delivery import Outcomes
-from thawd.queue.retries import LONGEST_WAIT_S
-from thawd.queue.upkeep import Upkeep
+from thawd.queue.retry_waits import LONGEST_WAIT_S
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.events.outbox import Outbox
-from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.running_marks import Marks
 from thawd.telemetry.console import complain, say
 from thawd.telemetry.metrics import Metrics

@@ -11,18 +11,18 @@ from typing import Any
 from thawd import __file__ as package_file
 from thawd import config
 from thawd.config import Settings
-from thawd.environments import sdk
+from thawd.environments import boto3_for_functions
 from thawd.environments.processor_time import can_measure
 from thawd.environments.sandbox import cpu, memory, process_limit
 from thawd.environments.sandbox.capabilities import find_rights, notice
 from thawd.environments.sandbox.storage import StorageWatch
-from thawd.environments.services import TableServices
 from thawd.environments.starts.engine_files import Engine, NoEngineError
+from thawd.environments.starts.fastest_start import Spawner
 from thawd.environments.starts.launcher import Launcher
-from thawd.environments.starts.spawner import Spawner
+from thawd.environments.store_calls import TableServices
 from thawd.errors import unexpected
 from thawd.publishing.build import Builder
-from thawd.scheduling.admission import Cores, processor_cores
+from thawd.scheduling.core_admission import Cores, processor_cores
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.room import Room, default_max_environments, default_memory_mb
 from thawd.server.port_and_folder_locks import StartError
@@ -216,7 +216,7 @@ def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
     """
     if not settings.server.private_tmp:
         return None
-    own = [Path(package_file).parent, *([program] if program is not None else []), *sdk.folders()]
+    own = [Path(package_file).parent, *([program] if program is not None else []), *boto3_for_functions.folders()]
     return [*own, *(bucket.path for bucket in settings.buckets.values())]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from thawd import config
 from thawd.config import Settings
 from thawd.destinations.delivery import DestinationContext, Destinations
-from thawd.environments.services import TableServices
+from thawd.environments.store_calls import TableServices
 from thawd.gateway.api_signatures import Gate
 from thawd.gateway.application import Application, GatewayParts
 from thawd.gateway.aws.proxy import AwsProxy

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from thawd.control.names import parse_function
-from thawd.environments.children import Child, Children
+from thawd.environments.child_processes import Child, Children
 from thawd.environments.version import GUARDED
 from thawd.gateway.aws.bucket_notifications import BucketNotifications, EmulatedObjectEvent
 from thawd.gateway.aws.proxy import AwsProxy
@@ -70,7 +70,7 @@ class Emulator:
                 f"--aws needs {', '.join(missing)}, which is not installed; install it with: pip install 'thawd[aws]'"
             )
         process = subprocess.Popen(  # noqa: ASYNC220 - once, at the start
-            [sys.executable, "-m", "thawd.server.emulator.program", str(folder)],
+            [sys.executable, "-m", "thawd.server.emulator.moto_program", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from thawd.server.emulator.cloudformation.earlier import RENAMED
+from thawd.server.emulator.cloudformation.saved_moto_stacks import RENAMED
 from thawd.server.emulator.trial_load import passing
 from thawd.system import folders
 
@@ -44,6 +44,10 @@ _LOCK_RETRY_S = 0.05
 _PIECE_BYTES = 1 << 20
 _BODY = "_thawd_body"
 _BUFFER_FIELDS = ("_value_buffer", "lock", _BODY)
+# Classes of saved objects that have moved since an earlier version of thawd: their module and name, then and now.
+_MOVED = {
+    ("thawd.server.emulator.schedules", "_Progress"): ("thawd.server.emulator.eventbridge_schedules", "_Progress"),
+}
 _LOCK = type(threading.Lock())
 _RLOCK = type(threading.RLock())
 
@@ -300,7 +304,7 @@ class _Unpickler(pickle.Unpickler):
         self._is_trial = is_trial
 
     def find_class(self, module: str, name: str) -> Any:
-        found = RENAMED.get((module, name)) or super().find_class(module, name)
+        found = RENAMED.get((module, name)) or super().find_class(*_MOVED.get((module, name), (module, name)))
         return passing(found) if self._is_trial and isinstance(found, type) else found
 
     def persistent_load(self, pid: Any) -> Any:

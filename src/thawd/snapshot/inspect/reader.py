@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from thawd.snapshot.inspect import layout, rules
+from thawd.snapshot.inspect import format_rules, layout
 from thawd.snapshot.inspect.description import describe
 from thawd.snapshot.inspect.records import (
     Descriptor,
@@ -62,7 +62,7 @@ def read(path: str | os.PathLike[str]) -> Image:
         return _read(fd, name)
     except OSError as error:
         raise ImageError(f"{name}: cannot be read: {error.strerror}. Check the disk that holds the file.") from error
-    except rules.DamageError as error:
+    except format_rules.DamageError as error:
         raise ImageError(f"{name}: {error}. {_DAMAGED}") from None
     except ImageError as error:
         raise ImageError(f"{name}: {error}") from None
@@ -87,7 +87,7 @@ def _read(fd: int, name: str) -> Image:
         disk_bytes=status.st_blocks * 512,
         layout=header["layout"],
         architecture=layout.ARCHITECTURES[header["architecture"]],
-        flags=rules.names(header["flags"], layout.IMAGE_FLAGS, "header: flags"),
+        flags=format_rules.names(header["flags"], layout.IMAGE_FLAGS, "header: flags"),
         data_offset=header["data_offset"],
         anonymous_offset=header["anonymous_offset"],
         tables_bytes=tables.size_bytes,
@@ -106,7 +106,7 @@ def _read(fd: int, name: str) -> Image:
         words=tuple(tables.pairs("words")),
         vdso=tables.section("vdso"),
     )
-    rules.check(image)
+    format_rules.check(image)
     return image
 
 
@@ -134,7 +134,7 @@ def _header(page: bytes, file_bytes: int) -> dict[str, Any]:
         raise ImageError("is not an image: it does not begin with THAWDIMG. Give the path of an image.")
     size = layout.size_of("image_header")
     if len(page) < size:
-        raise rules.DamageError(f"is cut off: {file_bytes} bytes, but the header alone takes {size}")
+        raise format_rules.DamageError(f"is cut off: {file_bytes} bytes, but the header alone takes {size}")
     header = layout.unpack("image_header", page[:size])
     if header["layout"] != layout.LAYOUT:
         raise ImageError(
@@ -143,9 +143,9 @@ def _header(page: bytes, file_bytes: int) -> dict[str, Any]:
     place = next(field for field in layout.fields("image_header") if field.name == "header_checksum")
     zeroed = page[: place.offset] + bytes(place.size_bytes) + page[place.offset + place.size_bytes : size]
     if layout.checksum(zeroed) != header["header_checksum"]:
-        raise rules.DamageError("header: its checksum does not match")
+        raise format_rules.DamageError("header: its checksum does not match")
     if any(page[size:]):
-        raise rules.DamageError(f"header: the rest of its page, from byte {size} on, is not zero")
+        raise format_rules.DamageError(f"header: the rest of its page, from byte {size} on, is not zero")
     if header["architecture"] != layout.ARCHITECTURE_X86_64:
         found = layout.ARCHITECTURES.get(header["architecture"], "unknown")
         raise ImageError(
@@ -154,7 +154,7 @@ def _header(page: bytes, file_bytes: int) -> dict[str, Any]:
         )
     if header["file_bytes"] != file_bytes:
         how = "is cut off" if file_bytes < header["file_bytes"] else "has grown"
-        raise rules.DamageError(f"{how}: {file_bytes} bytes, but its header says {header['file_bytes']}")
+        raise format_rules.DamageError(f"{how}: {file_bytes} bytes, but its header says {header['file_bytes']}")
     return header
 
 
@@ -170,13 +170,13 @@ class _Tables:
         end = self._check_places(header["data_offset"], header["file_bytes"])
         self.size_bytes = end - layout.PAGE_BYTES
         if self.size_bytes > TABLES_LIMIT_BYTES:
-            raise rules.DamageError(f"its tables take {self.size_bytes} bytes, more than {TABLES_LIMIT_BYTES}")
+            raise format_rules.DamageError(f"its tables take {self.size_bytes} bytes, more than {TABLES_LIMIT_BYTES}")
         self._data = _pread(fd, self.size_bytes, layout.PAGE_BYTES)
         if layout.checksum(self._data) != header["tables_checksum"]:
-            raise rules.DamageError("tables: their checksum does not match")
+            raise format_rules.DamageError("tables: their checksum does not match")
         self._strings = self.section("strings")
         if not self._strings.endswith(b"\0"):
-            raise rules.DamageError("section strings: its last string has no end (NUL)")
+            raise format_rules.DamageError("section strings: its last string has no end (NUL)")
 
     def _check_places(self, data_offset: int, file_bytes: int) -> int:
         """Check that the sections follow each other between header and pages; returns the end of the last section."""
@@ -186,15 +186,15 @@ class _Tables:
             struct = layout.RECORDS.get(name)
             record_bytes = layout.size_of(struct) if struct else 1
             if place["record_bytes"] != record_bytes:
-                raise rules.DamageError(
+                raise format_rules.DamageError(
                     f"{where}: has records of {place['record_bytes']} bytes instead of {record_bytes}"
                 )
             start = -(-end // _ALIGNMENT) * _ALIGNMENT
             if place["offset"] != start:
-                raise rules.DamageError(f"{where}: begins at byte {place['offset']} instead of {start}")
+                raise format_rules.DamageError(f"{where}: begins at byte {place['offset']} instead of {start}")
             end = start + place["count"] * record_bytes
         if data_offset % layout.PAGE_BYTES or not end <= data_offset <= file_bytes:
-            raise rules.DamageError(
+            raise format_rules.DamageError(
                 f"header: pages begin at byte {data_offset}, which is not a multiple of {layout.PAGE_BYTES} between "
                 f"the end of the tables, {end}, and the end of the file, {file_bytes}"
             )
@@ -211,7 +211,9 @@ class _Tables:
         for index, raw in enumerate(layout.unpack_all(layout.RECORDS[name], self.section(name))):
             reserved = raw.pop("reserved", 0)
             if reserved:
-                raise rules.DamageError(f"section {name}, record {index}: its reserved field is {reserved}, not 0")
+                raise format_rules.DamageError(
+                    f"section {name}, record {index}: its reserved field is {reserved}, not 0"
+                )
             yield raw, f"section {name}, record {index}"
 
     def pairs(self, name: str) -> Iterator[tuple[int, int]]:
@@ -221,7 +223,7 @@ class _Tables:
     def string(self, offset: int, where: str) -> str:
         """The string at `offset` in the section of strings; `where` names the record that refers to the string."""
         if offset >= len(self._strings):
-            raise rules.DamageError(
+            raise format_rules.DamageError(
                 f"{where}: its string is at {offset}, but the section of strings has {len(self._strings)} bytes"
             )
         # The section ends with a NUL, so `index` finds one.
@@ -232,7 +234,7 @@ class _Tables:
         """The string at `offset`, which must be an absolute path; see `string`."""
         path = self.string(offset, where)
         if not path.startswith("/"):
-            raise rules.DamageError(f"{where}: {path!r} is not an absolute path")
+            raise format_rules.DamageError(f"{where}: {path!r} is not an absolute path")
         return path
 
 
@@ -240,7 +242,7 @@ def _text(raw: bytes, where: str) -> str:
     """Decode the text in a field of fixed size, up to its NUL."""
     value, end, _ = raw.partition(b"\0")
     if not end:
-        raise rules.DamageError(f"{where}: has no end: none of its {len(raw)} bytes is NUL")
+        raise format_rules.DamageError(f"{where}: has no end: none of its {len(raw)} bytes is NUL")
     return value.decode("utf-8", "surrogateescape")
 
 
@@ -250,8 +252,8 @@ def _host(raw: dict[str, Any], glibc: str) -> HostKey:
 
 
 def _operation(raw: dict[str, Any], where: str) -> Operation:
-    kind = rules.kind(raw["kind"], layout.OPERATION_KINDS, where)
-    granted = rules.names(raw["protection"], layout.PROTECTION, f"{where}: protection")
+    kind = format_rules.kind(raw["kind"], layout.OPERATION_KINDS, where)
+    granted = format_rules.names(raw["protection"], layout.PROTECTION, f"{where}: protection")
     return Operation(
         address=raw["address"],
         length=raw["length"],
@@ -261,8 +263,8 @@ def _operation(raw: dict[str, Any], where: str) -> Operation:
         protection="".join(
             name[0].replace("e", "x") if name in granted else "-" for name in layout.PROTECTION.values()
         ),
-        flags=rules.names(raw["flags"], layout.OPERATION_FLAGS, f"{where}: flags"),
-        advice=rules.names(raw["advice"], layout.ADVICE, f"{where}: advice"),
+        flags=format_rules.names(raw["flags"], layout.OPERATION_FLAGS, f"{where}: flags"),
+        advice=format_rules.names(raw["advice"], layout.ADVICE, f"{where}: advice"),
     )
 
 
@@ -272,17 +274,17 @@ def _thread(raw: dict[str, Any], where: str) -> Thread:
 
 def _file(raw: dict[str, Any], where: str, tables: _Tables) -> File:
     path = tables.path(raw["path"], where)
-    return File(**{**raw, "path": path, "checked": rules.yes_or_no(raw["checked"], f"{where}: checked")})
+    return File(**{**raw, "path": path, "checked": format_rules.yes_or_no(raw["checked"], f"{where}: checked")})
 
 
 def _object(raw: dict[str, Any], where: str, tables: _Tables) -> MemoryObject:
-    seals = rules.names(raw["seals"], layout.SEALS, f"{where}: seals")
+    seals = format_rules.names(raw["seals"], layout.SEALS, f"{where}: seals")
     return MemoryObject(**{**raw, "name": tables.string(raw["name"], where), "seals": seals})
 
 
 def _descriptor(raw: dict[str, Any], where: str) -> Descriptor:
-    kind = rules.kind(raw["kind"], layout.DESCRIPTOR_KINDS, where)
-    close_on_exec = rules.yes_or_no(raw["close_on_exec"], f"{where}: close_on_exec")
+    kind = format_rules.kind(raw["kind"], layout.DESCRIPTOR_KINDS, where)
+    close_on_exec = format_rules.yes_or_no(raw["close_on_exec"], f"{where}: close_on_exec")
     return Descriptor(**{**raw, "kind": kind, "close_on_exec": close_on_exec})
 
 
@@ -295,17 +297,24 @@ def _socket(raw: dict[str, Any], where: str) -> Socket:
     for name in ("local", "peer"):
         size = raw.pop(f"{name}_bytes")
         if size > layout.SOCKET_ADDRESS_BYTES:
-            raise rules.DamageError(f"{where}: has an address of {size} bytes, more than {layout.SOCKET_ADDRESS_BYTES}")
+            raise format_rules.DamageError(
+                f"{where}: has an address of {size} bytes, more than {layout.SOCKET_ADDRESS_BYTES}"
+            )
         addresses[name] = raw[name][:size]
-    revival = rules.kind(raw["revival"], layout.SOCKET_REVIVALS, where)
+    revival = format_rules.kind(raw["revival"], layout.SOCKET_REVIVALS, where)
     return Socket(
-        **{**raw, **addresses, "revival": revival, "any_port": rules.yes_or_no(raw["any_port"], f"{where}: any_port")}
+        **{
+            **raw,
+            **addresses,
+            "revival": revival,
+            "any_port": format_rules.yes_or_no(raw["any_port"], f"{where}: any_port"),
+        }
     )
 
 
 def _option(raw: dict[str, Any], where: str) -> SocketOption:
     if raw["bytes"] > layout.SOCKET_OPTION_BYTES:
-        raise rules.DamageError(
+        raise format_rules.DamageError(
             f"{where}: has an option of {raw['bytes']} bytes, more than {layout.SOCKET_OPTION_BYTES}"
         )
     return SocketOption(raw["level"], raw["name"], raw["value"][: raw["bytes"]])

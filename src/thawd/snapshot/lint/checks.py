@@ -1,6 +1,6 @@
 """The checks of ``thawd snapshot lint`` on a single object: by its class, or by the value of a number or text.
 
-`rules` has the texts of the findings. `reach` finds the objects and offers safe ways to examine them. No check runs
+`rule_texts` has the texts of the findings. `reach` finds the objects and offers safe ways to examine them. No check runs
 code of the object that it examines; only C functions of known classes are called. Standard library only, Python 3.9 and
 later; a library is used only if the function has imported it. Used by `thawd.snapshot.lint.search` alone.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from thawd.snapshot.connections import NEW, PAIR, Openings
 from thawd.snapshot.lint.clock_values import Lifetime
 from thawd.snapshot.lint.reach import Reached, attributes, class_attribute, class_names, is_atom
-from thawd.snapshot.lint.rules import NOTE, Finding, finding
+from thawd.snapshot.lint.rule_texts import NOTE, Finding, finding
 
 RUNNING = "running"
 _SHORTEST_SECRET = 8

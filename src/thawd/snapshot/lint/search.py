@@ -22,7 +22,7 @@ from typing import Any
 from thawd.snapshot.connections import NEW, PAIR, Openings
 from thawd.snapshot.lint import checks as lint_checks
 from thawd.snapshot.lint import reach
-from thawd.snapshot.lint.rules import NOTE, RULES, WARNING, Finding, Rule, finding
+from thawd.snapshot.lint.rule_texts import NOTE, RULES, WARNING, Finding, Rule, finding
 
 __all__ = ["NOTE", "RULES", "WARNING", "Finding", "Rule", "describe", "finding", "findings", "user_modules"]
 

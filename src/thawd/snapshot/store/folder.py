@@ -21,7 +21,17 @@ from pathlib import Path
 from typing import Self
 
 from thawd.errors import StoreError
-from thawd.snapshot.store.records import DISK, IMAGE, PARTS, SIDECAR, Sidecar, Snapshot, digest_in, look, write_sidecar
+from thawd.snapshot.store.image_facts import (
+    DISK,
+    IMAGE,
+    PARTS,
+    SIDECAR,
+    Sidecar,
+    Snapshot,
+    digest_in,
+    look,
+    write_sidecar,
+)
 from thawd.snapshot.store.trust_and_locks import (
     LockedFile,
     distrust,

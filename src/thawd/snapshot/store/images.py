@@ -32,8 +32,8 @@ from thawd.errors import (
     StoreFullError,
 )
 from thawd.snapshot.store.folder import Draft, ImageFolder, digest_of, seal
+from thawd.snapshot.store.image_facts import SIDECAR, ImageOrigin, Sidecar, Snapshot
 from thawd.snapshot.store.index import KeyIndex
-from thawd.snapshot.store.records import SIDECAR, ImageOrigin, Sidecar, Snapshot
 from thawd.snapshot.store.trust_and_locks import LockedFile, open_as_is, shared_holders, stored_bytes, try_lock, using
 from thawd.system.boot import boot_id
 from thawd.system.retry import SayOnce

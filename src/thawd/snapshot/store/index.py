@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from thawd.snapshot.store.records import IMAGE, SIDECAR, Snapshot, digest_in, look
+from thawd.snapshot.store.image_facts import IMAGE, SIDECAR, Snapshot, digest_in, look
 from thawd.snapshot.store.trust_and_locks import using
 from thawd.system.boot import boot_id
 

@@ -1,5 +1,8 @@
-"""The durable queue of asynchronous events.
+"""The durable queue of asynchronous events. `thawd.queue` decides which events run; this package stores the decisions.
 
-`queue` stores events and leases them, `outbox` stores outcomes that wait to be sent, and `dead_letters`
-stores the events that failed for good. `event_rows` defines the rows that the others share.
+- `event_queue`: stores events, leases them, and records attempts and retries
+- `leases`, `batches`, `running_marks`: leases in memory; events stored together; marks of running events
+- `event_rows`: the rows of the state file
+- `outbox`: outcomes that wait to be delivered
+- `dead_letters`: events that failed for good
 """

@@ -1,7 +1,7 @@
 """Dead letters: events that failed for good, kept with payload and error until they are redriven, removed or too old.
 
 `thawd.queue.invoker` decides which events fail for good. `add` writes a dead letter inside a transaction of
-`thawd.stores.events.queue`. `DeadLetters` reads, redrives and removes dead letters.
+`thawd.stores.events.event_queue`. `DeadLetters` reads, redrives and removes dead letters.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Events as rows of the state file: defines the rows, and inserts, reads, deletes and counts them.
 
-The functions that use the database take a connection. `thawd.stores.events.queue` runs the transactions and keeps the
-leases.
+The functions that use the database take a connection. `thawd.stores.events.event_queue` runs the transactions and keeps
+the leases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Leases: which events have been taken from the queue and have not ended. `thawd.stores.events.queue` uses them.
+"""Leases: which events have been taken from the queue and have not ended. `thawd.stores.events.event_queue` uses them.
 
 Leases exist only in memory.
 """

@@ -14,8 +14,8 @@ from thawd.errors import ResourceNotFoundException, StoreError
 from thawd.resources import Table
 from thawd.stores.tables import sqlite
 from thawd.stores.tables.dynamodb import AwsAccess, DynamodbTable
+from thawd.stores.tables.key_and_item_checks import MAX_ITEM_BYTES, MAX_KEY_BYTES
 from thawd.stores.tables.postgresql import PostgresqlTable
-from thawd.stores.tables.rules import MAX_ITEM_BYTES, MAX_KEY_BYTES
 from thawd.stores.tables.sqlite import SqliteTable
 from thawd.stores.tables.threads import BlockingTable, ThreadedTable
 from thawd.stores.threads import patience_over

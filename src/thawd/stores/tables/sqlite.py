@@ -8,7 +8,7 @@ from pathlib import Path
 
 from thawd.stores import sqlite_file
 from thawd.stores.database import Database
-from thawd.stores.tables.rules import check_key, item_text
+from thawd.stores.tables.key_and_item_checks import check_key, item_text
 
 APPLICATION_ID = 0x74687774
 """Marks the file of a table: "thwt" in ASCII."""

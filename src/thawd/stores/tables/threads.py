@@ -6,7 +6,7 @@ import time
 from functools import partial
 from typing import Protocol
 
-from thawd.stores.tables.rules import check_key, item_text
+from thawd.stores.tables.key_and_item_checks import check_key, item_text
 from thawd.stores.threads import StoreThreads, patience_over
 
 THREADS = 8

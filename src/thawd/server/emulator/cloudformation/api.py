@@ -10,18 +10,18 @@ import time
 from typing import Any
 
 from thawd.deploy.templates.refusals import TemplateError
-from thawd.server.emulator.cloudformation import differences, templates_shown, views
+from thawd.server.emulator.cloudformation import api_answers, change_preview, templates_shown
 from thawd.server.emulator.cloudformation.engine import Engine
 from thawd.server.emulator.cloudformation.errors import StackError, does_not_exist
-from thawd.server.emulator.cloudformation.records import REVIEW, Stack, new_stack_id
-from thawd.server.emulator.cloudformation.requests import (
+from thawd.server.emulator.cloudformation.request_parameters import (
     is_true,
     require_name,
     require_updatable,
     settings_of,
     template_of,
 )
-from thawd.server.emulator.cloudformation.steps import Services, Steps
+from thawd.server.emulator.cloudformation.resource_changes import Services, Steps
+from thawd.server.emulator.cloudformation.stack_records import REVIEW, Stack, new_stack_id
 
 _PAGE = 100
 _DELETES_LATER = ("CREATE_IN_PROGRESS",)
@@ -86,11 +86,11 @@ class StackOperations:
         settings = settings_of(self._services.aws, given, stack)
         plan = self._services.planner.plan(stack, settings)
         try:
-            changes = differences.changes_of(stack, plan, self._services.planner, self._services.registry)
+            changes = change_preview.changes_of(stack, plan, self._services.planner, self._services.registry)
             is_same = not (
                 changes
-                or differences.has_other_settings(stack.settings, settings)
-                or differences.has_other_outputs(stack, plan, self._services.planner)
+                or change_preview.has_other_settings(stack.settings, settings)
+                or change_preview.has_other_outputs(stack, plan, self._services.planner)
                 or stack.status in ("CREATE_FAILED", "UPDATE_FAILED")
             )
         except TemplateError as error:
@@ -223,16 +223,16 @@ class StackOperations:
         name = given.get("StackName")
         with self._store.lock:
             if name is not None:
-                return {"Stacks": [views.stack_view(self._store.get(*place, name))]}
+                return {"Stacks": [api_answers.stack_view(self._store.get(*place, name))]}
             shown = [stack for stack in self._store.here(*place) if not stack.is_deleted]
-            return _page("Stacks", [views.stack_view(stack) for stack in shown], given)
+            return _page("Stacks", [api_answers.stack_view(stack) for stack in shown], given)
 
     def list_stacks(self, place: Place, given: Parameters) -> Parameters:
         """ListStacks."""
         wanted = given.get("StackStatusFilter")
         with self._store.lock:
             shown = [stack for stack in self._store.here(*place) if not wanted or stack.status in wanted]
-            return _page("StackSummaries", [views.summary_view(stack) for stack in shown], given)
+            return _page("StackSummaries", [api_answers.summary_view(stack) for stack in shown], given)
 
     def describe_stack_events(self, place: Place, given: Parameters) -> Parameters:
         """DescribeStackEvents: the newest first."""
@@ -240,7 +240,7 @@ class StackOperations:
             stack = self._store.find(*place, str(given.get("StackName")))
             if stack is None:
                 raise StackError(f"Stack [{given.get('StackName')}] does not exist")
-            events = [views.event_view(stack, event) for event in reversed(stack.events)]
+            events = [api_answers.event_view(stack, event) for event in reversed(stack.events)]
         return _page("StackEvents", events, given)
 
     def describe_stack_resource(self, place: Place, given: Parameters) -> Parameters:
@@ -250,7 +250,7 @@ class StackOperations:
             stack = self._shown(place, given)
             if name not in stack.resources:
                 raise StackError(f"Resource {name} does not exist for stack {stack.name}")
-            view = views.resource_view(stack, stack.resources[name], time_name="LastUpdatedTimestamp")
+            view = api_answers.resource_view(stack, stack.resources[name], time_name="LastUpdatedTimestamp")
         return {"StackResourceDetail": view}
 
     def describe_stack_resources(self, place: Place, given: Parameters) -> Parameters:
@@ -261,7 +261,7 @@ class StackOperations:
             found = [one for one in stack.resources.values() if logical_id in (None, one.logical_id)]
             if logical_id is not None and not found:
                 raise StackError(f"Stack '{stack.name}' does not exist or resource {logical_id} is not in it")
-            return {"StackResources": [views.resource_view(stack, one, time_name="Timestamp") for one in found]}
+            return {"StackResources": [api_answers.resource_view(stack, one, time_name="Timestamp") for one in found]}
 
     def _with_resource(self, place: Place, physical_id: str | None) -> Stack:
         for stack in self._store.here(*place):
@@ -277,7 +277,7 @@ class StackOperations:
             found = [
                 {
                     key: value
-                    for key, value in views.resource_view(stack, one, time_name="LastUpdatedTimestamp").items()
+                    for key, value in api_answers.resource_view(stack, one, time_name="LastUpdatedTimestamp").items()
                     if key not in names
                 }
                 for one in stack.resources.values()

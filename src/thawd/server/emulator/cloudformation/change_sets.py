@@ -10,14 +10,19 @@ import uuid
 from typing import Any
 
 from thawd.deploy.templates.refusals import TemplateError
-from thawd.server.emulator.cloudformation import differences, templates_shown
+from thawd.server.emulator.cloudformation import change_preview, templates_shown
+from thawd.server.emulator.cloudformation.api_answers import change_set_summary, change_set_view, change_view
 from thawd.server.emulator.cloudformation.engine import Engine
 from thawd.server.emulator.cloudformation.errors import StackError, does_not_exist
-from thawd.server.emulator.cloudformation.plans import shown_parameters
-from thawd.server.emulator.cloudformation.records import REVIEW, ChangeSet, Settings, Stack, masked, new_stack_id
-from thawd.server.emulator.cloudformation.requests import is_true, require_name, require_updatable, settings_of
-from thawd.server.emulator.cloudformation.steps import Services, Steps
-from thawd.server.emulator.cloudformation.views import change_set_summary, change_set_view, change_view
+from thawd.server.emulator.cloudformation.request_parameters import (
+    is_true,
+    require_name,
+    require_updatable,
+    settings_of,
+)
+from thawd.server.emulator.cloudformation.resource_changes import Services, Steps
+from thawd.server.emulator.cloudformation.stack_records import REVIEW, ChangeSet, Settings, Stack, masked, new_stack_id
+from thawd.server.emulator.cloudformation.template_plans import shown_parameters
 
 _PAGE = 100
 _EXECUTES = "EXECUTE_IN_PROGRESS"
@@ -111,11 +116,11 @@ class ChangeSets:
         try:
             plan = services.planner.plan(stack, settings)
             change_set.parameters = shown_parameters(plan)
-            change_set.changes = differences.changes_of(stack, plan, services.planner, services.registry)
+            change_set.changes = change_preview.changes_of(stack, plan, services.planner, services.registry)
             is_same = change_set.kind == "UPDATE" and not (
                 change_set.changes
-                or differences.has_other_settings(stack.settings, settings)
-                or differences.has_other_outputs(stack, plan, services.planner)
+                or change_preview.has_other_settings(stack.settings, settings)
+                or change_preview.has_other_outputs(stack, plan, services.planner)
             )
             reason = _NOTHING if is_same else None
         except (StackError, TemplateError) as error:

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from thawd.deploy.templates.preparation import Prepared
 from thawd.deploy.templates.refusals import TemplateError
 from thawd.server.emulator.cloudformation.errors import StackError
-from thawd.server.emulator.cloudformation.plans import shown_parameters
-from thawd.server.emulator.cloudformation.records import Before, Output, Resource, Settings, Stack
-from thawd.server.emulator.cloudformation.steps import Services, Steps
-from thawd.server.emulator.cloudformation.walking import turned, walk
+from thawd.server.emulator.cloudformation.graph_order import turned, walk
+from thawd.server.emulator.cloudformation.resource_changes import Services, Steps
+from thawd.server.emulator.cloudformation.stack_records import Before, Output, Resource, Settings, Stack
+from thawd.server.emulator.cloudformation.template_plans import shown_parameters
 
 _BY_USER = "User Initiated"
 _CANCELLED = "Update cancelled by user."

@@ -13,18 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from thawd.server.emulator.cloudformation import earlier, nested
+from thawd.server.emulator.cloudformation import nested_stacks, saved_moto_stacks
 from thawd.server.emulator.cloudformation.api import StackOperations
 from thawd.server.emulator.cloudformation.change_sets import ChangeSets
 from thawd.server.emulator.cloudformation.engine import Engine
 from thawd.server.emulator.cloudformation.errors import StackError
-from thawd.server.emulator.cloudformation.plans import Planner
-from thawd.server.emulator.cloudformation.providers.aws import Aws
-from thawd.server.emulator.cloudformation.providers.registry import Registry
-from thawd.server.emulator.cloudformation.records import Event, Stack
-from thawd.server.emulator.cloudformation.steps import Services
-from thawd.server.emulator.cloudformation.store import StackStore
-from thawd.server.emulator.keeper import Saving
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.providers.kinds_by_type import Registry
+from thawd.server.emulator.cloudformation.resource_changes import Services
+from thawd.server.emulator.cloudformation.stack_files import StackStore
+from thawd.server.emulator.cloudformation.stack_records import Event, Stack
+from thawd.server.emulator.cloudformation.template_plans import Planner
+from thawd.server.emulator.state_saving import Saving
 
 _OWN = "DescribeStackSetOutput"
 
@@ -63,7 +63,7 @@ class Stacks:
         self._aws = aws
         self._services = services
         self._engine = Engine(services)
-        registry.add(nested.kinds(self._engine, services))
+        registry.add(nested_stacks.kinds(self._engine, services))
         self._operations = (StackOperations(services, self._engine), ChangeSets(services, self._engine))
         threading.Thread(target=self._publish, daemon=True).start()
 
@@ -113,7 +113,7 @@ class Stacks:
     def take_over(self) -> None:
         """Take over the stacks of a loaded state that an earlier version has saved."""
         if "moto.cloudformation.models" in sys.modules:  # otherwise the state has none
-            earlier.take_over(self.store, self._services.planner, self._services.complain)
+            saved_moto_stacks.take_over(self.store, self._services.planner, self._services.complain)
 
     def resume(self) -> None:
         """Complete, or roll back, the operations that ran when the process ended. thawd must be connected."""

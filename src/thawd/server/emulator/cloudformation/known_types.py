@@ -7,7 +7,7 @@ import functools
 
 from thawd.deploy.projects.stacks import ProjectError
 from thawd.server.emulator.cloudformation.errors import ResourceError
-from thawd.server.emulator.cloudformation.providers.registry import Registry
+from thawd.server.emulator.cloudformation.providers.kinds_by_type import Registry
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import re
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from thawd.server.emulator.cloudformation.errors import StackError
-from thawd.server.emulator.cloudformation.providers.aws import Aws
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
 
 _MOST_BYTES = 4 << 20
 # The bucket is a part of the host's name: BUCKET.s3.REGION.amazonaws.com, BUCKET.s3.localhost.

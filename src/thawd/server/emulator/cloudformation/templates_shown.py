@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from thawd.deploy.templates import documents
+from thawd.deploy.templates import template_parsing
 from thawd.deploy.templates.preparation import transforms_of
 from thawd.deploy.templates.refusals import TemplateError
 from thawd.server.emulator.cloudformation.errors import StackError
@@ -38,7 +38,7 @@ def parsed(template: str) -> View:
         StackError: it cannot be parsed.
     """
     try:
-        return documents.parse(template)
+        return template_parsing.parse(template)
     except TemplateError as error:
         raise StackError(error.message) from error
 

@@ -10,9 +10,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from thawd.server.emulator.cloudformation.providers.aws import Aws, tags_of
-from thawd.server.emulator.cloudformation.providers.kinds import Kind, Made, Wanted, or_else
-from thawd.server.emulator.cloudformation.records import Resource
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, tags_of
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted, or_else
+from thawd.server.emulator.cloudformation.stack_records import Resource
 
 Properties = dict[str, Any]
 

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from thawd.server.emulator.cloudformation.errors import ResourceError
-from thawd.server.emulator.cloudformation.providers.aws import Aws
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
 
 # Names of services in AWS's SDK for JavaScript that boto3 names differently, without hyphens.
 _SERVICES = {

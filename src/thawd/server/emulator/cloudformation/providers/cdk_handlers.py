@@ -21,8 +21,8 @@ from typing import Any
 
 from thawd.server.emulator.cloudformation.errors import ResourceError
 from thawd.server.emulator.cloudformation.providers import cdk_calls
-from thawd.server.emulator.cloudformation.providers.aws import Aws
-from thawd.server.emulator.cloudformation.providers.kinds import Made, Wanted
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.providers.resource_kind import Made, Wanted
 
 _AT_ONCE = 1000
 _PREFIX = "thawd-does-"

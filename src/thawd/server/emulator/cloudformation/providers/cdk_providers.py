@@ -14,8 +14,8 @@ import time
 from typing import Any
 
 from thawd.server.emulator.cloudformation.errors import ResourceError
-from thawd.server.emulator.cloudformation.providers.aws import Aws
-from thawd.server.emulator.cloudformation.providers.kinds import Made, Wanted
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.providers.resource_kind import Made, Wanted
 
 _PREFIX = "thawd-does-provider"
 _ON_EVENT, _IS_COMPLETE = "USER_ON_EVENT_FUNCTION_ARN", "USER_IS_COMPLETE_FUNCTION_ARN"

@@ -9,9 +9,9 @@ import json
 from typing import Any
 
 from thawd.server.emulator.cloudformation.errors import ResourceError
-from thawd.server.emulator.cloudformation.providers.aws import Aws
-from thawd.server.emulator.cloudformation.providers.kinds import Kind, Made, Wanted, or_else
-from thawd.server.emulator.cloudformation.records import Resource
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted, or_else
+from thawd.server.emulator.cloudformation.stack_records import Resource
 
 Properties = dict[str, Any]
 

@@ -14,9 +14,9 @@ from typing import Any
 from thawd.server.emulator import inline_modules
 from thawd.server.emulator.cloudformation.errors import ResourceError
 from thawd.server.emulator.cloudformation.providers import cdk_handlers, cdk_providers
-from thawd.server.emulator.cloudformation.providers.aws import Aws, is_gone, tags_of
-from thawd.server.emulator.cloudformation.providers.kinds import Kind, Made, Wanted
-from thawd.server.emulator.cloudformation.records import Resource
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, is_gone, tags_of
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
+from thawd.server.emulator.cloudformation.stack_records import Resource
 
 PREFIX = "AWS::Lambda::"
 # Wait for a function at most this long, in looks of a tenth of a second.

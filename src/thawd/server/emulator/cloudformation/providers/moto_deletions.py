@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from thawd.server.emulator.cloudformation.providers.aws import Aws
-from thawd.server.emulator.cloudformation.records import Resource
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.stack_records import Resource
 
 Properties = dict[str, Any]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from thawd.server.emulator.cloudformation.errors import ResourceError
 from thawd.server.emulator.cloudformation.providers import moto_deletions
-from thawd.server.emulator.cloudformation.providers.aws import Aws, tags_of
-from thawd.server.emulator.cloudformation.providers.kinds import Kind, Made, Wanted
-from thawd.server.emulator.cloudformation.records import Resource, Stack
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, tags_of
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
+from thawd.server.emulator.cloudformation.stack_records import Resource, Stack
 
 _KEPT = "_thawd_resources"
 # Types whose class changes a resource without a loss.

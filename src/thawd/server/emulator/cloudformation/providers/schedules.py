@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from thawd.server.emulator.cloudformation.providers.aws import Aws
-from thawd.server.emulator.cloudformation.providers.kinds import Kind, Made, Wanted
-from thawd.server.emulator.cloudformation.records import Resource
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
+from thawd.server.emulator.cloudformation.stack_records import Resource
 
 Properties = dict[str, Any]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from thawd.server.emulator.cloudformation.providers.aws import Aws
-from thawd.server.emulator.cloudformation.providers.kinds import Kind, Made, Wanted
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
 
 Properties = dict[str, Any]
 

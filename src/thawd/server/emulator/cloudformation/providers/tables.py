@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from thawd.server.emulator.cloudformation.providers.aws import Aws, changed, tags_of
-from thawd.server.emulator.cloudformation.providers.kinds import Kind, Made, Wanted, or_else
-from thawd.server.emulator.cloudformation.records import Resource
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, changed, tags_of
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted, or_else
+from thawd.server.emulator.cloudformation.stack_records import Resource
 
 Properties = dict[str, Any]
 

@@ -1,0 +1,80 @@
+"""Calls deployed functions and reads their logs, with the clients of `stack_deployment`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from thawd.deploy.aws import naming
+from thawd.deploy.aws.stack_deployment import AwsAccount, explained
+
+_LOOK_AGAIN_S = 2.0
+
+
+class RemoteAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A function's answer.
+
+    Attributes:
+        payload: the answer's bytes.
+        error: ``Handled`` or ``Unhandled`` if the function failed; None: it did not.
+        version: version that answered.
+    """
+
+    payload: bytes
+    error: str | None
+    version: str
+
+
+def invoke(account: AwsAccount, stack: str, function: str, payload: bytes) -> RemoteAnswer:
+    """Invoke a function of a stack and return its answer.
+
+    Raises:
+        DeploymentError: there is no such function, or AWS refused the call.
+    """
+    with explained():
+        answer = account.client("lambda").invoke(
+            FunctionName=naming.function_name(stack, function), Qualifier=naming.ALIAS, Payload=payload
+        )
+        return RemoteAnswer(
+            payload=answer["Payload"].read(),
+            error=answer.get("FunctionError"),
+            version=answer.get("ExecutedVersion", ""),
+        )
+
+
+def log_lines(account: AwsAccount, group: str, *, since_s: float, follows: bool) -> Iterator[str]:
+    """Yield the lines of a log group, from `since_s` (seconds since 1970) on. With `follows`, it does not end.
+
+    Raises:
+        DeploymentError: there is no such log group, or AWS refused the call.
+    """
+    seen: dict[str, int] = {}
+    start_ms = int(since_s * 1000)
+    while True:
+        newest_ms = start_ms
+        with explained():
+            pages = (
+                account.client("logs")
+                .get_paginator("filter_log_events")
+                .paginate(logGroupName=group, startTime=start_ms)
+            )
+            for page in pages:
+                for event in page["events"]:
+                    newest_ms = max(newest_ms, event["timestamp"])
+                    if event["eventId"] not in seen:
+                        seen[event["eventId"]] = event["timestamp"]
+                        yield _line(event)
+        if not follows:
+            return
+        # Events of one moment may arrive later than others, so the last minute is read again.
+        start_ms = max(start_ms, newest_ms - 60_000)
+        seen = {event_id: at_ms for event_id, at_ms in seen.items() if at_ms >= start_ms}
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def _line(event: dict[str, Any]) -> str:
+    at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(event["timestamp"] / 1000))
+    return f"{at}.{event['timestamp'] % 1000:03d}Z {event['message'].rstrip()}"

@@ -1,1 +1,0 @@
-"""HTTP APIs (API Gateway version 2)."""

@@ -1,1 +1,0 @@
-"""REST APIs (API Gateway version 1)."""

@@ -1,0 +1,97 @@
+"""The kind of a resource type: the functions that make, change and delete its resources."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.stack_records import Resource, Stack
+
+Properties = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A resource as the template wants it: to be made, or to be changed to this.
+
+    Attributes:
+        stack: the stack that it belongs to; read only.
+        logical_id: its name in the template.
+        kind: its type.
+        name: its name: from the template, else generated.
+        properties: its properties.
+        former: if a rollback returns to the state before an update, the facts of that state; otherwise None.
+    """
+
+    stack: Stack
+    logical_id: str
+    kind: str
+    name: str
+    properties: Properties
+    former: Properties | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A resource that has been made.
+
+    Attributes:
+        physical_id: the value of Ref.
+        attributes: the values of Fn::GetAtt, by name.
+        facts: values with which the resource can be found, to change or delete it.
+    """
+
+    physical_id: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _never_exists(aws: Aws, facts: Properties) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How the resources of one type are made, changed and deleted.
+
+    Attributes:
+        make: makes a resource.
+        delete: deletes a resource. It raises no error if the resource no longer exists.
+        change: updates a resource in place. It returns the resource as it is now, or None if only its properties have
+            changed. A kind without `change` replaces its resources.
+        fixed: names of the properties whose change requires a new resource. Kinds without `change` have none.
+        free: if not None, these are the only properties that can change in place, and `fixed` is not used.
+        named: name of the property that contains the resource's name; empty: the type has no such property.
+        expected: returns facts with which `delete` finds a resource whose creation was interrupted. The resource may
+            exist or not.
+        exists: returns whether a resource with these facts exists. It is called before a resource is made whose name
+            the template gives.
+        makes_again: whether a replacement deletes the old resource first, because both cannot exist at the same time.
+    """
+
+    make: Callable[[Aws, Wanted], Made]
+    delete: Callable[[Aws, Resource], object]
+    change: Callable[[Aws, Resource, Wanted], Made | None] | None = None
+    fixed: frozenset[str] = frozenset()
+    free: frozenset[str] | None = None
+    named: str = ""
+    expected: Callable[[Wanted], Properties] | None = None
+    exists: Callable[[Aws, Properties], bool] = _never_exists
+    makes_again: bool = False
+
+
+@contextlib.contextmanager
+def or_else(undo: Callable[[], object]) -> Iterator[None]:
+    """Call `undo` if the ``with`` block raises an exception, so that no partly made resource is left.
+
+    For resources that are made by several calls.
+    """
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(Exception):  # the first error is the reason
+            undo()
+        raise

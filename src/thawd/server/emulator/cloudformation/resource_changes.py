@@ -1,0 +1,350 @@
+"""Makes, changes and deletes single resources of a stack, and records each step with its events."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from thawd.deploy.templates.preparation import Prepared
+from thawd.deploy.templates.refusals import TemplateError
+from thawd.deploy.templates.values import Made as Existing
+from thawd.server.emulator.cloudformation import generated_names
+from thawd.server.emulator.cloudformation.errors import ResourceError, StackError
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.providers.kinds_by_type import Registry
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Properties, Wanted
+from thawd.server.emulator.cloudformation.replacement import must_replace
+from thawd.server.emulator.cloudformation.stack_files import StackStore
+from thawd.server.emulator.cloudformation.stack_records import Event, Resource, Stack
+from thawd.server.emulator.cloudformation.template_plans import Planner
+
+_REPLACES = "Requested update requires the creation of a new physical resource; hence creating one."
+_KEEPS = ("Retain", "Snapshot")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What operations on stacks use.
+
+    Attributes:
+        store: the records of stacks.
+        planner: evaluates templates.
+        registry: the kinds of resources.
+        aws: clients for AWS's services.
+        settle: waits until the state of moto's services is saved.
+        notify: gets each event, for the topics that a stack notifies.
+        complain: prints a line for the operator.
+    """
+
+    store: StackStore
+    planner: Planner
+    registry: Registry
+    aws: Aws
+    settle: Callable[[], None]
+    notify: Callable[[Stack, Event], None]
+    complain: Callable[[str], None]
+
+
+class Steps:
+    """The steps of operations on one stack. Several threads may do steps for different resources.
+
+    Args:
+        services: what the steps use.
+        stack: the stack.
+    """
+
+    def __init__(self, services: Services, stack: Stack) -> None:
+        self._services = services
+        self._store = services.store
+        self._registry = services.registry
+        self.stack = stack
+
+    def set(self, status: str, reason: str | None = None) -> None:
+        """Give the stack a status, and record it."""
+        with self._store.lock:
+            event = self.stack.add_event(None, status, reason)
+            self._store.save(self.stack)
+        self._services.notify(self.stack, event)
+
+    def end(self, stop: threading.Event, status: str) -> bool:
+        """Give the stack a status, unless its operation has been stopped; returns whether it has the status."""
+        with self._store.lock:
+            if stop.is_set():
+                return False
+            event = self.stack.add_event(None, status)
+            self._store.save(self.stack)
+        self._services.notify(self.stack, event)
+        return True
+
+    def mark(self, resource: Resource, status: str, reason: str | None = None) -> None:
+        """Give a resource a status, and record it."""
+        with self._store.lock:
+            event = self.stack.add_event(resource, status, reason)
+            self._store.save(self.stack)
+        self._services.notify(self.stack, event)
+
+    # Creation
+
+    def make(self, logical_id: str, plan: Prepared) -> None:
+        """Make the resource of a plan.
+
+        Raises:
+            ResourceError: it cannot be made; it does not exist then.
+        """
+        resource = _record(logical_id, plan)
+        with self._store.lock:
+            self.stack.resources[logical_id] = resource
+        self.mark(resource, "CREATE_IN_PROGRESS")
+        self._make(resource, plan, finished="CREATE_COMPLETE", failed="CREATE_FAILED")
+
+    def _make(self, resource: Resource, plan: Prepared, *, finished: str, failed: str) -> None:
+        try:
+            kind = self._registry.find(resource.kind)
+            made = self._services.planner.made(self.stack)
+            properties = plan.properties(resource.logical_id, made)
+            resource.shown = _shown(plan, resource.logical_id, made, properties)
+            self._make_wanted(resource, kind, properties)
+        except Exception as error:
+            reason = reason_of(error)
+            with self._store.lock:
+                resource.was_begun, resource.physical_id = False, ""
+            self.mark(resource, failed, reason)
+            raise ResourceError(reason) from error
+        self.mark(resource, finished, self._missing(resource.kind))
+
+    def _make_wanted(self, resource: Resource, kind: Kind, properties: Properties) -> None:
+        wanted = self._wanted(resource.logical_id, resource.kind, kind, properties)
+        facts: Properties = {}
+        if kind.expected is not None:
+            facts = kind.expected(wanted)
+            if kind.named and properties.get(kind.named) and kind.exists(self._services.aws, facts):
+                raise ResourceError(
+                    f"Resource of type '{resource.kind}' with identifier '{wanted.name}' already exists."
+                )
+        with self._store.lock:
+            resource.name, resource.properties, resource.facts = wanted.name, properties, facts
+            resource.was_begun = kind.expected is not None
+            self._store.save(self.stack)
+        self._take(resource, kind.make(self._services.aws, wanted))
+
+    def _take(self, resource: Resource, made: Made) -> None:
+        with self._store.lock:
+            resource.physical_id, resource.was_begun = made.physical_id, True
+            resource.attributes, resource.facts = dict(made.attributes), dict(made.facts)
+
+    def _wanted(
+        self, logical_id: str, type_name: str, kind: Kind, properties: Properties, former: Properties | None = None
+    ) -> Wanted:
+        name = properties.get(kind.named) if kind.named else None
+        name = str(name) if name else generated_names.generated(type_name, self.stack.name, logical_id, properties)
+        return Wanted(self.stack, logical_id, type_name, name, properties, former)
+
+    def _missing(self, kind: str) -> str | None:
+        missing = self._registry.missing(kind)
+        if missing:
+            self._services.complain(
+                f"thawd: --aws: the stack {self.stack.name} is made without its resource of the type {kind}, which "
+                f"thawd does not have: {missing}"
+            )
+            return f"thawd records resources of this type only: {missing}"
+        return None
+
+    # Change
+
+    def change(self, logical_id: str, plan: Prepared) -> None:
+        """Make, change or replace a resource as a plan wants it; a resource without changes is left alone.
+
+        A resource that is replaced is put on the list of those that are to be deleted.
+
+        Raises:
+            ResourceError: that failed. The resource may be changed in part.
+        """
+        old = self.stack.resources.get(logical_id)
+        if old is None or not old.physical_id:
+            self.make(logical_id, plan)
+            return
+        new, made = _record(logical_id, plan), self._services.planner.made(self.stack)
+        try:
+            properties = plan.properties(logical_id, made)
+            new.shown = _shown(plan, logical_id, made, properties)
+        except TemplateError as error:
+            self.mark(old, "UPDATE_FAILED", error.message)
+            raise ResourceError(error.message) from error
+        if old.kind == new.kind and old.properties == properties:
+            with self._store.lock:
+                _copy_declaration(new, old)
+            return
+        try:
+            kind = self._registry.find(new.kind)
+        except ResourceError as error:
+            self.mark(old, "UPDATE_FAILED", str(error))
+            raise
+        if old.kind == new.kind and not must_replace(kind, old.properties, properties):
+            with self._store.lock:
+                _copy_declaration(new, old)
+            self._change_in_place(old, kind, properties, None)
+        else:
+            self._replace(old, new, kind, properties, plan)
+
+    def _change_in_place(
+        self, resource: Resource, kind: Kind, properties: Properties, former: Properties | None
+    ) -> None:
+        assert kind.change is not None
+        before = copy.deepcopy(resource)
+        with self._store.lock:
+            resource.properties = properties
+        self.mark(resource, "UPDATE_IN_PROGRESS")
+        wanted = self._wanted(resource.logical_id, resource.kind, kind, properties, former)
+        try:
+            made = kind.change(self._services.aws, before, wanted)
+        except Exception as error:
+            reason = reason_of(error)
+            self.mark(resource, "UPDATE_FAILED", reason)
+            raise ResourceError(reason) from error
+        with self._store.lock:
+            if made is not None:
+                if made.physical_id != before.physical_id:  # the function of a custom resource made another one
+                    before.deletion_policy = before.replacement_policy
+                    self.stack.clean_up.append(before)
+                self._take(resource, made)
+        self.mark(resource, "UPDATE_COMPLETE")
+
+    def _replace(self, old: Resource, new: Resource, kind: Kind, properties: Properties, plan: Prepared) -> None:
+        has_its_name = kind.named and old.kind == new.kind and properties.get(kind.named) == old.name
+        if has_its_name and not kind.makes_again:
+            reason = (
+                "CloudFormation cannot update a stack when a custom-named resource requires replacing. Rename "
+                f"{old.name} and update the stack again."
+            )
+            self.mark(old, "UPDATE_FAILED", reason)
+            raise ResourceError(reason)
+        self.mark(old, "UPDATE_IN_PROGRESS", _REPLACES)
+        if kind.makes_again and old.kind == new.kind:
+            try:
+                self._delete(old)
+            except Exception as error:
+                self.mark(old, "UPDATE_FAILED", reason_of(error))
+                raise ResourceError(reason_of(error)) from error
+            with self._store.lock:
+                old.physical_id, old.was_begun = "", False
+        with self._store.lock:
+            old.deletion_policy = old.replacement_policy
+            if old.exists:
+                self.stack.clean_up.append(old)
+            self.stack.resources[new.logical_id] = new
+        self._make(new, plan, finished="UPDATE_COMPLETE", failed="UPDATE_FAILED")
+
+    # The way back
+
+    def restore(self, logical_id: str, before: Resource) -> None:
+        """Return a resource to the state before an update.
+
+        Raises:
+            ResourceError: that failed.
+        """
+        stack, now = self.stack, self.stack.resources.get(logical_id)
+        if now is not None and now.physical_id == before.physical_id and now.kind == before.kind:
+            is_touched = now.properties != before.properties or now.status in ("UPDATE_FAILED", "UPDATE_IN_PROGRESS")
+            with self._store.lock:
+                _copy_declaration(before, now)
+            kind = self._registry.find(now.kind)
+            if is_touched and kind.change is not None:
+                self._change_in_place(now, kind, before.properties, before.facts)
+            elif is_touched:
+                with self._store.lock:
+                    now.properties = before.properties
+                self.mark(now, "UPDATE_COMPLETE")
+            return
+        with self._store.lock:
+            kept = [one for one in stack.clean_up if one.physical_id == before.physical_id and one.kind == before.kind]
+            if now is not None and now.exists:
+                stack.clean_up.append(now)
+            stack.clean_up = [one for one in stack.clean_up if one not in kept]
+            restored = copy.deepcopy(before)
+            stack.resources[logical_id] = restored
+        if kept:
+            self.mark(restored, "UPDATE_COMPLETE")
+            return
+        kind = self._registry.find(before.kind)  # the old resource was deleted before its successor was made
+        self.mark(restored, "UPDATE_IN_PROGRESS")
+        try:
+            if now is not None and now.exists:
+                self._delete(now)
+                with self._store.lock:
+                    stack.clean_up.remove(now)
+            self._make_wanted(restored, kind, before.properties)
+        except Exception as error:
+            with self._store.lock:
+                restored.physical_id, restored.was_begun = "", False
+            self.mark(restored, "UPDATE_FAILED", reason_of(error))
+            raise ResourceError(reason_of(error)) from error
+        self.mark(restored, "UPDATE_COMPLETE")
+
+    # Deletion
+
+    def delete(self, resource: Resource, *, is_rollback: bool = False) -> None:
+        """Delete a resource, unless its deletion policy keeps it.
+
+        Raises:
+            ResourceError: it cannot be deleted.
+        """
+        policy = resource.deletion_policy
+        if not resource.exists:
+            return
+        keeps = policy in _KEEPS or (policy == "RetainExceptOnCreate" and not is_rollback)
+        if keeps or resource.logical_id in self.stack.retained:
+            reason = "thawd makes no snapshots, so the resource is kept" if policy == "Snapshot" else None
+            with self._store.lock:
+                event_of = copy.copy(resource)
+                resource.physical_id, resource.was_begun = "", False
+            self.mark(event_of, "DELETE_SKIPPED", reason)
+            resource.status = "DELETE_SKIPPED"
+            return
+        self.mark(resource, "DELETE_IN_PROGRESS")
+        try:
+            self._delete(resource)
+        except Exception as error:
+            reason = reason_of(error)
+            self.mark(resource, "DELETE_FAILED", reason)
+            raise ResourceError(reason) from error
+        self.mark(resource, "DELETE_COMPLETE")
+        with self._store.lock:
+            resource.physical_id, resource.was_begun = "", False
+
+    def _delete(self, resource: Resource) -> None:
+        self._registry.find(resource.kind).delete(self._services.aws, resource)
+
+
+def _record(logical_id: str, plan: Prepared) -> Resource:
+    declared = plan.resources[logical_id]
+    policy = declared.deletion_policy or "Delete"
+    return Resource(
+        logical_id=logical_id,
+        kind=declared.type,
+        needs=sorted(plan.needs(logical_id)),
+        deletion_policy=policy,
+        replacement_policy=declared.update_replace_policy or "Delete",
+        metadata=dict(declared.metadata) or None,
+    )
+
+
+def _shown(plan: Prepared, logical_id: str, made: Mapping[str, Existing], properties: Properties) -> Properties | None:
+    """The properties with dynamic references in place of their values; None: there are no such references."""
+    shown = plan.properties(logical_id, made, dynamic=False)
+    return None if shown == properties else shown
+
+
+def _copy_declaration(source: Resource, target: Resource) -> None:
+    target.needs, target.metadata, target.shown = source.needs, source.metadata, source.shown
+    target.deletion_policy, target.replacement_policy = source.deletion_policy, source.replacement_policy
+
+
+def reason_of(error: Exception) -> str:
+    """The words with which a stack's events show an error."""
+    if isinstance(error, KeyError) and not isinstance(error.args[0] if error.args else None, Exception):
+        return f"the property {error} is missing"
+    if isinstance(error, StackError | TemplateError):
+        return error.message
+    return str(getattr(error, "message", None) or error) or type(error).__name__
