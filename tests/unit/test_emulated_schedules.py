@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from thawd.grammar.schedule_expressions import utc_text
-from thawd.server.emulator import eventbridge_schedules
+from thawd.server.emulator import eventbridge_schedules, state
 from thawd.server.emulator.eventbridge_schedules import Clock
 from thawd.server.emulator.eventbridge_targets import Sender
 
@@ -162,6 +162,14 @@ def test_times_that_passed_while_the_emulator_was_off_are_left_out(house: House)
     house.begin()
     assert house.look(NOW + 3630) == []
     assert house.look(NOW + 3661) == ["x"]
+
+
+def test_progress_that_an_earlier_version_saved_is_loaded() -> None:
+    progress = eventbridge_schedules._Progress((), NOW, NOW + 60)
+    now, then = (b"cthawd.server.emulator.%s\n" % name for name in (b"eventbridge_schedules", b"schedules"))
+    saved = pickle.dumps(progress, protocol=2)
+    assert now in saved
+    assert state._unpickled(saved.replace(now, then), None) == progress
 
 
 def test_a_schedule_that_is_changed_begins_anew(house: House) -> None:
