@@ -44,8 +44,8 @@ from thawd.system.inline import can_run_inline, run_inline
 from thawd.system.retry import Backoff, SayOnce, is_set_within, time_left_s
 from thawd.telemetry.console import complain
 
-# The longest wait after a failed write to the state file. It is shorter than `retry_waits.LONGEST_WAIT_S`, so that thawd
-# soon notices that disk space has become free.
+# The longest wait after a failed write to the state file. It is shorter than `retry_waits.LONGEST_WAIT_S`, so that
+# thawd soon notices that disk space has become free.
 _STORE_RETRY_S = 30.0
 # Most events of one function that run at the same time, per CPU. With two, every core has work while events that have
 # just ended are being acknowledged.

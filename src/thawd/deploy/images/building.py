@@ -1,8 +1,8 @@
 """Builds an image from a Dockerfile, without Docker and without privileges.
 
-Each instruction is carried out in order, and makes a layer or changes the configuration. A layer is taken from an
-earlier build if all instructions before and the inputs are the same (`layer_instructions`). A build that is killed leaves the layers
-that it has finished, and the next one goes on from there.
+The instructions are carried out in order. Each makes a layer or changes the configuration. A layer is taken from an
+earlier build if the instruction, all instructions before it and their inputs are unchanged (`layer_instructions`). A
+build that is killed leaves its finished layers, and the next build uses them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The transform AWS::LanguageExtensions: loops, and functions where a template needs literals.
 
-`Fn::Length`, `Fn::ToJsonString` and the default of `Fn::FindInMap` are functions of `intrinsic_functions`, which allows them in
-templates with this transform.
+`Fn::Length`, `Fn::ToJsonString` and the default value of `Fn::FindInMap` are not here: `intrinsic_functions` evaluates
+them, in templates with this transform only.
 
 Source: CloudFormation template reference, "AWS::LanguageExtensions transform" and "Fn::ForEach".
 """

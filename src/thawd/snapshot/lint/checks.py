@@ -1,8 +1,8 @@
 """The checks of ``thawd snapshot lint`` on a single object: by its class, or by the value of a number or text.
 
-`rule_texts` has the texts of the findings. `reach` finds the objects and offers safe ways to examine them. No check runs
-code of the object that it examines; only C functions of known classes are called. Standard library only, Python 3.9 and
-later; a library is used only if the function has imported it. Used by `thawd.snapshot.lint.search` alone.
+`rule_texts` has the texts of the findings. `reach` finds the objects and offers safe ways to examine them. No check
+runs code of the object that it examines; only C functions of known classes are called. Standard library only, Python
+3.9 and later; a library is used only if the function has imported it. Used by `thawd.snapshot.lint.search` alone.
 """
 
 from __future__ import annotations
