@@ -138,8 +138,8 @@ int mappings_read(struct freezing *f);
 // freeze_rings.c: records a mapping of an io_uring, which is left out of the image. Returns 0 or a freeze_result.
 int ring_note_mapping(struct freezing *f, const struct mapping *mapping);
 
-// freeze_find_pages.c: finds the pages that must be stored. image_of returns the image that this mapping maps; NULL if it
-// maps none. Only a copy that is frozen again has such mappings.
+// freeze_find_pages.c: finds the pages that must be stored. image_of returns the image that this mapping maps; NULL if
+// it maps none. Only a copy that is frozen again has such mappings.
 int pages_find(struct freezing *f);
 const struct landed_image *image_of(const struct mapping *mapping);
 
