@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from tests.unit.oci_layers import digest, entry, files, folder, hard_link, layer, link
 from thawd.errors import ImageError
-from thawd.oci.merging import merge, remove_tree
+from thawd.oci.merging import merge
+from thawd.oci.removing import remove_tree
 from thawd.oci.tar_entries import Limits
 from thawd.oci.unpacking import read_changes, unpack
 
@@ -222,7 +223,7 @@ def test_files_of_a_root_are_those_of_its_layers(tmp_path: Path) -> None:
 
 def test_a_folder_without_rights_is_made_and_removed(tmp_path: Path) -> None:
     root = merged(tmp_path, layer(folder("d", 0), entry("d/f", b"f")))
-    assert stat.S_IMODE((root / "d").stat().st_mode) == 0
+    assert stat.S_IMODE((root / "d").stat().st_mode) == 0o500
     remove_tree(root)
     assert not root.exists()
 

@@ -186,6 +186,10 @@ def decode_manifest(content: bytes, what: str) -> Manifest:
                 "is it an image of a container?"
             )
     checked_digest(manifest.config.digest)
+    if not 0 <= manifest.config.size <= LARGEST_DOCUMENT_BYTES:
+        raise ImageError(
+            f"{what}: its configuration has {manifest.config.size} bytes; at most {LARGEST_DOCUMENT_BYTES} are read"
+        )
     return manifest
 
 

@@ -129,7 +129,10 @@ def _manifest(registry: Registry, reference: Reference) -> bytes:
         if media_type in documents.MANIFESTS:
             return content
         index = documents.decode_index(content, str(reference))
-        wanted = documents.choose(index, documents.machine_architecture(), str(reference)).digest
+        # What the index says is verified only if its digest is one that `Registry.manifest` verifies.
+        wanted = documents.checked_digest(
+            documents.choose(index, documents.machine_architecture(), str(reference)).digest
+        )
     raise ImageError(f"{reference}: its indexes are nested more than {_DEEPEST_INDEX} deep")
 
 

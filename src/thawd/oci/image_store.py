@@ -45,7 +45,8 @@ from thawd.oci.documents import (
     encode,
     machine_architecture,
 )
-from thawd.oci.merging import merge, remove_tree
+from thawd.oci.merging import merge
+from thawd.oci.removing import remove_tree
 from thawd.oci.root import Root
 from thawd.oci.unpacking import read_changes, unpack
 from thawd.system import folders

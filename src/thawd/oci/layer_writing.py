@@ -102,20 +102,22 @@ def content_digest(entries: Mapping[str, NewEntry]) -> str:
     return digest.hexdigest()
 
 
-def add_parents(entries: dict[str, NewEntry], paths: Iterable[str], exists: Mapping[str, int] | None = None) -> None:
+def add_parents(
+    entries: dict[str, NewEntry], paths: Iterable[str], exists: Mapping[str, NewEntry] | None = None
+) -> None:
     """Add the folders above paths, as far as they are not among the entries.
 
     Args:
         entries: the entries, which are changed.
         paths: paths relative to the root.
-        exists: folders that lower layers have, with their modes, which are kept.
+        exists: folders that lower layers have, whose modes and owners are kept.
     """
     for path in paths:
         parts = path.split("/")[:-1]
         for count in range(1, len(parts) + 1):
             folder = "/".join(parts[:count])
             if folder not in entries:
-                entries[folder] = NewEntry(mode=(exists or {}).get(folder, 0o755))
+                entries[folder] = (exists or {}).get(folder) or NewEntry(0o755)
 
 
 def _add(tar: tarfile.TarFile, path: str, entry: NewEntry) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from thawd.errors import ImageError
 from thawd.oci.image_paths import resolve_folder
+from thawd.oci.removing import remove_tree
 from thawd.oci.unpacking import TREE, Changes, read_changes
 
 
@@ -42,21 +43,6 @@ def merge(layers: Sequence[Path], folder: Path, *, what: str) -> dict[str, tuple
     return merging.finish()
 
 
-def remove_tree(folder: Path) -> None:
-    """Remove a folder with its contents, also where the modes of folders forbid it. Missing is fine.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
-    for place, names, _ in os.walk(folder):
-        for name in names:
-            path = os.path.join(place, name)
-            if not os.path.islink(path) and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-                os.chmod(path, 0o700)
-    if folder.exists():
-        shutil.rmtree(folder)
-
-
 class _Merging:
     """The result while layers are added to it.
 
@@ -75,6 +61,8 @@ class _Merging:
     def add(self, layer: Path) -> None:
         """Add a layer above those that were added before."""
         changes = read_changes(layer)
+        for path in (*changes.opaque, *(removed.rpartition(b"/")[0] for removed in changes.removed)):
+            self._make_room(path, changes)
         for opaque in changes.opaque:
             folder = self._existing(opaque)
             for name in os.listdir(folder) if folder else ():
@@ -89,13 +77,59 @@ class _Merging:
             self._link_to_lower(os.fsdecode(path), os.fsdecode(target))
 
     def finish(self) -> dict[str, tuple[int, int]]:
-        """Set the folders' modes, when nothing is to be written into them any more. Returns the owners."""
-        for path, mode in sorted(self._modes.items(), reverse=True):
-            if os.path.isdir(path) and not os.path.islink(path):
-                os.chmod(path, mode)
-        os.chmod(self._root, 0o755)
+        """Set the folders' modes, when nothing is to be written into them any more. Returns the owners.
+
+        A layer may have put a link in place of a folder that a lower layer filled. The paths of those contents then
+        lead through the link, out of the image: they are left out.
+        """
+        real = {self._root}
         start = len(self._root) + 1
-        return {path[start:]: owner for path, owner in self._owners.items() if os.path.lexists(path)}
+        owners = {path[start:]: owner for path, owner in self._owners.items() if self._is_inside(path, real)}
+        folders = [path for path in self._modes if self._is_inside(path, real) and stat.S_ISDIR(_mode(path) or 0)]
+        for path in sorted(folders, reverse=True):
+            os.chmod(path, self._modes[path] | 0o500)  # the owner's right to read stays, for copies of the tree
+        os.chmod(self._root, 0o755)
+        return owners
+
+    def _is_inside(self, path: str, real: set[str]) -> bool:
+        """Whether something is at `path`, and each folder on the way to it is a folder and no link.
+
+        Args:
+            path: the path.
+            real: folders of which this is known; added to.
+        """
+        unknown = []
+        above = os.path.dirname(path)
+        while above not in real:
+            unknown.append(above)
+            above = os.path.dirname(above)
+        for folder in reversed(unknown):
+            if not stat.S_ISDIR(_mode(folder) or 0):
+                return False
+            real.add(folder)
+        return _mode(path) is not None
+
+    def _make_room(self, path: bytes, changes: Changes) -> None:
+        """Remove what is in the way of folders that a layer makes, before its whiteouts in them are applied.
+
+        They concern the new folders. A link in the place of one would lead them to another folder.
+
+        Args:
+            path: a folder in which the layer removes something.
+            changes: the layer's changes.
+        """
+        parts = path.split(b"/")
+        for count in range(1, len(parts) + 1):
+            named = b"/".join(parts[:count])
+            if named not in changes.folders:
+                continue
+            parent = self._existing(named.rpartition(b"/")[0])
+            if parent is None:
+                return
+            place = f"{parent}/{os.fsdecode(parts[count - 1])}"
+            found = _mode(place)
+            if found is not None and not stat.S_ISDIR(found):
+                os.unlink(place)
 
     def _existing(self, path: bytes) -> str | None:
         parts = os.fsdecode(path).split("/")
@@ -179,7 +213,7 @@ class _Merging:
         if found is None:
             return
         if stat.S_ISDIR(found):
-            shutil.rmtree(path)
+            remove_tree(Path(path))
         else:
             os.unlink(path)
 

@@ -117,8 +117,7 @@ class Registry:
         for attempt in range(_ATTEMPTS):
             with self._answer("POST", "blobs/uploads/", headers={"Content-Length": "0"}, scope="pull,push") as answer:
                 self._expect(answer, 202)
-                place = urljoin(str(answer.url), answer.headers.get("Location", ""))
-            self._check_place(place)
+                place = self._place(str(answer.url), answer.headers.get("Location", ""))
             size = blobs.path(digest).stat().st_size
             headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
             target = f"{place}{'&' if '?' in place else '?'}digest={digest}"
@@ -155,7 +154,7 @@ class Registry:
                     raise RegistryError(f"{self._name} cannot be reached: {_words(error)}") from None
             else:
                 code = answer.response.status_code
-                if code == 401 and not signed_in:
+                if code == 401 and not signed_in and self._is_own(answer.response):
                     signed_in = True
                     challenge = answer.response.headers.get("WWW-Authenticate", "")
                     answer.close()
@@ -174,9 +173,9 @@ class Registry:
             answer = self._once(method, url, headers=headers, content=content)
             if answer.response.status_code not in (301, 302, 303, 307, 308) or method not in ("GET", "HEAD"):
                 return answer
-            url = urljoin(url, answer.response.headers.get("Location", ""))
+            location = answer.response.headers.get("Location", "")
             answer.close()
-            self._check_place(url)
+            url = self._place(url, location)
         raise RegistryError(f"{self._name} redirects again and again")
 
     def _once(self, method: str, url: str, *, headers: dict[str, str], content: Any = None) -> _Answer:
@@ -184,9 +183,30 @@ class Registry:
         request = self._client.build_request(method, url, headers={**headers, **own}, content=content)
         return _Answer(self._client.send(request, stream=True))
 
+    def _is_own(self, answer: httpx.Response) -> bool:
+        """Whether an answer is the registry's own: only the registry may name the server that gets the password."""
+        return _origin(str(answer.url)) == _origin(self._base)
+
+    def _place(self, url: str, location: str) -> str:
+        """Return the URL that an answer for `url` leads to. Raises RegistryError if no request may be sent to it."""
+        try:
+            place = urljoin(url, location)
+        except ValueError:
+            raise RegistryError(f"{self._name} leads to a URL that cannot be parsed") from None
+        self._check_place(place)
+        return place
+
     def _check_place(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(parts.netloc)):
+        """Raise RegistryError unless requests may be sent to a URL that the registry names."""
+        try:
+            parts = urlsplit(url)
+            _origin(url)
+            self._client.build_request("GET", url)
+        except Exception:  # httpx.InvalidURL, ValueError; its text may quote a password
+            raise RegistryError(f"{self._name} leads to a URL that cannot be parsed") from None
+        # A registry elsewhere has nothing to say about servers on this machine.
+        is_local = self._base.startswith("http://") and _is_loopback(parts.netloc)
+        if parts.scheme != "https" and not (parts.scheme == "http" and is_local):
             raise RegistryError(
                 f"{self._name} leads to {parts.scheme}://{parts.netloc}, which is not encrypted; refused"
             )
@@ -213,29 +233,26 @@ class Registry:
         if "service" in fields:
             asked["service"] = fields["service"]
         found = self._credentials
+        if found is not None and found.identity_token:
+            form = {**asked, "grant_type": "refresh_token", "refresh_token": found.identity_token, "client_id": "thawd"}
+            request = self._client.build_request("POST", realm, data=form)
+        else:
+            headers = {} if found is None else {"Authorization": _basic(found)}
+            request = self._client.build_request("GET", realm, params=asked, headers=headers)
+        token: Any = None
         try:
-            if found is not None and found.identity_token:
-                form = {
-                    **asked,
-                    "grant_type": "refresh_token",
-                    "refresh_token": found.identity_token,
-                    "client_id": "thawd",
-                }
-                answer = self._client.post(realm, data=form)
-            else:
-                headers = {} if found is None else {"Authorization": _basic(found)}
-                answer = self._client.get(realm, params=asked, headers=headers)
+            with _Answer(self._client.send(request, stream=True)) as answer:
+                status = answer.status_code
+                content = _limited(answer, urlsplit(realm).netloc) if status == 200 else b"{}"
         except self._errors as error:
             raise RegistryError(f"{urlsplit(realm).netloc} cannot be reached to sign in: {_words(error)}") from None
-        token: Any = None
-        if answer.status_code == 200 and len(answer.content) < _LARGEST_ANSWER_BYTES:
-            try:
-                document = answer.json()
-                token = document.get("token") or document.get("access_token")
-            except (ValueError, AttributeError, RecursionError):
-                token = None
-        if not isinstance(token, str) or not token.isprintable():
-            raise RegistryError(f"{self._name} refuses to sign in ({answer.status_code}): {self._hint}")
+        try:
+            document = json.loads(content)
+            token = document.get("token") or document.get("access_token")
+        except (ValueError, AttributeError, RecursionError):
+            token = None
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            raise RegistryError(f"{self._name} refuses to sign in ({status}): {self._hint}")
         return token
 
     def _expect(self, answer: httpx.Response, status: int) -> None:
@@ -316,9 +333,9 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _origin(url: str) -> tuple[str, str]:
+def _origin(url: str) -> tuple[str, str, int | None]:
     parts = urlsplit(url)
-    return parts.scheme, parts.netloc
+    return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def _basic(found: credentials.Credentials) -> str:

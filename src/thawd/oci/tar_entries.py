@@ -18,6 +18,8 @@ from thawd.errors import ImageError
 from thawd.oci.compression import LayerStream
 
 _HEADER_BYTES = 4 << 20  # for one entry: headers, pax records, the map of a sparse file
+_USUAL_HEADER_BYTES = 2048
+_PADDING_BYTES = 16 << 20  # a writer of tapes fills up a block
 _READ_BYTES = 64 << 10
 # What `tarfile` raises for headers that it does not understand, other than by its own errors.
 _UNREADABLE = (tarfile.TarError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError, EOFError)
@@ -31,11 +33,16 @@ class Limits:
 
     Attributes:
         bytes: contents of the files, holes of sparse files included.
-        entries: number of entries.
+        entries: number of entries, and of folders that only paths of entries name.
     """
 
     bytes: int = 32 << 30
     entries: int = 2_000_000
+
+    @property
+    def stream_bytes(self) -> int:
+        """Size of the whole uncompressed layer: contents, headers, and the padding behind them."""
+        return self.bytes + self.entries * _USUAL_HEADER_BYTES + _PADDING_BYTES
 
 
 class Kind(enum.Enum):
@@ -112,7 +119,7 @@ class LayerReader:
     """
 
     def __init__(self, stream: LayerStream, what: str, limits: Limits) -> None:
-        self._source = _Source(stream, what)
+        self._source = _Source(stream, what, limits.stream_bytes)
         self._what = what
         self._limits = limits
 
@@ -201,12 +208,19 @@ class StrictInfo(tarfile.TarInfo):
 
 
 class _Source:
-    """The file that `tarfile` reads: hashes all bytes, and ends with an error when an allowance is used up."""
+    """The file that `tarfile` reads: hashes all bytes, and ends with an error when an allowance is used up.
 
-    def __init__(self, stream: LayerStream, what: str) -> None:
+    Args:
+        stream: the uncompressed layer.
+        what: names the layer in messages.
+        most_bytes: largest size of the layer.
+    """
+
+    def __init__(self, stream: LayerStream, what: str, most_bytes: int) -> None:
         self.hashed = hashlib.sha256()
         self._stream = stream
         self._what = what
+        self._most_bytes = self._left_of_layer = most_bytes
         self._left: int | None = _HEADER_BYTES  # `tarfile` reads the first header when it is opened
 
     def allow(self, size: int | None) -> None:
@@ -218,6 +232,9 @@ class _Source:
                 raise ImageError(f"{self._what}: the header of one entry has more than {_HEADER_BYTES:,} bytes")
             self._left -= size
         chunk = self._stream.read(size)
+        self._left_of_layer -= len(chunk)
+        if self._left_of_layer < 0:
+            raise ImageError(f"{self._what}: uncompressed it has more than {self._most_bytes:,} bytes")
         self.hashed.update(chunk)
         return chunk
 

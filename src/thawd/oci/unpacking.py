@@ -13,8 +13,8 @@ Whiteouts are not applied here, as they concern lower layers only. Source: image
 from __future__ import annotations
 
 import errno
+import math
 import os
-import shutil
 import stat
 from pathlib import Path
 
@@ -23,6 +23,7 @@ import msgspec
 from thawd.errors import ImageError
 from thawd.oci.compression import decompressed
 from thawd.oci.image_paths import resolve_folder
+from thawd.oci.removing import remove_tree
 from thawd.oci.tar_entries import Entry, Kind, LayerReader, Limits
 
 TREE = "tree"
@@ -86,8 +87,9 @@ def unpack(blob: Path, folder: Path, *, diff_id: str, what: str, limits: Limits 
     tree = folder / TREE
     tree.mkdir(parents=True)
     with blob.open("rb") as file, decompressed(file, what) as stream:
-        reader = LayerReader(stream, what, limits or Limits())
-        unpacking = _Unpacking(str(tree), what)
+        limits = limits or Limits()
+        reader = LayerReader(stream, what, limits)
+        unpacking = _Unpacking(str(tree), what, limits)
         for entry in reader.entries():
             unpacking.take(entry)
         found = reader.digest()
@@ -107,12 +109,15 @@ class _Unpacking:
     Args:
         tree: the folder.
         what: names the layer in messages.
+        limits: what the layer may consume.
     """
 
-    def __init__(self, tree: str, what: str) -> None:
+    def __init__(self, tree: str, what: str, limits: Limits) -> None:
         self.changes = Changes()
         self._tree = tree
         self._what = what
+        self._limits = limits
+        self._unnamed = 0  # folders that were made because something is in them
         self._parent: tuple[tuple[str, ...], str] = ((), tree)  # the last one; entries of a folder follow each other
 
     def take(self, entry: Entry) -> None:
@@ -152,10 +157,16 @@ class _Unpacking:
     def _folder(self, parts: tuple[str, ...], what: str) -> str:
         if self._parent[0] == parts:
             return self._parent[1]
-        found = resolve_folder(self._tree, parts, what=what, make=os.mkdir)
+        found = resolve_folder(self._tree, parts, what=what, make=self._make_unnamed)
         assert found is not None
         self._parent = (parts, found)
         return found
+
+    def _make_unnamed(self, path: str) -> None:
+        self._unnamed += 1
+        if self._unnamed > self._limits.entries:
+            raise ImageError(f"{self._what}: it makes more than {self._limits.entries:,} folders that it does not name")
+        os.mkdir(path)
 
     def _make_way(self, path: str, entry: Entry) -> None:
         """Remove what an earlier entry of the layer put at `path`. A folder stays if the entry is a folder, too."""
@@ -169,7 +180,7 @@ class _Unpacking:
         if not stat.S_ISDIR(mode):
             os.unlink(path)
         elif entry.kind is not Kind.FOLDER:
-            shutil.rmtree(path)
+            remove_tree(Path(path))
             gone = self._inside(path)
             for named in [named for named in self.changes.folders if named == gone or named.startswith(gone + b"/")]:
                 del self.changes.folders[named]
@@ -196,7 +207,7 @@ class _Unpacking:
                 file.truncate(written)
             # The owner's right to read stays, for copies of the tree.
             os.fchmod(fd, entry.mode & 0o777 | 0o400)
-            mtime_s = min(max(entry.mtime_s, 0), _LATEST_S)
+            mtime_s = min(max(entry.mtime_s, 0), _LATEST_S) if math.isfinite(entry.mtime_s) else 0
             os.utime(fd, (mtime_s, mtime_s))
 
     def _link(self, path: str, entry: Entry, what: str) -> None:

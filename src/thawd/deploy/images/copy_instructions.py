@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from thawd.deploy.images.dockerfile.ignoring import Ignored, pattern
@@ -47,6 +47,7 @@ class Destination:
         mode: permissions of the flag ``--chmod``; None: those of the sources.
         uid: owner of what is copied.
         gid: owning group.
+        owners: user and group of the image's paths that do not belong to root.
     """
 
     root: Path
@@ -54,6 +55,7 @@ class Destination:
     mode: int | None = None
     uid: int = 0
     gid: int = 0
+    owners: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def copied(sources: Sources, patterns: Sequence[str], destination: Destination) -> dict[str, NewEntry]:
@@ -90,18 +92,20 @@ def copied(sources: Sources, patterns: Sequence[str], destination: Destination) 
 
 
 def placed(entries: dict[str, NewEntry], destination: Destination) -> None:
-    """Add the folders above the entries. Those that the image has keep their modes."""
-    modes: dict[str, int] = {}
+    """Add the folders above the entries. Those that the image has keep their modes and owners."""
+    exist: dict[str, NewEntry] = {}
     for path in list(entries):
         parts = path.split("/")[:-1]
         for count in range(1, len(parts) + 1):
             folder = "/".join(parts[:count])
-            if folder not in modes:
+            if folder not in exist:
                 try:
-                    modes[folder] = stat.S_IMODE((destination.root / folder).lstat().st_mode)
+                    mode = stat.S_IMODE((destination.root / folder).lstat().st_mode)
                 except OSError:
                     break
-    add_parents(entries, list(entries), modes)
+                uid, gid = destination.owners.get(folder, (0, 0))
+                exist[folder] = NewEntry(mode, uid=uid, gid=gid)
+    add_parents(entries, list(entries), exist)
     entries.pop("", None)
 
 
@@ -179,7 +183,8 @@ def _add_tree(
     top = _resolved(sources, source)
     if top is None:
         raise ImageError(f"{source!r} is not in {sources.name}")
-    entries[target] = _entry(top, destination)
+    if not _stays(destination, target):
+        entries[target] = _entry(top, destination)
     waiting = [(top, source, target)]
     while waiting:
         folder, within, place = waiting.pop()
@@ -188,11 +193,28 @@ def _add_tree(
             is_folder = path.is_dir() and not path.is_symlink()
             ignored = sources.ignored(relative)
             if is_folder and (not ignored or sources.ignored.brings_back):
+                _stays(destination, to)
                 waiting.append((path, relative, to))
             if not ignored:
                 entries[to] = _entry(path, destination)
-                if place and place not in entries:
-                    add_parents(entries, [to])
+
+
+def _stays(destination: Destination, place: str) -> bool:
+    """Whether the image has a folder where a folder is copied to.
+
+    Raises:
+        ImageError: it has something else there, such as a link to a folder, which the copy would replace (HTTP 400).
+    """
+    try:
+        found = (destination.root / place).lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if not stat.S_ISDIR(found):
+        raise ImageError(
+            f"a folder would be copied to /{place}, where the image has a {'link' if stat.S_ISLNK(found) else 'file'}: "
+            "copy it to another place, or to the one that the link leads to"
+        )
+    return True
 
 
 def _entry(path: Path, destination: Destination) -> NewEntry:

@@ -22,7 +22,7 @@ from thawd.errors import ImageError
 from thawd.oci.image_paths import resolve_folder
 from thawd.oci.image_store import Images
 from thawd.oci.layer_writing import EPOCH_S, NewEntry, content_digest
-from thawd.oci.merging import remove_tree
+from thawd.oci.removing import remove_tree
 from thawd.system import folders
 
 _URL = re.compile(r"(https?|git|ssh)://|git@")
@@ -129,7 +129,7 @@ class Steps:
         """Make the folder of a WORKDIR, if the image does not have it."""
         root = self._root(state)
         made = f"WORKDIR {path}"
-        destination = Destination(root, path.rstrip("/") + "/")
+        destination = Destination(root, path.rstrip("/") + "/", owners=self._images.owners(root))
         state.step("WORKDIR", path)
         if copy_instructions.is_folder(destination):
             state.add(None, made)
@@ -236,7 +236,7 @@ class Steps:
         absolute = path if path.startswith("/") else f"{state.config.working_dir or ''}/{path}"
         if path in (".", "./") or path.endswith("/."):
             absolute += "/"
-        return Destination(root, absolute, mode, uid, gid)
+        return Destination(root, absolute, mode, uid, gid, self._images.owners(root))
 
     def _root(self, state: StageState) -> Path:
         if not state.layers:
@@ -252,8 +252,16 @@ class Steps:
         return folder / f"{name}-{os.urandom(8).hex()}"
 
     def _add_layer(self, state: StageState, instruction: Instruction, entries: dict[str, NewEntry]) -> None:
-        key = state.step(instruction.keyword, content_digest(entries))
-        state.add(self._records.layer(key, lambda: entries), f"{instruction.keyword} {instruction.rest}"[:200])
+        digest = content_digest(entries)
+        key = state.step(instruction.keyword, digest)
+
+        def check() -> None:
+            # The layer would be taken for the contents that the files had before, also by later builds.
+            if content_digest(entries) != digest:
+                raise ImageError("files were changed while they were copied; build again")
+
+        layer = self._records.layer(key, lambda: entries, check=check)
+        state.add(layer, f"{instruction.keyword} {instruction.rest}"[:200])
 
 
 def _hint(arguments: list[str]) -> str:

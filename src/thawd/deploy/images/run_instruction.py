@@ -16,6 +16,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,10 +61,17 @@ class Command:
 
 @dataclass(slots=True)
 class _Before:
-    """What was recorded about a copy before the command ran: by path, what tells that a file is unchanged."""
+    """What was recorded about a copy before the command ran.
+
+    Attributes:
+        files: by path, what tells that a file is unchanged.
+        made: paths that are no part of the image.
+        modes: modes in the image of folders that have further rights in the copy.
+    """
 
     files: dict[str, tuple[int, ...]] = field(default_factory=dict)
     made: set[str] = field(default_factory=set)
+    modes: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -97,26 +105,35 @@ def run(
         ImageError: the kernel refuses namespaces, or the command failed; with its status and last lines (HTTP 400).
         OSError: the disk failed or is full.
     """
-    _copy(root, work)
+    modes = _copy(root, work)
     for path, (uid, gid) in (owners or {}).items() if os.geteuid() == 0 else ():
         if os.path.lexists(work / path):
             os.chown(work / path, uid, gid, follow_symlinks=False)
-    before = _Before()
-    places = _prepare(work, command, before)
-    for path, found in _walk(work):
-        before.files[path] = _state(found)
-    _run(work, command, places, on_line)
+    before = _Before(modes=modes)
+    with tempfile.TemporaryDirectory(dir=work.parent, prefix="host-") as host:
+        places = _prepare(work, command, before, Path(host))
+        for path, found in _walk(work):
+            before.files[path] = _state(found)
+        _run(work, command, places, on_line)
     return _changes(work, before)
 
 
-def _copy(root: Path, work: Path) -> None:
-    """Copy a tree with modes and times. Folders get the owner's rights, so that files can be put into them."""
+def _copy(root: Path, work: Path) -> dict[str, int]:
+    """Copy a tree with modes and times. Folders get the owner's rights, so that files can be put into them.
+
+    Returns:
+        Modes of the folders that got further rights.
+    """
     work.mkdir()
+    modes: dict[str, int] = {}
     for path, found in _walk(root):
         target = work / path
         if stat.S_ISDIR(found.st_mode):
             target.mkdir(mode=0o700)
-            target.chmod(stat.S_IMODE(found.st_mode) | 0o700)
+            mode = stat.S_IMODE(found.st_mode)
+            if mode & 0o700 != 0o700:
+                modes[path] = mode
+            target.chmod(mode | 0o700)
         elif stat.S_ISLNK(found.st_mode):
             target.symlink_to(os.readlink(root / path))
         else:
@@ -124,10 +141,18 @@ def _copy(root: Path, work: Path) -> None:
             target.chmod(stat.S_IMODE(found.st_mode))
             os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
     work.chmod(0o755)
+    return modes
 
 
-def _prepare(work: Path, command: Command, before: _Before) -> _Places:
-    """Make the places of mounts, which are removed after the command if the image does not have them."""
+def _prepare(work: Path, command: Command, before: _Before, host: Path) -> _Places:
+    """Make the places of mounts, which are left out of the layer if the image does not have them.
+
+    Args:
+        work: the copy of the image.
+        command: the command.
+        before: what is known about the copy; added to.
+        host: folder for copies of this machine's files: a command may write to them.
+    """
     top = str(work)
 
     def make(path: str) -> None:
@@ -153,7 +178,9 @@ def _prepare(work: Path, command: Command, before: _Before) -> _Places:
     places = _Places(folder("dev"), folder("proc"), [folder(path) for path in command.scratch])
     for name in _OF_THE_HOST:
         if Path("/", name).exists() and (target := file(name)) is not None:
-            places.binds.append((f"/{name}", target))
+            copy = host / Path(name).name
+            shutil.copyfile(f"/{name}", copy)
+            places.binds.append((str(copy), target))
     for source, path in command.binds:
         found = folder(path) if source.is_dir() else file(path)
         if found is None:
@@ -242,38 +269,50 @@ def _map_ids(pid: int, command: Command) -> None:
 def _changes(work: Path, before: _Before) -> dict[str, NewEntry]:
     entries: dict[str, NewEntry] = {}
     seen: set[str] = set()
-    modes: dict[str, int] = {}
+    folders: dict[str, NewEntry] = {}
     first_of: dict[int, str] = {}
-    for path, found in _walk(work):
+    for path, found in _walk(work, open_folders=True):
         seen.add(path)
         if stat.S_ISDIR(found.st_mode):
-            modes[path] = stat.S_IMODE(found.st_mode)
+            folders[path] = _folder_entry(path, found, before)
         if path in before.made or before.files.get(path) == _state(found):
             continue
         if stat.S_ISREG(found.st_mode) and found.st_nlink > 1 and found.st_ino in first_of:
             entries[path] = NewEntry(hard_link=first_of[found.st_ino])
-        elif (entry := _entry(work / path, found)) is not None:
+        elif (entry := folders.get(path) or _entry(work / path, found)) is not None:
             entries[path] = entry
             first_of.setdefault(found.st_ino, path)
     for path in sorted(before.files):
         parent, _, name = path.rpartition("/")
         if path not in seen and (not parent or parent in seen):
             entries[f"{parent}/{_WHITEOUT}{name}".lstrip("/")] = NewEntry(0o644, b"")
-    add_parents(entries, list(entries), modes)
+    add_parents(entries, list(entries), folders)
     return entries
+
+
+def _folder_entry(path: str, found: os.stat_result, before: _Before) -> NewEntry:
+    """Return the entry of a folder; with the mode that the image gives it, unless the command changed it."""
+    mode = stat.S_IMODE(found.st_mode)
+    own = before.modes.get(path, mode)
+    uid, gid = _owner(found)
+    return NewEntry(own if own | 0o700 == mode else mode, uid=uid, gid=gid)
 
 
 def _entry(path: Path, found: os.stat_result) -> NewEntry | None:
     mode = stat.S_IMODE(found.st_mode)
-    # Without root, the ids are those of the user's own namespace: the files belong to root in the image.
-    uid, gid = (found.st_uid, found.st_gid) if os.geteuid() == 0 else (0, 0)
+    uid, gid = _owner(found)
     if stat.S_ISLNK(found.st_mode):
         return NewEntry(0o777, symlink=os.readlink(path), uid=uid, gid=gid)
-    if stat.S_ISDIR(found.st_mode):
-        return NewEntry(mode, uid=uid, gid=gid)
     if stat.S_ISREG(found.st_mode):
+        if not os.access(path, os.R_OK):
+            path.chmod(mode | 0o400)  # the layer gets the mode that the command chose
         return NewEntry(mode, path, uid=uid, gid=gid)
     return None  # sockets and FIFOs do not outlive the command
+
+
+def _owner(found: os.stat_result) -> tuple[int, int]:
+    # Without root, the ids are those of the user's own namespace: the files belong to root in the image.
+    return (found.st_uid, found.st_gid) if os.geteuid() == 0 else (0, 0)
 
 
 def _state(found: os.stat_result) -> tuple[int, ...]:
@@ -283,12 +322,19 @@ def _state(found: os.stat_result) -> tuple[int, ...]:
     return found.st_ino, found.st_ctime_ns, found.st_size, found.st_mode
 
 
-def _walk(root: Path) -> list[tuple[str, os.stat_result]]:
-    """Return all paths below a folder with their status, each folder before its contents, in one order."""
+def _walk(root: Path, *, open_folders: bool = False) -> list[tuple[str, os.stat_result]]:
+    """Return all paths below a folder with their status, each folder before its contents, in one order.
+
+    Args:
+        root: the folder.
+        open_folders: whether folders that the user may not read get the right, when their status has been taken.
+    """
     found: list[tuple[str, os.stat_result]] = []
     waiting = [""]
     while waiting:
         folder = waiting.pop()
+        if open_folders and not os.access(root / folder, os.R_OK | os.X_OK):
+            (root / folder).chmod(0o700)
         with os.scandir(root / folder) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
                 path = f"{folder}/{entry.name}".lstrip("/")

@@ -22,10 +22,16 @@ from typing import Any, NoReturn
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUTS = 0x20000, 0x08000000, 0x04000000
 _CLONE_NEWUSER, _CLONE_NEWPID = 0x10000000, 0x20000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 8, 4096, 16384, 1 << 18
+_MS_REMOUNT = 32
+# Flags of a mount that statvfs(3) and mount(2) number alike; a mount of the machine keeps those that it has.
+_KEPT_FLAGS = 2 | 4 | 8 | 1024 | 2048
+_ST_RELATIME, _MS_RELATIME = 4096, 1 << 21
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG = 1
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _DEVICES = ("null", "zero", "full", "random", "urandom")
+# Parts of /proc that belong to the machine, and that its root may write to, also from another namespace.
+_OF_THE_KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs")
 _FAILED = 125  # as `docker run` exits when the command could not be started
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -110,6 +116,7 @@ def _enter_root(request: dict[str, Any]) -> list[str]:
         with open(f"{dev}/{name}", "w"):
             pass
         _mount(f"/dev/{name}", f"{dev}/{name}", None, _MS_BIND)
+        _make_read_only(f"{dev}/{name}")  # devices can be written to nevertheless, but keep their modes
     for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(target, f"{dev}/{name}")
     os.mkdir(f"{dev}/shm")
@@ -120,6 +127,11 @@ def _enter_root(request: dict[str, Any]) -> list[str]:
     except OSError:
         # The kernel refuses this where parts of the old /proc are hidden, as in containers. mount_namespaces(7)
         notes.append("/proc is empty in this build: the machine hides parts of its own")
+    else:
+        for path in (f"{request['proc']}/{name}" for name in _OF_THE_KERNEL):
+            if os.path.exists(path):
+                _mount(path, path, None, _MS_BIND | _MS_REC)
+                _make_read_only(path)
     for source, target in request["binds"]:
         _mount(source, target, None, _MS_BIND)
     for target in request["scratch"]:
@@ -136,6 +148,12 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, data: 
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
     text = None if data is None else data.encode()
     _check(_libc.mount(*encoded, ctypes.c_ulong(flags), text), f"mount {target}")
+
+
+def _make_read_only(target: str) -> None:
+    had = os.statvfs(target).f_flag
+    kept = (had & _KEPT_FLAGS) | (_MS_RELATIME if had & _ST_RELATIME else 0)
+    _mount(None, target, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | kept)
 
 
 def _die_with_parent() -> None:

@@ -44,12 +44,15 @@ class StepRecords:
         self._use_cache = use_cache
         self._on_line = on_line
 
-    def layer(self, key: str, make: Callable[[], Mapping[str, NewEntry]]) -> Layer | None:
+    def layer(
+        self, key: str, make: Callable[[], Mapping[str, NewEntry]], *, check: Callable[[], None] = lambda: None
+    ) -> Layer | None:
         """Return the layer of a step: of an earlier build, or a new one.
 
         Args:
             key: digest of the step with all that it depends on.
             make: carries out the step, and returns the entries of its layer.
+            check: called when a new layer has been written, before it is recorded; raises if the key is not its own.
 
         Returns:
             The layer; None if the step changes no file.
@@ -62,6 +65,7 @@ class StepRecords:
             return None if record.blob is None else Layer(record.blob, record.diff_id)
         entries = make()
         layer = write_layer(self._images.blobs, entries) if entries else None
+        check()
         folders.make(self._folder, mode=0o700)
         with folders.replacing(path) as file:
             file.write(msgspec.json.encode(_Record(layer.blob if layer else None, layer.diff_id if layer else "")))
