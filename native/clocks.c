@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "freeze_parts.h"
+#include "old_glibc.h"
 #include "sys.h"
 
 #define SECOND_NS UINT64_C(1000000000)

@@ -20,6 +20,7 @@
 
 #include "discard.h"
 #include "freeze_parts.h"
+#include "old_glibc.h"
 #include "sys.h"
 #include "vma.h"
 

@@ -20,6 +20,10 @@ static inline long sys3(long n, long a, long b, long c) {
 static inline int sys_open(const char *path, int flags, int mode) {
     return (int)sys6(SYS_openat, -100 /* AT_FDCWD */, (long)path, flags, mode, 0, 0);
 }
+// `to`: struct stat; glibc's has the kernel's layout.
+static inline int sys_stat(const char *path, void *to) {
+    return (int)sys6(SYS_newfstatat, -100 /* AT_FDCWD */, (long)path, (long)to, 0, 0, 0);
+}
 static inline int sys_close(int fd) {
     return (int)sys3(SYS_close, fd, 0, 0);
 }

@@ -81,6 +81,22 @@ def is_path(text: str) -> bool:
     return text.startswith((*_PREFIXES, *_PATHS))
 
 
+def read_from(text: str, folder: Path) -> Path | None:
+    """Return the file that an image is read from; if it is replaced, the text may name another image.
+
+    Args:
+        text: names the image, in one of the forms that this module lists.
+        folder: folder where relative paths begin.
+
+    Returns:
+        The file; it may be missing. None: the text names an image of the store.
+    """
+    if not is_path(text):
+        return None
+    path, _ = _path_and_name(text, folder)
+    return path / "index.json" if path.is_dir() else path
+
+
 def pull(images: Images, reference: Reference, environ: Mapping[str, str], on_line: Callable[[str], None]) -> str:
     """Fetch an image from its registry into the store, without a name. See `obtain` for what it raises."""
     registry = Registry(reference, environ)

@@ -1,20 +1,25 @@
-"""Republishes functions when code or configuration changes, for ``thawd up --watch``.
+"""Republishes functions when code, container images or configuration change, for ``thawd up --watch``.
 
 Editors replace files, tools replace whole folders, and a changed configuration may add functions whose code is in
 other folders. So before each reload two new watches are set up: one for the code folders and everything in them, and
 one for the parents of these folders and of the configuration file. The second one notices when a code folder or the
-configuration file is replaced by renaming.
+configuration file is replaced by renaming. It also watches the files of container images, and the names in the store
+of images: a name that a function uses may get another image.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from watchfiles import Change, DefaultFilter, awatch
 
 from thawd.config import Settings
+from thawd.errors import ImageError
+from thawd.oci import references, sources
+from thawd.oci.images import Images
 from thawd.telemetry.console import complain
 
 _DEBOUNCE_MS = 400
@@ -23,7 +28,7 @@ _TRY_AGAIN_S = 1.0
 
 
 class CodeWatcher:
-    """Calls `reload` after each change of code or configuration, and once at the start.
+    """Calls `reload` after each change of code, container images or configuration, and once at the start.
 
     The watches are set up before `reload` is called, so no change is missed.
 
@@ -57,6 +62,7 @@ class CodeWatcher:
         settings = self._settings()
         is_code = DefaultFilter(ignore_paths=[*settings.not_code()])
         places = _places(settings)
+        named = _NamedImages(settings)
         stop = asyncio.Event()
 
         async def watch(paths: set[Path], wanted: Callable[[Change, str], bool], *, recursive: bool) -> None:
@@ -72,15 +78,64 @@ class CodeWatcher:
                 stop.set()
 
         def is_place(_: Change, path: str) -> bool:
-            return Path(path) in places
+            # A server writes names of its own into the store's index when it publishes.
+            return Path(path) in places or (Path(path) == named.index and named.have_changed())
 
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(watch(places - {settings.path}, is_code, recursive=True))
-            tasks.create_task(watch({place.parent for place in places}, is_place, recursive=False))
+            tasks.create_task(watch(_code_folders(settings), is_code, recursive=True))
+            tasks.create_task(watch({place.parent for place in places | named.places}, is_place, recursive=False))
             await asyncio.sleep(0)  # lets each task run to its first await; by then it has set up its watch
             await self._reload()
 
 
+class _NamedImages:
+    """The images that functions name in the store, and what the names stood for when this object was made.
+
+    Args:
+        settings: the configuration.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._store = Images(settings.server.data / "images")
+        self._names: set[str] = set()
+        for text in _image_texts(settings):
+            if not sources.is_path(text):
+                with contextlib.suppress(ImageError):  # a digest, which never changes; or publishing says what is wrong
+                    self._names.add(str(references.parse(text)))
+        if self._names:
+            with contextlib.suppress(OSError), self._store.adding():
+                pass  # makes the folder, so that it can be watched
+        self._were = self._digests()
+
+    @property
+    def index(self) -> Path:
+        """The file with the names."""
+        return self._store.folder / "index.json"
+
+    @property
+    def places(self) -> set[Path]:
+        """The same file, if a function names an image in the store."""
+        return {self.index} if self._names else set()
+
+    def have_changed(self) -> bool:
+        """Whether a name stands for another image now."""
+        return self._digests() != self._were
+
+    def _digests(self) -> dict[str, str]:
+        with contextlib.suppress(OSError, ImageError):
+            return {name: digest for name, digest in self._store.names().items() if name in self._names}
+        return {}
+
+
 def _places(settings: Settings) -> set[Path]:
-    """The configuration file and the folders of code."""
-    return {settings.path, *(function.code for function in settings.functions.values())}
+    """The configuration file, the folders of code, and the files of images."""
+    files = (sources.read_from(text, settings.path.parent) for text in _image_texts(settings))
+    return {settings.path, *_code_folders(settings), *(file for file in files if file is not None)}
+
+
+def _code_folders(settings: Settings) -> set[Path]:
+    return {function.code for function in settings.functions.values() if function.image is None}
+
+
+def _image_texts(settings: Settings) -> set[str]:
+    return {function.image for function in settings.functions.values() if function.image is not None}

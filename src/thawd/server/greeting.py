@@ -12,13 +12,13 @@ _MOST_LINES = 50
 
 
 def functions(
-    statuses: Mapping[str, Mapping[str, Any]], handlers: Mapping[str, str], *, declared: Collection[str]
+    statuses: Mapping[str, Mapping[str, Any]], codes: Mapping[str, str], *, declared: Collection[str]
 ) -> Iterator[str]:
     """A line for each function. If there are more than 50, one line counts all those that have no failure to report.
 
     Args:
         statuses: the dispatcher's status of each function.
-        handlers: handler of each function.
+        codes: handler or container image of each function.
         declared: functions of the configuration. If one of them is not active, its line says so. A function that was
             created through the API may become active later, so its line says nothing.
     """
@@ -29,7 +29,7 @@ def functions(
             unnamed += 1
             continue
         note = "" if is_expected else f"   {entry['state']}: see above"
-        yield f"function  {name:<20} {entry['start'] or '-':<5} {handlers[name]}{note}"
+        yield f"function  {name:<20} {entry['start'] or '-':<5} {codes[name]}{note}"
     if unnamed:
         yield f"function  {unnamed:,}{' others' if unnamed < len(statuses) else ''}; `thawd status` lists them"
     if not statuses:

@@ -293,10 +293,11 @@ class Server:
         """Print what the server serves."""
         platform = self._platform
         settings, dispatcher = platform.settings, platform.execution.dispatcher
-        handlers = {name: dispatcher.entry(name).function.handler for name in dispatcher.names()}
+        functions = {name: dispatcher.entry(name).function for name in dispatcher.names()}
+        codes = {name: function.image or function.handler for name, function in functions.items()}
         urls = [(url.function, f"{platform.url}{PATH_PREFIX}{url.identifier}/") for url in platform.urls]
         for line in (
-            *greeting.functions(dispatcher.status(), handlers, declared=settings.functions),
+            *greeting.functions(dispatcher.status(), codes, declared=settings.functions),
             *greeting.resources(settings, urls),
         ):
             say(f"  {line}")
