@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.image_roots import add_image
 from tests.integration.conftest import Project, eventually
-from thawd.oci.images import Images
-from thawd.oci.writing import write_archive
+from thawd.oci.image_store import Images
+from thawd.oci.layout_writing import write_archive
 
 
 def test_watching_publishes_an_image_that_was_built_again_under_its_name_or_in_its_file(project: Project) -> None:

@@ -18,8 +18,8 @@ from watchfiles import Change, DefaultFilter, awatch
 
 from thawd.config import Settings
 from thawd.errors import ImageError
-from thawd.oci import references, sources
-from thawd.oci.images import Images
+from thawd.oci import image_lookup, references
+from thawd.oci.image_store import Images
 from thawd.telemetry.console import complain
 
 _DEBOUNCE_MS = 400
@@ -99,7 +99,7 @@ class _NamedImages:
         self._store = Images(settings.server.data / "images")
         self._names: set[str] = set()
         for text in _image_texts(settings):
-            if not sources.is_path(text):
+            if not image_lookup.is_path(text):
                 with contextlib.suppress(ImageError):  # a digest, which never changes; or publishing says what is wrong
                     self._names.add(str(references.parse(text)))
         if self._names:
@@ -129,7 +129,7 @@ class _NamedImages:
 
 def _places(settings: Settings) -> set[Path]:
     """The configuration file, the folders of code, and the files of images."""
-    files = (sources.read_from(text, settings.path.parent) for text in _image_texts(settings))
+    files = (image_lookup.read_from(text, settings.path.parent) for text in _image_texts(settings))
     return {settings.path, *_code_folders(settings), *(file for file in files if file is not None)}
 
 
