@@ -63,8 +63,8 @@ static int in_disk(struct freezing *f, const char *path) {
         return 0;
     if (disk_holds(disk, path))
         return 1;
-    return disk_holds("/tmp", path) && !sys_stat(disk, &here) && !sys_stat("/tmp", &tmp) &&
-           here.st_dev == tmp.st_dev && here.st_ino == tmp.st_ino;
+    return disk_holds("/tmp", path) && !sys_stat(disk, &here) && !sys_stat("/tmp", &tmp) && here.st_dev == tmp.st_dev &&
+           here.st_ino == tmp.st_ino;
 }
 
 static int plan_shared(struct freezing *f, struct mapping *mapping, struct operation *to) {
