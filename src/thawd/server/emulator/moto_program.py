@@ -111,6 +111,7 @@ def main(folder: str | None = None) -> None:
                 partial(eventbridge_schedules.find, events), changed=saving.changed, complain=_complain
             ).start()
             stacks.resume()
+    stacks.end()
     if saving.keeper is not None:
         saving.keeper.end()
     os._exit(0)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from thawd.deploy.templates.preparation import Prepared
 from thawd.deploy.templates.refusals import TemplateError
-from thawd.server.emulator.cloudformation.errors import StackError
+from thawd.server.emulator.cloudformation.errors import Interrupted, StackError
 from thawd.server.emulator.cloudformation.graph_order import turned, walk
 from thawd.server.emulator.cloudformation.resource_changes import Services, Steps
 from thawd.server.emulator.cloudformation.stack_records import Before, Output, Resource, Settings, Stack
@@ -48,6 +48,8 @@ class Engine:
     def _run(self, stack: Stack, work: Callable[[Stack], None]) -> None:
         try:
             work(stack)
+        except Interrupted:
+            pass
         except Exception as error:  # a mistake of this package, or a full disk; the stack can be deleted
             self._services.complain(f"thawd: --aws: the operation on the stack {stack.name} broke off: {error!r}")
             failed = stack.status.replace("_CLEANUP_IN_PROGRESS", "").replace("_IN_PROGRESS", "_FAILED")

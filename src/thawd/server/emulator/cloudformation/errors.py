@@ -27,6 +27,14 @@ class ResourceError(Exception):
     """A resource cannot be made, changed or deleted; the message is the reason that the stack's events show."""
 
 
+class LeftBehind(ResourceError):
+    """A resource was made, but could neither be completed nor be deleted again, so it may still exist."""
+
+
+class Interrupted(BaseException):
+    """The process is about to end. Nothing more is recorded of the operation; the next start resumes it."""
+
+
 def does_not_exist(name: str) -> StackError:
     """The refusal of a request about a stack that is not there."""
     return StackError(f"Stack with id {name} does not exist")

@@ -58,6 +58,7 @@ class Stacks:
             settle=saving.settle,
             notify=self._notify,
             complain=complain,
+            ending=threading.Event(),
         )
         self.store = store
         self._aws = aws
@@ -118,6 +119,10 @@ class Stacks:
     def resume(self) -> None:
         """Complete, or roll back, the operations that ran when the process ended. thawd must be connected."""
         self._engine.resume()
+
+    def end(self) -> None:
+        """Take note that this process is about to end. Calls that fail from now on are no failures of stacks."""
+        self._services.ending.set()
 
     def _notify(self, stack: Stack, event: Event) -> None:
         if stack.settings.notification_arns:

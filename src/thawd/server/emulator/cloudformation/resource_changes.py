@@ -11,8 +11,8 @@ from thawd.deploy.templates.preparation import Prepared
 from thawd.deploy.templates.refusals import TemplateError
 from thawd.deploy.templates.values import Made as Existing
 from thawd.server.emulator.cloudformation import generated_names
-from thawd.server.emulator.cloudformation.errors import ResourceError, StackError
-from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.errors import Interrupted, LeftBehind, ResourceError, StackError
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, is_unreachable, may_have_worked
 from thawd.server.emulator.cloudformation.providers.kinds_by_type import Registry
 from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Properties, Wanted
 from thawd.server.emulator.cloudformation.replacement import must_replace
@@ -22,6 +22,8 @@ from thawd.server.emulator.cloudformation.template_plans import Planner
 
 _REPLACES = "Requested update requires the creation of a new physical resource; hence creating one."
 _KEEPS = ("Retain", "Snapshot")
+# A server that stops closes its port first, and ends this process when the last invocations have ended.
+_ENDING_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class Services:
         settle: waits until the state of moto's services is saved.
         notify: gets each event, for the topics that a stack notifies.
         complain: prints a line for the operator.
+        ending: is set when this process is about to end.
     """
 
     store: StackStore
@@ -45,6 +48,7 @@ class Services:
     settle: Callable[[], None]
     notify: Callable[[Stack, Event], None]
     complain: Callable[[str], None]
+    ending: threading.Event
 
 
 class Steps:
@@ -91,7 +95,7 @@ class Steps:
         """Make the resource of a plan.
 
         Raises:
-            ResourceError: it cannot be made; it does not exist then.
+            ResourceError: it cannot be made. Its record says whether it may exist nevertheless.
         """
         resource = _record(logical_id, plan)
         with self._store.lock:
@@ -107,9 +111,9 @@ class Steps:
             resource.shown = _shown(plan, resource.logical_id, made, properties)
             self._make_wanted(resource, kind, properties)
         except Exception as error:
-            reason = reason_of(error)
+            reason = self._reason(error)
             with self._store.lock:
-                resource.was_begun, resource.physical_id = False, ""
+                resource.physical_id, resource.was_begun = "", resource.was_begun and _may_exist_after(error)
             self.mark(resource, failed, reason)
             raise ResourceError(reason) from error
         self.mark(resource, finished, self._missing(resource.kind))
@@ -200,7 +204,7 @@ class Steps:
         try:
             made = kind.change(self._services.aws, before, wanted)
         except Exception as error:
-            reason = reason_of(error)
+            reason = self._reason(error)
             self.mark(resource, "UPDATE_FAILED", reason)
             raise ResourceError(reason) from error
         with self._store.lock:
@@ -225,8 +229,9 @@ class Steps:
             try:
                 self._delete(old)
             except Exception as error:
-                self.mark(old, "UPDATE_FAILED", reason_of(error))
-                raise ResourceError(reason_of(error)) from error
+                reason = self._reason(error)
+                self.mark(old, "UPDATE_FAILED", reason)
+                raise ResourceError(reason) from error
             with self._store.lock:
                 old.physical_id, old.was_begun = "", False
         with self._store.lock:
@@ -276,10 +281,11 @@ class Steps:
                     stack.clean_up.remove(now)
             self._make_wanted(restored, kind, before.properties)
         except Exception as error:
+            reason = self._reason(error)
             with self._store.lock:
-                restored.physical_id, restored.was_begun = "", False
-            self.mark(restored, "UPDATE_FAILED", reason_of(error))
-            raise ResourceError(reason_of(error)) from error
+                restored.physical_id, restored.was_begun = "", restored.was_begun and _may_exist_after(error)
+            self.mark(restored, "UPDATE_FAILED", reason)
+            raise ResourceError(reason) from error
         self.mark(restored, "UPDATE_COMPLETE")
 
     # Deletion
@@ -306,7 +312,7 @@ class Steps:
         try:
             self._delete(resource)
         except Exception as error:
-            reason = reason_of(error)
+            reason = self._reason(error)
             self.mark(resource, "DELETE_FAILED", reason)
             raise ResourceError(reason) from error
         self.mark(resource, "DELETE_COMPLETE")
@@ -315,6 +321,16 @@ class Steps:
 
     def _delete(self, resource: Resource) -> None:
         self._registry.find(resource.kind).delete(self._services.aws, resource)
+
+    def _reason(self, error: Exception) -> str:
+        """The words with which the stack's events show an error.
+
+        Raises:
+            Interrupted: thawd could not be reached because it ends. That is no failure of the stack.
+        """
+        if is_unreachable(error) and self._services.ending.wait(_ENDING_WITHIN_S):
+            raise Interrupted from error
+        return reason_of(error)
 
 
 def _record(logical_id: str, plan: Prepared) -> Resource:
@@ -339,6 +355,11 @@ def _shown(plan: Prepared, logical_id: str, made: Mapping[str, Existing], proper
 def _copy_declaration(source: Resource, target: Resource) -> None:
     target.needs, target.metadata, target.shown = source.needs, source.metadata, source.shown
     target.deletion_policy, target.replacement_policy = source.deletion_policy, source.replacement_policy
+
+
+def _may_exist_after(error: Exception) -> bool:
+    """Whether a resource may exist although making it failed with `error`."""
+    return isinstance(error, LeftBehind) or may_have_worked(error)
 
 
 def reason_of(error: Exception) -> str:

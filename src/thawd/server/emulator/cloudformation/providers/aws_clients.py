@@ -32,6 +32,23 @@ _GONE = frozenset(
 Properties = dict[str, Any]
 
 
+def is_unreachable(error: BaseException) -> bool:
+    """Whether the service could not be reached, or did not answer; it may have carried out the request."""
+    from botocore.exceptions import ConnectionError as NoConnection
+    from botocore.exceptions import HTTPClientError
+
+    return isinstance(error, HTTPClientError | NoConnection)
+
+
+def may_have_worked(error: BaseException) -> bool:
+    """Whether the request that failed with `error` may have been carried out."""
+    from botocore.exceptions import ClientError
+
+    if isinstance(error, ClientError):
+        return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) >= 500
+    return is_unreachable(error)
+
+
 class Aws:
     """Clients for AWS's services at thawd's address.
 

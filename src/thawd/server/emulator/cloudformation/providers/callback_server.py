@@ -23,7 +23,7 @@ class Callbacks:
     """The server; it starts with the object, on a free port, and ends with the process."""
 
     def __init__(self) -> None:
-        expected: dict[str, queue.Queue[Properties]] = {}
+        expected: dict[str, queue.Queue[Any]] = {}
         self._expected = expected
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -51,7 +51,7 @@ class Callbacks:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @contextlib.contextmanager
-    def expect(self) -> Iterator[tuple[str, queue.Queue[Properties]]]:
+    def expect(self) -> Iterator[tuple[str, queue.Queue[Any]]]:
         """Expect answers at a new URL during the ``with`` block; they are put into the queue."""
         token = secrets.token_urlsafe(32)
         self._expected[token] = queue.Queue()

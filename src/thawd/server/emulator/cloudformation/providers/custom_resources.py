@@ -17,7 +17,7 @@ from typing import Any
 
 from thawd.server.emulator.cloudformation.errors import ResourceError
 from thawd.server.emulator.cloudformation.providers import cdk_handlers, cdk_providers
-from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, is_unreachable
 from thawd.server.emulator.cloudformation.providers.callback_server import Callbacks
 from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
 from thawd.server.emulator.cloudformation.stack_records import Resource
@@ -107,15 +107,17 @@ def _ask(
         send = _invoke if ":lambda:" in function else _publish
         threading.Thread(target=send, args=(aws, function, event, answers), daemon=True).start()
         try:
-            answer = answers.get(timeout=int(properties.get("ServiceTimeout", _TIMEOUT_S)))
+            answer: Properties | Exception = answers.get(timeout=int(properties.get("ServiceTimeout", _TIMEOUT_S)))
         except queue.Empty:
             raise ResourceError("CloudFormation did not receive a response from your Custom Resource") from None
+    if isinstance(answer, Exception):
+        raise answer
     if answer.get("Status") != "SUCCESS":
         raise ResourceError(f"Received response status [FAILED] from custom resource. {answer.get('Reason', '')}")
     return answer
 
 
-def _invoke(aws: Aws, function: str, event: Properties, answers: queue.Queue[Properties]) -> None:
+def _invoke(aws: Aws, function: str, event: Properties, answers: queue.Queue[Properties | Exception]) -> None:
     """Invoke the function; if it fails, that is the answer, unless the function has sent one before."""
     try:
         client = aws.client("lambda")
@@ -124,15 +126,15 @@ def _invoke(aws: Aws, function: str, event: Properties, answers: queue.Queue[Pro
             error = json.loads(ended["Payload"].read())
             answers.put({"Reason": f"The function failed: {error.get('errorType')}: {error.get('errorMessage')}"})
     except Exception as error:  # whatever is wrong, the stack fails with it
-        answers.put({"Reason": f"The function could not be invoked: {error}"})
+        answers.put(error if is_unreachable(error) else {"Reason": f"The function could not be invoked: {error}"})
 
 
-def _publish(aws: Aws, topic: str, event: Properties, answers: queue.Queue[Properties]) -> None:
+def _publish(aws: Aws, topic: str, event: Properties, answers: queue.Queue[Properties | Exception]) -> None:
     try:
         subject = "AWS CloudFormation custom resource request"
         aws.call("sns", "publish", {"TopicArn": topic, "Subject": subject, "Message": json.dumps(event, default=str)})
     except Exception as error:  # whatever is wrong, the stack fails with it
-        answers.put({"Reason": f"The request could not be published: {error}"})
+        answers.put(error if is_unreachable(error) else {"Reason": f"The request could not be published: {error}"})
 
 
 def as_text(value: Any) -> Any:

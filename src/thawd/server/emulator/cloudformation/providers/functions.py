@@ -15,7 +15,7 @@ from thawd.server.emulator import inline_modules
 from thawd.server.emulator.cloudformation.errors import ResourceError
 from thawd.server.emulator.cloudformation.providers import cdk_handlers, cdk_providers
 from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, is_gone, tags_of
-from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted, or_else
 from thawd.server.emulator.cloudformation.stack_records import Resource
 
 PREFIX = "AWS::Lambda::"
@@ -47,12 +47,9 @@ def _make_function(aws: Aws, wanted: Wanted) -> Made:
         return record
     given = {**_configuration(properties), "FunctionName": name, "Code": _code(properties), "Tags": tags_of(properties)}
     arn = aws.call("lambda", "create_function", given)["FunctionArn"]
-    try:
+    with or_else(lambda: aws.remove("lambda", "delete_function", {"FunctionName": name})):
         _settings(aws, name, {}, properties)
         _wait(aws, name)
-    except Exception:
-        aws.remove("lambda", "delete_function", {"FunctionName": name})
-        raise
     return Made(name, {"Arn": arn}, {"FunctionName": name})
 
 

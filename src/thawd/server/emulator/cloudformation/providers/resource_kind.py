@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from thawd.server.emulator.cloudformation.errors import LeftBehind
 from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
 from thawd.server.emulator.cloudformation.stack_records import Resource, Stack
 
@@ -88,10 +89,15 @@ def or_else(undo: Callable[[], object]) -> Iterator[None]:
     """Call `undo` if the ``with`` block raises an exception, so that no partly made resource is left.
 
     For resources that are made by several calls.
+
+    Raises:
+        LeftBehind: `undo` failed, too. The message is that of the first error.
     """
     try:
         yield
-    except Exception:
-        with contextlib.suppress(Exception):  # the first error is the reason
+    except Exception as error:
+        try:
             undo()
+        except Exception as second:
+            raise LeftBehind(str(error)) from second
         raise
