@@ -175,27 +175,69 @@ def assembly(project: Project) -> Iterator[Project]:
 
 SERVERLESS = f"""
 service: greeter
-provider: {{name: aws, runtime: {RUNTIME}, environment: {{STAGE: '${{sls:stage}}'}}}}
+provider:
+  name: aws
+  runtime: {RUNTIME}
+  environment: {{STAGE: '${{sls:stage}}'}}
+  httpApi: {{authorizers: {{asked: {{type: request, functionName: gate, enableSimpleResponses: true}}}}}}
+package: {{patterns: ['!data/**', 'data/kept.txt']}}
 functions:
   hello:
     handler: app.handler
-    events: [{{httpApi: 'GET /hello/{{name}}'}}]
+    events:
+      - httpApi: 'GET /hello/{{name}}'
+      - httpApi: {{method: get, path: '/guarded/{{name}}', authorizer: asked}}
+      - http: {{method: get, path: 'rest/{{name}}', authorizer: {{name: gate, type: request}}}}
+  gate: {{handler: app.gate}}
+"""
+GREETER = """
+import json, os
+def handler(event, context):
+    answer = [event["pathParameters"]["name"], os.environ["STAGE"], sorted(os.listdir("data"))]
+    return {"statusCode": 200, "body": json.dumps(answer)}
+def gate(event, context):
+    headers = {name.lower(): text for name, text in event["headers"].items()}
+    effect = "Allow" if headers.get("authorization") == "open" else "Deny"
+    statement = {"Action": "execute-api:Invoke", "Effect": effect, "Resource": "*"}
+    policy = {"Version": "2012-10-17", "Statement": [statement]}
+    return {"isAuthorized": effect == "Allow", "principalId": "u", "policyDocument": policy}
 """
 
 
-def test_a_cloud_assembly_of_cdk_and_a_serverless_yml_are_served(assembly: Project, tmp_path: Path) -> None:
+def test_a_cloud_assembly_of_cdk_is_served(assembly: Project) -> None:
     with assembly.up("--port", "0") as running:
         assert running.invoke("from-cdk") == ("from CDK", None)
-    (tmp_path / "other").mkdir()
-    greeter = Project(tmp_path / "other")
-    greeter.code(SERVERLESS, "serverless.yml")
-    greeter.code(
-        "import os\ndef handler(event, context):\n    return [event['pathParameters']['name'], os.environ['STAGE']]\n"
-    )
-    with greeter.up("--port", "0", "--env", "test") as running:
+
+
+def test_a_serverless_yml_is_served_with_its_authorizers_and_without_the_files_that_it_leaves_out(
+    project: Project,
+) -> None:
+    project.code(SERVERLESS, "serverless.yml")
+    project.code(GREETER)
+    for name in ("left.txt", "kept.txt"):
+        project.code("", f"data/{name}")
+    with project.up("--port", "0", "--env", "test") as running:
         event = {"pathParameters": {"name": "ann"}}
-        assert running.invoke("greeter-test-hello", event) == (["ann", "test"], None)
-        assert greeter.command("invoke", "greeter-test-hello", "-p", json.dumps(event)).stdout == '["ann", "test"]\n'
+        expected = {"statusCode": 200, "body": '["ann", "test", ["kept.txt"]]'}
+        assert running.invoke("greeter-test-hello", event) == (expected, None)
+        called = project.command("invoke", "greeter-test-hello", "-p", json.dumps(event))
+        assert json.loads(called.stdout) == expected
+        resources = client_of(running.url, "cloudformation").describe_stack_resources(StackName="greeter-test")
+        ids = {each["LogicalResourceId"]: each["PhysicalResourceId"] for each in resources["StackResources"]}
+
+        def status(path: str, **headers: str) -> int:
+            request = urllib.request.Request(f"{running.url}/_aws/execute-api/{path}", headers=headers)
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answered:
+                    return int(answered.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        http, rest = ids["HttpApi"], ids["ApiGatewayRestApi"]
+        assert status(f"{http}/hello/ann") == 200
+        for path in (f"{http}/guarded/ann", f"{rest}/test/rest/ann"):
+            assert [status(path, Authorization=text) for text in ("open", "shut")] == [200, 403], path
+            assert status(path) in (401, 403), path
 
 
 def test_a_stack_that_fails_says_why_and_the_server_goes_on(project: Project) -> None:

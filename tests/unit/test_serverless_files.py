@@ -123,7 +123,7 @@ def test_events_become_sams_events_with_the_resources_that_they_need(read: Any) 
     assert stream["FilterCriteria"] == {"Filters": [{"Pattern": '{"eventName": ["INSERT"]}'}]}
     assert list(project.notes) == [
         "the plugin serverless-odd is not run",
-        "on_file: events of the kind websocket are left out: thawd does not read them",
+        "on_file: events of the kind websocket are left out: thawd has no WebSocket APIs",
     ]
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from thawd.deploy.projects.stacks import REGISTRY, BuildImage, ImageAsset, ProjectError, ProjectStack
+from thawd.deploy.projects.stacks import REGISTRY, BuildImage, CodePackage, ImageAsset, ProjectError, ProjectStack
 from thawd.deploy.projects.template_files import parsed
 from thawd.deploy.projects.zip_files import Source, archive
 from thawd.deploy.templates.includes import MACRO
@@ -87,7 +87,9 @@ def package(stack: ProjectStack, packages: Packages, build_image: BuildImage) ->
     for image in stack.images:
         packaged.sources.add(_checked(image).folder)
         packaged.images.add(build_image(image))
-    _Packaging(stack.folder, packaged, packages, build_image, prefix=f"{stack.name}/").template(packaged.document)
+    packaging = _Packaging(stack.folder, packaged, packages, build_image, prefix=f"{stack.name}/")
+    packaging.code_packages = stack.packages
+    packaging.template(packaged.document)
     return packaged
 
 
@@ -100,6 +102,9 @@ class _Packaging:
         packages: installs requirements.
         build_image: builds images.
         prefix: the beginning of the objects' keys.
+
+    Attributes:
+        code_packages: how the code of functions is packaged, by logical id.
     """
 
     def __init__(
@@ -107,6 +112,7 @@ class _Packaging:
     ) -> None:
         self._folder, self._packaged, self._packages, self._prefix = folder, packaged, packages, prefix
         self._build_image = build_image
+        self.code_packages: Mapping[str, CodePackage] = {}
 
     def template(self, document: dict[str, Any]) -> None:
         sections = document.get("Globals")
@@ -196,8 +202,10 @@ class _Packaging:
         self._packaged.sources.add(path)
         is_layer = resource["Type"] in _LAYERS
         runtime = method if is_layer else both.get("Runtime")
-        sources = [Source(path, "python" if is_layer and str(method).startswith("python") else "")]
-        requirements = path / "requirements.txt"
+        package = self.code_packages.get(name, CodePackage())
+        prefix = "python" if is_layer and str(method).startswith("python") else ""
+        sources = [Source(path, prefix, package.patterns, package.folder)]
+        requirements = path / (package.requirements or "requirements.txt")
         if requirements.is_file() and isinstance(runtime, str) and runtime.startswith("python"):
             found = self._packages(requirements, runtime)
             sources.insert(0, Source(found, "python" if is_layer else ""))

@@ -24,6 +24,7 @@ _SOURCES = r"self|opt|env|file|sls|aws|param|ssm|cf|s3|git|strToBool|terraform|d
 # The innermost variable: its contents have no other variable.
 _VARIABLE = re.compile(rf"\$\{{\s*((?:{_SOURCES})(?:\(|:)[^${{}}]*)\}}")
 _FILE = re.compile(r"file\(\s*([^)]*?)\s*\)(?::(.*))?")
+_BOOLEAN = re.compile(r"strToBool\((.*)\)")
 _DEEPEST = 50
 _MISSING = object()
 
@@ -110,6 +111,8 @@ def _alternative(text: str, sources: VariableSources, depth: int) -> Any:
         return text[1:-1]
     if text.startswith("file("):
         return _from_file(text, sources, depth)
+    if found := _BOOLEAN.fullmatch(text):
+        return _boolean(found[1].strip())
     source, colon, address = text.partition(":")
     return _of_source(source.strip(), address, sources, depth) if colon else _literal(text)
 
@@ -132,6 +135,14 @@ def _of_source(source: str, address: str, sources: VariableSources, depth: int) 
         variable = f"${{{source}:{address}}}"
         raise ProjectError(f"serverless.yml: thawd does not read {variable}; write its value, or ${{env:NAME}}")
     return known[source].get(address, _MISSING)
+
+
+def _boolean(text: str) -> bool:
+    """``strToBool(...)``: true, false, 1 or 0."""
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if text.strip("'\"").lower() not in known:
+        raise ProjectError(f"serverless.yml: ${{strToBool({text})}}: the value must be true, false, 1 or 0")
+    return known[text.strip("'\"").lower()]
 
 
 def _literal(text: str) -> Any:

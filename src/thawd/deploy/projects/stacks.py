@@ -73,6 +73,21 @@ class ImageAsset:
     build_args: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodePackage:
+    """What goes into the package of a function's code folder.
+
+    Attributes:
+        patterns: globs, the last of which that matches a file decides; one that begins with ``!`` leaves the file out.
+        requirements: the requirements file in the folder; None: ``requirements.txt``.
+        folder: name of the code folder in the folder that the patterns begin in.
+    """
+
+    patterns: tuple[str, ...] = ()
+    requirements: str | None = None
+    folder: str = ""
+
+
 BuildImage = Callable[[ImageAsset], str]
 """Builds an image, gives it its name in the store, and returns the name."""
 
@@ -89,6 +104,7 @@ class ProjectStack:
         tags: the stack's tags.
         assets: what it expects in buckets.
         images: the images that it expects in repositories.
+        packages: how the code of functions is packaged, by logical id, if not as a whole.
     """
 
     name: str
@@ -98,6 +114,7 @@ class ProjectStack:
     tags: Mapping[str, str] = field(default_factory=dict)
     assets: tuple[AssetFile, ...] = ()
     images: tuple[ImageAsset, ...] = ()
+    packages: Mapping[str, CodePackage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

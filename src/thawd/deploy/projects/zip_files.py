@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from wcmatch import glob
+
 # What no function needs: version control, caches, what other tools and thawd build, virtual environments.
 _LEFT_OUT = {
     ".git", ".hg", ".svn", ".thawd", ".aws-sam", ".serverless", ".mypy_cache", ".pytest_cache", ".ruff_cache",
@@ -20,6 +22,8 @@ _VIRTUAL_ENVIRONMENT = "pyvenv.cfg"
 _THEN = (1980, 1, 1, 0, 0, 0)
 # Above this, compressing takes longer than writing what it would save.
 _COMPRESSED_BYTES = 32 << 20
+# The globs of the JavaScript tools whose files thawd reads.
+_GLOB = glob.GLOBSTAR | glob.DOTGLOB | glob.BRACE | glob.EXTGLOB
 
 
 class Source(NamedTuple):
@@ -28,10 +32,14 @@ class Source(NamedTuple):
     Attributes:
         path: the file or folder.
         name: the folder in the zip file, or "" for its root; of a file, its name.
+        patterns: globs, the last of which that matches a file of the folder decides; one with ``!`` leaves it out.
+        within: name of the folder in the one that the patterns begin in; "" if it is the same.
     """
 
     path: Path
     name: str
+    patterns: tuple[str, ...] = ()
+    within: str = ""
 
 
 def archive(sources: Sequence[Source]) -> bytes:
@@ -46,7 +54,8 @@ def archive(sources: Sequence[Source]) -> bytes:
             found[source.name] = source.path
         else:
             prefix = f"{source.name}/" if source.name else ""
-            found.update({prefix + name: path for name, path in _files(source.path)})
+            is_packaged = _Patterns(source)
+            found.update({prefix + name: path for name, path in _files(source.path) if is_packaged(name)})
     compression = zipfile.ZIP_DEFLATED
     if sum(path.stat().st_size for path in found.values()) > _COMPRESSED_BYTES:
         compression = zipfile.ZIP_STORED
@@ -59,6 +68,23 @@ def archive(sources: Sequence[Source]) -> bytes:
             entry.create_system = 3  # Unix: the modes count
             made.writestr(entry, found[name].read_bytes(), compression)
     return content.getvalue()
+
+
+class _Patterns:
+    """Decides which files of a folder are packaged.
+
+    Args:
+        source: the folder, with its patterns.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._within = f"{source.within.strip('/')}/" if source.within else ""
+        self._rules = [(glob.compile(each.removeprefix("!"), flags=_GLOB), each[0] != "!") for each in source.patterns]
+
+    def __call__(self, name: str) -> bool:
+        """Whether a file, named relative to the folder, is packaged."""
+        seen = self._within + name
+        return next((keeps for rule, keeps in reversed(self._rules) if rule.match(seen)), True)
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
