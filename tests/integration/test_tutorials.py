@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import consoles
+from tests import consoles, deployment_clients
 from tests.integration.conftest import processes_of
 from tests.ports import quiet_port
 
@@ -25,6 +25,7 @@ NEEDS = {
     "http-model": ("sklearn", "joblib"),
     "bucket-pipeline": ("PIL",),
     "existing-lambda": ("boto3", "moto", "awscli"),
+    "from-cdk": ("boto3", "moto", "awscli"),
     "from-docker": ("httpx",),
     "from-sam": ("boto3", "moto", "awscli", "samtranslator"),
     "event-chain": ("boto3", "moto", "awscli"),
@@ -42,6 +43,7 @@ LOOKS = (
     "aws dynamodb get-item",
     "aws logs",
     "curl --silent $AWS_ENDPOINT_URL",
+    "curl --silent $URL",
 )
 
 
@@ -49,8 +51,11 @@ def as_typed(command: str, *, port: int, log: Path) -> str:
     """Return what to type here for a reader's command: the server runs in the background, and pip does nothing."""
     command = command.replace("127.0.0.1:8350", f"127.0.0.1:{port}")
     command = command.replace("python3.11", f"python3.{sys.version_info[1]}")
-    if re.match(r"(\S*python3? -m )?pip install ", command):
+    if re.match(r"((\S*python3? -m )?pip|npm) install ", command):
         return "true"
+    if command.startswith("npx cdk "):
+        interpreter, program = deployment_clients.cdk_python(), deployment_clients.cdk() / ".bin" / "cdk"
+        return f"PATH={interpreter.parent}:$PATH {program} {command.removeprefix('npx cdk ')} --no-notices"
     if command.startswith("thawd up"):
         ready = log.with_suffix(".ready")
         started = f"({command} --ready-file {ready} --ready-when published > {log} 2>&1; touch {ready}) < /dev/null &"
