@@ -350,7 +350,9 @@ def test_a_change_set_announces_what_its_execution_does(aws: EmulatedAws, stacks
 def test_templates_of_sam_are_transformed(aws: EmulatedAws, stacks: Any) -> None:
     table = {"Type": "AWS::Serverless::SimpleTable", "Properties": {"TableName": "simple"}}
     body = json.dumps({"Transform": "AWS::Serverless-2016-10-31", "Resources": {"Simple": table}})
-    stacks.create_stack(StackName="s", TemplateBody=body)
+    with pytest.raises(ClientError, match=r"Requires capabilities : \[CAPABILITY_AUTO_EXPAND\]"):
+        stacks.create_stack(StackName="s", TemplateBody=body)
+    stacks.create_stack(StackName="s", TemplateBody=body, Capabilities=["CAPABILITY_AUTO_EXPAND"])
     assert stack_status(stacks, "s") == "CREATE_COMPLETE"
     assert aws.client("dynamodb").list_tables()["TableNames"] == ["simple"]
     processed = stacks.get_template(StackName="s", TemplateStage="Processed")["TemplateBody"]

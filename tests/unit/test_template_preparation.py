@@ -228,6 +228,8 @@ def test_imported_exports_are_named() -> None:
         ("Resources: {A: {Type: T, Properties: [x]}}", "[/Resources/A/Properties] must be an object"),
         ("Resources: {A: {Type: T, DependsOn: B}}", "Unresolved resource dependencies [B] in the Resources block"),
         ("Resources: {A: {Type: T, DeletionPolicy: Keep}}", "DeletionPolicy Keep of resource A is not supported"),
+        ("Resources: {A: {Type: T, DeletionPolicy: Snapshot}}", "type T does not support DeletionPolicy Snapshot"),
+        ("Resources: {A: {Type: T, UpdateReplacePolicy: RetainExceptOnCreate}}", "of resource A is not supported"),
         ("Resources: {A: {Type: T}}\nOutputs: {O: {}}", "must contain a Value object: O"),
         ("Resources: {A: {Type: T}}\nOutputs: {O: {Value: [x]}}", "must evaluate to a String: O"),
         ("Resources: {A: {Type: T}}\nOutputs: {O: {Value: !Ref B}}", "dependencies [B] in the Outputs block"),

@@ -32,7 +32,15 @@ _SECTIONS = {
     "AWSTemplateFormatVersion", "Conditions", "Description", "Hooks", "Mappings", "Metadata", "Outputs", "Parameters",
     "Resources", "Rules", "Transform",
 }  # fmt: skip
-_POLICIES = {"Delete", "Retain", "RetainExceptOnCreate", "Snapshot"}
+_POLICIES = {
+    "DeletionPolicy": {"Delete", "Retain", "RetainExceptOnCreate", "Snapshot"},
+    "UpdateReplacePolicy": {"Delete", "Retain", "Snapshot"},
+}
+# Source: CloudFormation template reference, "DeletionPolicy attribute": the types that support snapshots.
+_WITH_SNAPSHOTS = {
+    "AWS::DocDB::DBCluster", "AWS::EC2::Volume", "AWS::ElastiCache::CacheCluster", "AWS::ElastiCache::ReplicationGroup",
+    "AWS::Neptune::DBCluster", "AWS::RDS::DBCluster", "AWS::RDS::DBInstance", "AWS::Redshift::Cluster",
+}  # fmt: skip
 _LOGICAL_ID = re.compile("[A-Za-z0-9]{1,255}")
 
 
@@ -306,8 +314,12 @@ class Prepared:
 
     def _policy(self, name: str, declared: Mapping[str, Any], attribute: str) -> str | None:
         policy = declared.get(attribute)
-        if policy is not None and policy not in _POLICIES:
+        if policy is not None and policy not in _POLICIES[attribute]:
             raise TemplateError(f"Template error: {attribute} {policy} of resource {name} is not supported")
+        if policy == "Snapshot" and declared["Type"] not in _WITH_SNAPSHOTS:
+            raise TemplateError(
+                f"Template error: resource type {declared['Type']} does not support {attribute} Snapshot"
+            )
         return policy
 
     def _references_of(self, resource: Resource) -> frozenset[str]:

@@ -9,8 +9,9 @@ import json
 import time
 from typing import Any
 
+from thawd.deploy.templates.preparation import Prepared
 from thawd.deploy.templates.refusals import TemplateError
-from thawd.server.emulator.cloudformation import api_answers, change_preview, templates_shown
+from thawd.server.emulator.cloudformation import api_answers, capabilities, change_preview, templates_shown
 from thawd.server.emulator.cloudformation.engine import Engine
 from thawd.server.emulator.cloudformation.errors import StackError, does_not_exist
 from thawd.server.emulator.cloudformation.request_parameters import (
@@ -21,7 +22,7 @@ from thawd.server.emulator.cloudformation.request_parameters import (
     template_of,
 )
 from thawd.server.emulator.cloudformation.resource_changes import Services, Steps
-from thawd.server.emulator.cloudformation.stack_records import REVIEW, Stack, new_stack_id
+from thawd.server.emulator.cloudformation.stack_records import REVIEW, Settings, Stack, new_stack_id
 
 _PAGE = 100
 _DELETES_LATER = ("CREATE_IN_PROGRESS",)
@@ -68,6 +69,7 @@ class StackOperations:
         )
         self._require_free(place, name)
         plan = self._services.planner.plan(stack, settings)  # a wrong template is refused at once
+        self._require_capabilities(plan, settings)
         with self._store.lock:
             self._require_free(place, name)
             stack.imports = sorted(plan.imports())
@@ -85,6 +87,7 @@ class StackOperations:
         require_updatable(stack)
         settings = settings_of(self._services.aws, given, stack)
         plan = self._services.planner.plan(stack, settings)
+        self._require_capabilities(plan, settings)
         try:
             changes = change_preview.changes_of(stack, plan, self._services.planner, self._services.registry)
             is_same = not (
@@ -106,6 +109,10 @@ class StackOperations:
             self._engine.begin_update(stack, settings)
             self._engine.start(stack, self._engine.update)
         return {"StackId": stack.id}
+
+    def _require_capabilities(self, plan: Prepared, settings: Settings) -> None:
+        transforms = templates_shown.transforms_in(settings.template)
+        capabilities.require(capabilities.missing_for(plan, settings.capabilities, transforms))
 
     def _existing(self, place: Place, given: Parameters) -> Stack:
         name = str(given.get("StackName"))

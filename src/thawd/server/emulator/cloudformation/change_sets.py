@@ -10,7 +10,7 @@ import uuid
 from typing import Any
 
 from thawd.deploy.templates.refusals import TemplateError
-from thawd.server.emulator.cloudformation import change_preview, templates_shown
+from thawd.server.emulator.cloudformation import capabilities, change_preview, templates_shown
 from thawd.server.emulator.cloudformation.api_answers import change_set_summary, change_set_view, change_view
 from thawd.server.emulator.cloudformation.engine import Engine
 from thawd.server.emulator.cloudformation.errors import StackError, does_not_exist
@@ -56,6 +56,8 @@ class ChangeSets:
                 raise StackError(f"Stack [{name}] does not exist")
             former = stack if kind == "UPDATE" else None
         settings = settings_of(self._services.aws, given, former)
+        needs = templates_shown.capabilities_of(settings.template)
+        capabilities.require(capabilities.missing(settings.capabilities, needs))
         with self._store.lock:
             stack = self._target(place, kind, name, settings)
             stack.change_sets = [one for one in stack.change_sets if one.execution_status != _EXECUTES or stack.is_busy]
@@ -122,7 +124,10 @@ class ChangeSets:
                 or change_preview.has_other_settings(stack.settings, settings)
                 or change_preview.has_other_outputs(stack, plan, services.planner)
             )
-            reason = _NOTHING if is_same else None
+            # What transforms have added is known only now. The transforms themselves need no capability here, as a
+            # change set shows what they have made.
+            lacking = capabilities.missing_for(plan, settings.capabilities)
+            reason = _NOTHING if is_same else lacking
         except (StackError, TemplateError) as error:
             if not templates_shown.transforms_in(settings.template):
                 raise StackError(error.message) from error

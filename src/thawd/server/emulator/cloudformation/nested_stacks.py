@@ -8,13 +8,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from thawd.deploy.templates.refusals import TemplateError
+from thawd.server.emulator.cloudformation import capabilities
 from thawd.server.emulator.cloudformation.engine import Engine
-from thawd.server.emulator.cloudformation.errors import ResourceError
+from thawd.server.emulator.cloudformation.errors import ResourceError, StackError
 from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, tags_of
 from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
 from thawd.server.emulator.cloudformation.resource_changes import Services, Steps
 from thawd.server.emulator.cloudformation.stack_records import STACK_TYPE, Resource, Settings, Stack, new_stack_id
 from thawd.server.emulator.cloudformation.template_urls import fetched
+from thawd.server.emulator.cloudformation.templates_shown import transforms_in
 
 Properties = dict[str, Any]
 
@@ -52,6 +55,7 @@ def kinds(engine: Engine, services: Services) -> dict[str, Kind]:
             root_id=parent.root_id or parent.id,
             token=parent.token,
         )
+        require_capabilities(child, child.settings)
         Steps(services, child).set("CREATE_IN_PROGRESS", "User Initiated")
         engine.create(child)
         if child.status != "CREATE_COMPLETE":
@@ -60,6 +64,15 @@ def kinds(engine: Engine, services: Services) -> dict[str, Kind]:
             engine.delete(child, is_rollback=True)
             raise ResourceError(f"Embedded stack {child.id} was not successfully created: {reason}")
         return made_of(child)
+
+    def require_capabilities(child: Stack, settings: Settings) -> None:
+        """Refuse a template that needs capabilities which the request about the outermost stack did not give."""
+        try:
+            plan, transforms = services.planner.plan(child, settings), transforms_in(settings.template)
+        except (StackError, TemplateError):
+            return  # the operation on the stack fails with this error, and shows it in the stack's events
+        if reason := capabilities.missing_for(plan, settings.capabilities, transforms):
+            raise ResourceError(reason)
 
     def made_of(child: Stack) -> Made:
         attributes = {f"Outputs.{output.key}": output.value for output in child.outputs}
@@ -74,6 +87,7 @@ def kinds(engine: Engine, services: Services) -> dict[str, Kind]:
             engine.roll_update_back(child)
         if wanted.former is None:
             settings = settings_of(wanted)
+            require_capabilities(child, settings)
         else:
             settings = Settings(
                 template=wanted.former["template"],

@@ -8,6 +8,7 @@ from typing import Any
 from thawd.deploy.templates import template_parsing
 from thawd.deploy.templates.preparation import transforms_of
 from thawd.deploy.templates.refusals import TemplateError
+from thawd.server.emulator.cloudformation import capabilities
 from thawd.server.emulator.cloudformation.errors import StackError
 
 _CONSTRAINTS = (
@@ -19,15 +20,6 @@ _CONSTRAINTS = (
     "MinValue",
     "MaxValue",
 )
-_NAMED = {
-    "AWS::IAM::Role": "RoleName",
-    "AWS::IAM::User": "UserName",
-    "AWS::IAM::Group": "GroupName",
-    "AWS::IAM::ManagedPolicy": "ManagedPolicyName",
-    "AWS::IAM::InstanceProfile": "InstanceProfileName",
-}
-_IAM = (*_NAMED, "AWS::IAM::Policy", "AWS::IAM::AccessKey", "AWS::IAM::UserToGroupAddition")
-
 View = dict[str, Any]
 
 
@@ -51,11 +43,11 @@ def summary_of(template: str) -> View:
     """
     document = parsed(template)
     resources = _map(document, "Resources")
-    capabilities, reason = _capabilities(document, resources)
+    needs, reason = _capabilities(document, resources)
     found: View = {
         "Parameters": [_parameter(name, declared) for name, declared in _map(document, "Parameters").items()],
         "Description": document.get("Description"),
-        "Capabilities": capabilities or None,
+        "Capabilities": needs or None,
         "CapabilitiesReason": reason,
         "ResourceTypes": list(dict.fromkeys(str(each.get("Type")) for each in resources.values())),
         "Version": document.get("AWSTemplateFormatVersion"),
@@ -92,6 +84,17 @@ def _map(document: View, name: str) -> View:
     return found
 
 
+def capabilities_of(template: str) -> list[str]:
+    """The capabilities that the resources of a template need, as it is written.
+
+    Raises:
+        StackError: the template cannot be parsed.
+    """
+    resources = _map(parsed(template), "Resources").values()
+    declared = [(str(each.get("Type")), each.get("Properties") or {}) for each in resources]
+    return capabilities.needed(declared, ())
+
+
 def transforms_in(template: str) -> list[str]:
     """The names of a template's transforms.
 
@@ -126,13 +129,7 @@ def _parameter(name: str, declared: View) -> View:
 
 
 def _capabilities(document: View, resources: View) -> tuple[list[str], str | None]:
-    kinds = [str(each.get("Type")) for each in resources.values()]
-    iam = sorted({kind for kind in kinds if kind in _IAM})
-    names_them = any(
-        _NAMED.get(str(each.get("Type")), "") in (each.get("Properties") or {}) for each in resources.values()
-    )
-    found = (["CAPABILITY_NAMED_IAM"] if names_them else ["CAPABILITY_IAM"]) if iam else []
-    if _transforms(document):
-        found.append("CAPABILITY_AUTO_EXPAND")
+    declared = [(str(each.get("Type")), each.get("Properties") or {}) for each in resources.values()]
+    iam = sorted({kind for kind, _ in declared if kind in capabilities.TYPES})
     reason = f"The following resource(s) require capabilities: [{', '.join(iam)}]" if iam else None
-    return found, reason
+    return capabilities.needed(declared, _transforms(document)), reason
