@@ -14,6 +14,7 @@ import pytest
 from tests import deployment_clients
 from tests.clients import client_of
 from tests.integration.conftest import Project, Running, eventually
+from thawd.server.emulator.cloudformation.providers import cdk_handlers
 
 from .conftest import RUNTIME
 
@@ -122,3 +123,24 @@ def test_an_app_is_deployed_invoked_changed_and_destroyed(running: Running, tmp_
     assert running.client().list_functions()["Functions"] == []
     assert made["Table"] not in tables.list_tables()["TableNames"]
     assert made["Bucket"] not in [bucket["Name"] for bucket in objects.list_buckets()["Buckets"]]
+
+
+# The folders of CDK's library that have the functions whose work thawd does, and what thawd calls them.
+FUNCTIONS_OF_CDK = {
+    "custom-resources/aws-custom-resource-handler": "calls",
+    "aws-s3/notifications-resource-handler": "notifications",
+    "aws-s3-deployment/bucket-deployment-handler": "files",
+    "aws-s3/auto-delete-objects-handler": "emptying",
+    "aws-ec2/restrict-default-security-group-handler": "security-groups",
+    "aws-logs/log-retention-handler": "retention",
+}
+
+
+def test_the_functions_whose_work_thawd_does_are_known_by_their_code_and_no_others() -> None:
+    handlers = deployment_clients.cdk() / "aws-cdk-lib" / "custom-resource-handlers" / "dist"
+    known = {}
+    for source in sorted((*handlers.glob("*/*/index.js"), *handlers.glob("*/*/index.py"))):
+        kind = cdk_handlers.kind_of(source.read_text())
+        if kind is not None:
+            known[source.parent.relative_to(handlers).as_posix()] = kind
+    assert known == FUNCTIONS_OF_CDK

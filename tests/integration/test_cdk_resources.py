@@ -13,12 +13,15 @@ import pytest
 from tests.integration.emulated import EmulatedAws
 from tests.integration.stack_operations import stack_status
 
-FUNCTIONS = {
-    "calls": "AWS679f53fac002430cb0da5b7982bd22872D164C4C",
-    "copies": "CustomCDKBucketDeployment8693BB64968944B69AAFB0CC9EB8756C81C01536",
-    "empties": "CustomS3AutoDeleteObjectsCustomResourceProviderHandler9D90184F",
-    "notifies": "BucketNotificationsHandler050a0587b7544547bf325f094a3db8347ECC3691",
-    "retains": "LogRetentionaae0aa3c5b4d4f87b02d85b201efdd8aFD4BFC8A",
+# The logical ids are of no account: thawd knows CDK's functions by their code.
+FUNCTIONS = {"calls": "Caller", "copies": "Copier", "empties": "Emptier", "notifies": "Notifier", "retains": "Keeper"}
+# The words by which thawd knows them, which the code of CDK has: see `test_cdk.py`.
+SOURCES = {
+    "calls": ("index.js", "PHYSICAL:RESOURCEID: ignoreErrorCodesMatching outputPaths"),
+    "copies": ("index.py", "aws.cdk.s3deployment SourceBucketNames DestinationBucketName"),
+    "empties": ("index.js", "aws-cdk:auto-delete-objects BucketName RequestType"),
+    "notifies": ("index.py", "put_bucket_notification_configuration NotificationConfiguration ResponseURL"),
+    "retains": ("index.js", "LogGroupRegion retentionInDays RequestType"),
 }
 
 
@@ -40,7 +43,18 @@ def sdk_call(action: str, parameters: dict[str, Any], **more: Any) -> str:
 
 
 def template(value: str) -> str:
-    function = {"Type": "AWS::Lambda::Function", "Properties": {"Runtime": "nodejs24.x", "Code": {"S3Bucket": "none"}}}
+    functions = {
+        name: {
+            "Type": "AWS::Lambda::Function",
+            "Properties": {
+                "Runtime": "nodejs24.x",
+                "Handler": "index.handler",
+                "Code": {"S3Bucket": "assets", "S3Key": kind},
+            },
+        }
+        for kind, name in FUNCTIONS.items()
+    }
+    functions[FUNCTIONS["notifies"]]["Properties"]["Code"] = {"ZipFile": SOURCES["notifies"][1]}
     tags = [{"Key": "aws-cdk:auto-delete-objects", "Value": "true"}]
     bucket = {"Ref": "Bucket"}
     put = sdk_call("PutParameter", {"Name": "made", "Value": value, "Type": "String", "Overwrite": True},
@@ -48,7 +62,7 @@ def template(value: str) -> str:
     get = sdk_call("getParameter", {"Name": "made"}, physicalResourceId={"responsePath": "Parameter.ARN"})
     queues = [{"Events": ["s3:ObjectCreated:*"], "QueueArn": {"Fn::GetAtt": ["Queue", "Arn"]}}]
     resources = {
-        **dict.fromkeys(FUNCTIONS.values(), function),
+        **functions,
         "Bucket": {"Type": "AWS::S3::Bucket", "Properties": {"BucketName": "filled", "Tags": tags}},
         "Empties": custom("S3AutoDeleteObjects", "empties", BucketName=bucket),
         "Queue": {"Type": "AWS::SQS::Queue", "Properties": {"QueueName": "told"}},
@@ -81,13 +95,15 @@ def archive(**files: str) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as opened:
         for name, text in files.items():
-            opened.writestr(f"{name}.html", text)
+            opened.writestr(name if "." in name else f"{name}.html", text)
     return buffer.getvalue()
 
 
 def test_the_work_of_cdks_functions_is_done_changed_and_undone(aws: EmulatedAws) -> None:
     stacks, objects, logs = aws.client("cloudformation"), aws.client("s3"), aws.client("logs")
     objects.create_bucket(Bucket="assets")
+    for kind, (name, source) in SOURCES.items():
+        objects.put_object(Bucket="assets", Key=kind, Body=archive(**{name: source}))
     objects.put_object(Bucket="assets", Key="site.zip", Body=archive(index="a <<value>>", old="old"))
 
     def site() -> dict[str, bytes]:

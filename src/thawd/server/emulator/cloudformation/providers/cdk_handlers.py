@@ -2,8 +2,9 @@
 
 These functions empty buckets, copy files into buckets, set notifications of buckets and the retention of logs, and call
 operations of AWS's API. They need interpreters that this machine may not have, AWS's SDK for JavaScript or the AWS CLI
-in a layer, and some answer only to addresses with HTTPS. So such a function is recorded and not made, and its work is
-done here. Other custom resources are the work of the functions that the stack has.
+in a layer, and some answer only to addresses with HTTPS. So such a function, which is recognised by its code, is
+recorded and not made, and its work is done here. Other custom resources are the work of the functions that the stack
+has.
 
 Source: AWS CDK API reference, `aws-s3.Bucket` (`autoDeleteObjects`, `addEventNotification`),
 `aws-s3-deployment.BucketDeployment`, `aws-logs.LogRetention`.
@@ -26,6 +27,9 @@ from thawd.server.emulator.cloudformation.providers.resource_kind import Made, W
 
 _AT_ONCE = 1000
 _PREFIX = "thawd-does-"
+_ENTRY_POINTS, _SOURCES = ("index.handler", "__entrypoint__.handler"), ("index.py", "index.js")
+# CDK's own functions are smaller, and others are not searched.
+_LARGEST_BYTES = 4 << 20
 # What follows the constants in the logical ids of CDK's functions: a digest of the path in the stack.
 _DIGEST = re.compile(r"\w*[0-9A-F]{8}")
 _DELETES_TAG = "aws-cdk:auto-delete-objects"
@@ -40,23 +44,62 @@ def handler_of(function: str) -> Handler | None:
     Args:
         function: ARN of the function that a stack has for a custom resource, as `recorded` has made it.
     """
-    _, found, logical_id = function.partition(f":function:{_PREFIX}")
-    return _handler(logical_id) if found else None
-
-
-def recorded(wanted: Wanted) -> Made | None:
-    """The record of a function whose work is done here; None: the function must be made."""
-    if _handler(wanted.logical_id) is None:
+    _, found, name = function.partition(f":function:{_PREFIX}")
+    if not found:
         return None
-    name = f"{_PREFIX}{wanted.logical_id}"
+    kind, _, logical_id = name.partition(":")
+    return _HANDLERS[kind][0] if logical_id and kind in _HANDLERS else _earlier_handler(name)
+
+
+def recorded(aws: Aws, wanted: Wanted) -> Made | None:
+    """The record of a function whose work is done here; None: the function must be made.
+
+    Such a function is recognised by its code, whatever it is called.
+    """
+    kind = kind_of(_source(aws, wanted.properties))
+    if kind is None:
+        return None
+    name = f"{_PREFIX}{kind}:{wanted.logical_id}"
     arn = f"arn:aws:lambda:{wanted.stack.region}:{wanted.stack.account}:function:{name}"
     return Made(name, {"Arn": arn}, {"is_recorded": True})
 
 
-def _handler(logical_id: str) -> Handler | None:
-    for constant, handler in _HANDLERS.items():
+def kind_of(source: str) -> str | None:
+    """Which of CDK's functions a handler's source is; None: none whose work is done here.
+
+    The words that tell them apart are in the source also after it was minified: names of properties, of operations, and
+    marks that CDK puts into its requests.
+    """
+    return next((kind for kind, (_, marks) in _HANDLERS.items() if all(mark in source for mark in marks)), None)
+
+
+def _source(aws: Aws, properties: Properties) -> str:
+    """The source of a function's handler; "" if it cannot be one of CDK's."""
+    code = properties.get("Code")
+    if properties.get("Handler") not in _ENTRY_POINTS or not isinstance(code, dict):
+        return ""
+    if "ZipFile" in code:
+        return str(code["ZipFile"])
+    place = {"Bucket": code.get("S3Bucket"), "Key": code.get("S3Key")}
+    if not all(place.values()) or not aws.is_there("s3", "head_object", place):
+        return ""
+    if aws.call("s3", "head_object", place)["ContentLength"] > _LARGEST_BYTES:
+        return ""
+    content = aws.call("s3", "get_object", place)["Body"].read()
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            found = [archive.getinfo(name) for name in _SOURCES if name in archive.namelist()]
+            small = [entry for entry in found if entry.file_size <= _LARGEST_BYTES]
+            return "".join(archive.read(entry).decode(errors="replace") for entry in small)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
+        return ""  # the Lambda API says what is wrong with it
+
+
+def _earlier_handler(logical_id: str) -> Handler | None:
+    """What does the work of a function that an earlier version of thawd has recorded, by its logical id in CDK."""
+    for constant, kind in _EARLIER.items():
         if logical_id.startswith(constant) and _DIGEST.fullmatch(logical_id.removeprefix(constant)):
-            return handler
+            return _HANDLERS[kind][0]
     return None
 
 
@@ -198,12 +241,21 @@ def _leave_group(aws: Aws, request: str, properties: Properties, more: Propertie
     return {"PhysicalResourceId": properties.get("DefaultSecurityGroupId") or "default"}
 
 
-# By the constants with which CDK begins the logical ids of its functions.
-_HANDLERS: dict[str, Handler] = {
-    "AWS679f53fac002430cb0da5b7982bd2287": cdk_calls.call,
-    "BucketNotificationsHandler050a0587b7544547bf325f094a3db834": _notify,
-    "CustomCDKBucketDeployment8693BB64968944B69AAFB0CC9EB8756C": _deploy_files,
-    "CustomS3AutoDeleteObjectsCustomResourceProviderHandler": _empty_bucket,
-    "CustomVpcRestrictDefaultSGCustomResourceProviderHandler": _leave_group,
-    "LogRetentionaae0aa3c5b4d4f87b02d85b201efdd8a": _retain_logs,
+# What does the work of each of CDK's functions, and the words by which its source is recognised.
+_HANDLERS: dict[str, tuple[Handler, tuple[str, ...]]] = {
+    "calls": (cdk_calls.call, ("PHYSICAL:RESOURCEID:", "ignoreErrorCodesMatching", "outputPaths")),
+    "notifications": (_notify, ("put_bucket_notification_configuration", "NotificationConfiguration", "ResponseURL")),
+    "files": (_deploy_files, ("aws.cdk.s3deployment", "SourceBucketNames", "DestinationBucketName")),
+    "emptying": (_empty_bucket, ("aws-cdk:auto-delete-objects", "BucketName", "RequestType")),
+    "security-groups": (_leave_group, ("DefaultSecurityGroupId", "revokeSecurityGroupIngress", "RequestType")),
+    "retention": (_retain_logs, ("LogGroupRegion", "retentionInDays", "RequestType")),
+}
+# Earlier versions of thawd recorded functions by these constants, with which CDK begins their logical ids.
+_EARLIER = {
+    "AWS679f53fac002430cb0da5b7982bd2287": "calls",
+    "BucketNotificationsHandler050a0587b7544547bf325f094a3db834": "notifications",
+    "CustomCDKBucketDeployment8693BB64968944B69AAFB0CC9EB8756C": "files",
+    "CustomS3AutoDeleteObjectsCustomResourceProviderHandler": "emptying",
+    "CustomVpcRestrictDefaultSGCustomResourceProviderHandler": "security-groups",
+    "LogRetentionaae0aa3c5b4d4f87b02d85b201efdd8a": "retention",
 }

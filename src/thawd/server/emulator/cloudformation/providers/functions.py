@@ -42,7 +42,7 @@ def _function_name(wanted: Wanted) -> Properties:
 
 def _make_function(aws: Aws, wanted: Wanted) -> Made:
     properties, name = wanted.properties, wanted.name
-    record = cdk_handlers.recorded(wanted) or cdk_providers.recorded(wanted)
+    record = cdk_handlers.recorded(aws, wanted) or cdk_providers.recorded(wanted)
     if record is not None:
         return record
     given = {**_configuration(properties), "FunctionName": name, "Code": _code(properties), "Tags": tags_of(properties)}
