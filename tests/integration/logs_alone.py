@@ -51,7 +51,9 @@ def served(folder: Path, *, max_bytes: int = 1 << 20) -> Iterator[str]:
                 raise AssertionError("nothing is delivered here")
 
             async with asyncio.TaskGroup() as tasks:
-                queries = Queries(groups, state, spawn_task=tasks.create_task, helped=contextlib.nullcontext)
+                queries = Queries(
+                    groups, state, spawn_task=tasks.create_task, spare_own_programs=contextlib.nullcontext
+                )
                 filters = FilterOperations(groups, Subscriptions(groups, deliver), find_function=_find, has_stream=None)
                 api = LogsApi(groups, filters, queries)
                 server = uvicorn.Server(

@@ -281,7 +281,7 @@ async def test_a_version_that_nobody_invoked_is_published_once_environments_are_
     desk = Desk()
     await desk.serve("f")
     wanted: list[str] = []
-    desk.dispatcher.declare_version(version_of().function, "1", wanted=lambda: wanted.append("1"))
+    desk.dispatcher.declare_version(version_of().function, "1", publish=lambda: wanted.append("1"))
     desk.dispatcher.provision("f", "1", count)
     assert len(wanted) == published
     assert desk.dispatcher.entry("f", "1").provisioned == count

@@ -59,7 +59,7 @@ async def test_a_published_version_is_published_here_when_it_is_invoked_and_agai
     await desk.serve("f")
     states: list[tuple[str, str | None]] = []
     entry = desk.dispatcher.declare_version(
-        version_of().function, "1", wanted=lambda: states.append((entry.state, entry.reason))
+        version_of().function, "1", publish=lambda: states.append((entry.state, entry.reason))
     )
     assert states == []
     first = desk.invoke(qualifier="1")

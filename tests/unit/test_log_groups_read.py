@@ -42,7 +42,7 @@ async def groups_in(folder: Path) -> AsyncIterator[tuple[LogGroups, Path]]:
 def test_a_query_that_is_stopped_while_its_process_starts_lets_the_next_one_run(tmp_path: Path) -> None:
     async def claim() -> None:
         async with groups_in(tmp_path) as (groups, state), asyncio.TaskGroup() as tasks:
-            queries = Queries(groups, state, spawn_task=tasks.create_task, helped=contextlib.nullcontext)
+            queries = Queries(groups, state, spawn_task=tasks.create_task, spare_own_programs=contextlib.nullcontext)
 
             def start(text: str) -> str:
                 return queries.start(text, [GROUP], period_ms=(0, 1 << 50), limit=None)
@@ -62,7 +62,7 @@ def test_a_query_that_is_stopped_while_its_process_starts_lets_the_next_one_run(
 def test_queries_that_were_stopped_are_forgotten_although_others_run(tmp_path: Path) -> None:
     async def claim() -> None:
         async with groups_in(tmp_path) as (groups, state), asyncio.TaskGroup() as tasks:
-            queries = Queries(groups, state, spawn_task=tasks.create_task, helped=contextlib.nullcontext)
+            queries = Queries(groups, state, spawn_task=tasks.create_task, spare_own_programs=contextlib.nullcontext)
             for _ in range(300):
                 identifier = queries.start("filter 1 = 2", [GROUP], period_ms=(0, 1 << 50), limit=None)
                 queries.stop(identifier)

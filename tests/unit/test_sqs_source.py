@@ -39,7 +39,7 @@ class Dispatcher:
         if self.function is None:
             raise ResourceNotFoundException(f"Function not found: {name}")
         return SimpleNamespace(
-            function=self.function, state=self.state, pool=self.pool, wanted=None, reason="it does not build"
+            function=self.function, state=self.state, pool=self.pool, publish=None, reason="it does not build"
         )
 
     def family(self, name: str) -> Any:

@@ -114,7 +114,7 @@ class Deployments:
     def _declare_qualifiers(self, family: Family) -> None:
         latest = self._dispatcher.entry(family.name)
         if not family.declared and latest.pool is None:
-            latest.wanted = self._wanted(family.name, LATEST)
+            latest.publish = self._publish_callback(family.name, LATEST)
         for number, record in family.versions.items():
             if number != LATEST:
                 self.declare_version(record)
@@ -140,9 +140,8 @@ class Deployments:
 
     def declare_version(self, record: VersionRecord) -> None:
         """Make a published version known to the dispatcher."""
-        self._dispatcher.declare_version(
-            record.function, record.version, wanted=self._wanted(record.function.name, record.version)
-        )
+        publish = self._publish_callback(record.function.name, record.version)
+        self._dispatcher.declare_version(record.function, record.version, publish=publish)
 
     def remove_version(self, name: str, number: str) -> None:
         """Remove a published version from the publisher and the dispatcher."""
@@ -170,21 +169,21 @@ class Deployments:
         if changes or entry.asynchronous:
             entry.asynchronous = changes
 
-    def _wanted(self, name: str, number: str) -> Callable[[], None]:
+    def _publish_callback(self, name: str, number: str) -> Callable[[], None]:
         """Return a callback that publishes a version from its current record.
 
         The dispatcher calls it when the version is invoked and does not serve yet.
         """
 
-        def wanted() -> None:
+        def publish() -> None:
             family = self._families.get(name)
             record = None if family is None else family.versions.get(number)
             if record is not None and not self._publisher.is_publishing(name, number):
-                self._spawn_task(self._publish_wanted(record))
+                self._spawn_task(self._publish_and_report(record))
 
-        return wanted
+        return publish
 
-    async def _publish_wanted(self, record: VersionRecord) -> None:
+    async def _publish_and_report(self, record: VersionRecord) -> None:
         try:
             await self.publish(record)
         except DeployError as error:

@@ -1,7 +1,8 @@
 """Merges unpacked layers into one folder by hard links, with the effect of extracting their tar files in order.
 
-Files of the result are the layers' files, so they take no space and share their pages in memory; nobody may write to
-them. A link needs no right to read the file. Where the file system has no hard links, files are copied.
+The merged folder contains hard links to the layers' files. So its files take no disk space, and processes share their
+pages in memory. No process may write to them. Creating a hard link does not require permission to read the file. If the
+file system has no hard links, the files are copied.
 
 Source: image-spec, layer.md, "Applying Changesets".
 """
@@ -30,7 +31,7 @@ def merge(layers: Sequence[Path], folder: Path, *, what: str) -> dict[str, tuple
         what: names the image in messages.
 
     Returns:
-        User and group of the paths that do not belong to root in the image.
+        User id and group id of each path that does not belong to root in the image.
 
     Raises:
         ImageError: the layers do not fit together (HTTP 400).
@@ -77,10 +78,10 @@ class _Merging:
             self._link_to_lower(os.fsdecode(path), os.fsdecode(target))
 
     def finish(self) -> dict[str, tuple[int, int]]:
-        """Set the folders' modes, when nothing is to be written into them any more. Returns the owners.
+        """Set the folders' modes, after all files have been written. Returns the owners.
 
-        A layer may have put a link in place of a folder that a lower layer filled. The paths of those contents then
-        lead through the link, out of the image: they are left out.
+        A layer may have replaced a folder of a lower layer by a link. The recorded paths below that folder would then
+        lead through the link, out of the image. They are left out.
         """
         real = {self._root}
         start = len(self._root) + 1
@@ -92,11 +93,11 @@ class _Merging:
         return owners
 
     def _is_inside(self, path: str, real: set[str]) -> bool:
-        """Whether something is at `path`, and each folder on the way to it is a folder and no link.
+        """Return whether `path` exists and no folder above it is a link.
 
         Args:
             path: the path.
-            real: folders of which this is known; added to.
+            real: folders that are known to fulfil this. Further ones are added.
         """
         unknown = []
         above = os.path.dirname(path)
@@ -110,12 +111,12 @@ class _Merging:
         return _mode(path) is not None
 
     def _make_room(self, path: bytes, changes: Changes) -> None:
-        """Remove what is in the way of folders that a layer makes, before its whiteouts in them are applied.
+        """Remove files and links that are in the place of folders of the layer, before its whiteouts are applied.
 
-        They concern the new folders. A link in the place of one would lead them to another folder.
+        The whiteouts concern the layer's own folders. A link in the place of a folder would apply them elsewhere.
 
         Args:
-            path: a folder in which the layer removes something.
+            path: a folder in which the layer has a whiteout.
             changes: the layer's changes.
         """
         parts = path.split(b"/")
@@ -150,7 +151,7 @@ class _Merging:
                         self._place(entry.path, path)
 
     def _own(self, path: str, changes: Changes, inside: bytes) -> None:
-        """Note the owner that a layer says. A folder that the layer does not name keeps the owner that it has."""
+        """Record the owner that the layer gives a path. A folder that the layer does not name keeps its owner."""
         owner = changes.owners.get(inside)
         if owner is not None:
             self._owners[path] = owner
@@ -163,7 +164,7 @@ class _Merging:
         Args:
             path: place of the folder.
             inside: its path in the layer.
-            mode: the folder's mode; None: the layer does not name the folder, it only has files in it.
+            mode: the folder's mode; None: the layer has files in the folder, but no entry for the folder itself.
         """
         found = _mode(path)
         if mode is None and found is not None and stat.S_ISLNK(found):
@@ -186,7 +187,7 @@ class _Merging:
         if self._can_link:
             try:
                 os.link(source, path, follow_symlinks=False)
-            except PermissionError:  # a file system without hard links answers so; link(2)
+            except PermissionError:  # the error of a file system without hard links; link(2)
                 self._can_link = False
             except OSError as error:
                 if error.errno != errno.EMLINK:  # otherwise the file has as many links as it can have

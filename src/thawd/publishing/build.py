@@ -138,8 +138,9 @@ class Builder:
 
     Attributes:
         runtimes: configured interpreters, as paths or commands, by Lambda's runtime names.
-        helped: context manager that is entered while thawd runs a program of its own, for example an installer. Inside
-            it, thawd does not take such a program for a stray.
+        spare_own_programs: returns a context manager that is entered while thawd runs a program of its own, for
+            example an installer. Inside it, thawd does not kill processes without an owner, because they may be such
+            programs.
         aws: endpoint and credentials for AWS SDKs in functions.
         images: builds the versions of functions with container images.
         why_real: why a function's processes must see its code and layers at their real paths; None: they need not.
@@ -147,7 +148,7 @@ class Builder:
 
     def __init__(self, data: Path, *, own: Mapping[str, str]) -> None:
         self.runtimes: Mapping[str, str] = {}
-        self.helped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        self.spare_own_programs: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         self.aws: Mapping[str, str] = {}
         self.why_real: WhyReal = lambda function, places, needed: "this server does not mount folders"
         self._packages = PackageStore(data / "packages")
@@ -233,7 +234,7 @@ class Builder:
             ImageError: there is no such image, or it is broken.
         """
         wanted = ImageBuild(function, release.number, context.folder, context.buckets, self.aws)
-        with self.helped():
+        with self.spare_own_programs():
             version = await asyncio.to_thread(self.images.build, wanted, on_line=progress)
         if last is not None and replace(version, generation=last.generation) == last:
             return last
@@ -290,7 +291,7 @@ class Builder:
             EnvironmentBuildError: there is no working interpreter, or the requirements cannot be installed.
         """
         wanted = python_of(function, self.runtimes)
-        with self.helped():
+        with self.spare_own_programs():
             interpreter = await self._found(wanted, folder)
             if function.requirements is None:
                 return interpreter
@@ -324,7 +325,7 @@ class Builder:
         return await asyncio.shield(last.task)
 
     async def _search(self, wanted: str | None, folder: Path) -> Interpreter:
-        with self.helped():
+        with self.spare_own_programs():
             return await asyncio.to_thread(find_interpreter, wanted, folder=folder, environ=self._own)
 
     async def _own_program(self, function: Function, roots: tuple[Path, ...], folder: Path) -> _Executable:
@@ -333,7 +334,7 @@ class Builder:
         Raises:
             EnvironmentBuildError: there is no working program.
         """
-        with self.helped():
+        with self.spare_own_programs():
             program = await asyncio.to_thread(
                 find_program, function, roots=roots, runtimes=self.runtimes, folder=folder, environ=self._own
             )
@@ -371,7 +372,7 @@ class Builder:
         Raises:
             ImageError: there is no such image (HTTP 400).
         """
-        with self.helped():
+        with self.spare_own_programs():
             return await asyncio.to_thread(self.images.digest_of, reference, folder=folder)
 
     async def check_runtime(self, function: Function, *, folder: Path) -> None:
@@ -382,7 +383,7 @@ class Builder:
         """
         if function.image is not None:
             return
-        with self.helped():
+        with self.spare_own_programs():
             if runs_a_program(function):
                 runtimes = self.runtimes
                 await asyncio.to_thread(check_program, function, runtimes=runtimes, folder=folder, environ=self._own)

@@ -48,7 +48,7 @@ class _Frozen(NamedTuple):
         pid: process id of the original.
         variables: environment variables that the original was started with.
         facts: fields to report to the platform: ``init_ms``; ``fork_refused``, why this process must not be forked;
-            ``dropped``, the connections that have ended in each copy.
+            ``dropped``, the connections that are closed in each thawed copy.
         stamps: stamps of the files that init has read, and of those that the base was loaded from. Files in the code
             folder or the temporary folder are left out.
     """

@@ -50,7 +50,7 @@ class Dispatcher:
         on_active: called with a function's name and a version's number when an environment of the version has started
             after the version's init phase had failed at its publication.
         on_awaited: called with a function's name when a request waits for a version that does not serve yet and that
-            requests do not publish (`VersionEntry.wanted` is None).
+            requests do not publish (`VersionEntry.publish` is None).
         may_loop: returns whether a chain of invocations may invoke the function with this name without limit.
     """
 
@@ -91,21 +91,22 @@ class Dispatcher:
         self._room.declare(functions)
 
     def declare_version(
-        self, function: Function, number: str, *, wanted: Callable[[], None] | None = None
+        self, function: Function, number: str, *, publish: Callable[[], None] | None = None
     ) -> VersionEntry:
         """Declare the version `number` of a declared function.
 
         Args:
             function: the function as it was when the version was made.
             number: the version's number.
-            wanted: publishes the version; called when the version is invoked and does not serve yet.
+            publish: callback that publishes the version, when it is first invoked or provisioned. None: requests do
+                not publish it.
 
         Raises:
             ResourceNotFoundException: there is no such function (404).
         """
         family = self.family(function.name)
         if number not in family.published:
-            family.published[number] = VersionEntry(function, number, wanted=wanted)
+            family.published[number] = VersionEntry(function, number, publish=publish)
         return family.published[number]
 
     def remove_version(self, name: str, number: str) -> None:
@@ -124,8 +125,8 @@ class Dispatcher:
         entry.provisioned = count
         if entry.pool is not None:
             entry.pool.set_provisioned(count)
-        elif count and entry.wanted is not None:
-            entry.wanted()
+        elif count and entry.publish is not None:
+            entry.publish()
 
     def _remove(self, entry: VersionEntry) -> None:
         if entry.pool is not None:
@@ -143,7 +144,7 @@ class Dispatcher:
         Functions that are published only when a request arrives do not count.
         """
         entries = (family.latest for family in self._families.values())
-        return sum(not entry.decided.is_set() and entry.wanted is None for entry in entries)
+        return sum(not entry.decided.is_set() and entry.publish is None for entry in entries)
 
     def family(self, name: str, qualifier: str | None = None) -> FunctionEntry:
         """Return the function `name` with all its versions.
@@ -420,11 +421,11 @@ class Dispatcher:
         """
         await in_task()
         while entry.pool is None:
-            if entry.wanted is not None:
+            if entry.publish is not None:
                 if entry.state == "Failed":  # an earlier invocation could not publish the version: try again
                     entry.state, entry.reason = "Pending", BEING_PUBLISHED
                     entry.decided.clear()
-                entry.wanted()
+                entry.publish()
             else:
                 self.on_awaited(entry.function.name)
             if not await is_set_within(entry.decided, max(0.0, invocation.queue_deadline - time.monotonic())):

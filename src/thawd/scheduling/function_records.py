@@ -28,17 +28,18 @@ class VersionEntry:
         function: the function as declared, or as published.
         number: the version's number; ``$LATEST`` for the one that can change.
         state: the state as in Lambda: ``Pending``, ``Active`` or ``Failed``.
-        reason: why the version is not active, or why its last publication failed; None: neither is the case.
-        pool: the environments that serve the version; None until a publication has got to the end of the init phase,
-            whether that succeeded or failed.
+        reason: why the version is not active, or why its last publication failed; None: it is active, and its last
+            publication succeeded.
+        pool: the environments that serve the version; None until the init phase of a publication has ended, with
+            success or failure.
         decided: set once the first publication has succeeded or failed, or the version was removed.
         provisioned: number of environments to keep initialised; None: as many as the function declares.
         in_flight: number of invocations that wait or run.
-        wanted: publishes the version; called when the version is invoked and does not serve. None: it is published
-            without being invoked.
+        publish: callback that publishes the version, when it is first invoked or provisioned. None: requests do not
+            publish it.
     """
 
-    def __init__(self, function: Function, number: str = LATEST, *, wanted: Callable[[], None] | None = None) -> None:
+    def __init__(self, function: Function, number: str = LATEST, *, publish: Callable[[], None] | None = None) -> None:
         self.function = function
         self.number = number
         self.state = "Pending"
@@ -47,7 +48,7 @@ class VersionEntry:
         self.decided = Flag()
         self.provisioned: int | None = None
         self.in_flight = 0
-        self.wanted = wanted
+        self.publish = publish
         self._policy: tuple[tuple[str, float], Policy] | None = None
 
     def policy(self, function: Function) -> Policy:

@@ -49,7 +49,8 @@ class Pool(PoolSpare):
 
     Attributes:
         version: the version whose environments these are.
-        retired: true once a newer version serves or the version was deleted. Environments then end once they are idle.
+        retired: True once a newer version serves, or the version was deleted. Each environment then ends as soon as it
+            is idle.
         provisioned: number of environments to keep initialised.
         share: how much processor time the version's invocations use.
         on_started: called each time an environment has started; None: nothing is called.
@@ -97,18 +98,18 @@ class Pool(PoolSpare):
         self._timer = IdleTimer(self, self._keeper)
         self.share = Share()
 
-    # Both are made when a request or a start first needs them, because most functions have no failed start.
+    # These two objects are made at their first use, because most functions have no failed start.
     @functools.cached_property
     def failures(self) -> StartFailures:
-        """The failed starts for requests. While they back off, requests get the error."""
+        """Failed starts of on-demand environments.
+
+        During the back-off, a request gets the last start's error if no environment is idle or busy.
+        """
         return StartFailures(self.grow)
 
     @functools.cached_property
     def provisioned_failures(self) -> StartFailures:
-        """The failed starts of provisioned environments.
-
-        Requests still get environments of their own meanwhile, as on Lambda.
-        """
+        """Failed starts of provisioned environments. Meanwhile, requests start on-demand environments, as on Lambda."""
         return StartFailures(self.grow)
 
     @property

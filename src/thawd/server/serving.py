@@ -200,7 +200,7 @@ class Server:
             works.append(CodeWatcher(lambda: platform.settings, self._reloader.catch_up).run())
         feeding += [tasks.create_task(work) for work in works]
         if self._project is not None:
-            self._project.helped = platform.execution.launcher.helped
+            self._project.spare_own_programs = platform.execution.launcher.spare_own_programs
             await self._project.deploy(platform.url, platform.settings.server.access_keys)
             if watch:
                 watching = self._project.watch(platform.url, platform.settings.server.access_keys)

@@ -77,7 +77,8 @@ class Queries:
         groups: all log groups.
         state: path of the state file.
         spawn_task: runs a coroutine in the background.
-        helped: returns a context in which processes of the platform itself may run; see `Launcher.helped`.
+        spare_own_programs: returns the context in which thawd runs a process of its own; see
+            `Launcher.spare_own_programs`.
     """
 
     def __init__(
@@ -86,12 +87,12 @@ class Queries:
         state: Path,
         *,
         spawn_task: Callable[[Coroutine[None, None, None]], object],
-        helped: Callable[[], AbstractContextManager[None]],
+        spare_own_programs: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._groups = groups
         self._state = state
         self._spawn_task = spawn_task
-        self._helped = helped
+        self._spare_own_programs = spare_own_programs
         self._queries: dict[str, Query] = {}
         self._waiting: dict[str, QueryTask] = {}
         self._running = 0
@@ -178,7 +179,7 @@ class Queries:
             OSError: the process cannot be started.
             msgspec.MsgspecError: the process was killed.
         """
-        with self._helped():
+        with self._spare_own_programs():
             query.process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "thawd.cloudwatch.logs.query_process"),

@@ -93,7 +93,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         stack: name of the stack.
         changes: what differs, in order of the logical ids.
-        missing: what the stack lacks of the configuration.
+        missing: settings of thawd.toml that AWS cannot carry out.
     """
 
     stack: str

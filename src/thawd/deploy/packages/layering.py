@@ -1,4 +1,4 @@
-"""Layers: divides the distributions of several functions into layers, so that equal ones are stored once. Pure."""
+"""Divides the distributions of several functions into layers, so that functions share equal distributions. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: name of the layer in the plan.
-        runtime: Lambda's identifier of the runtime that it is made for.
+        runtime: Lambda's identifier of the runtime for which the layer is made.
         architecture: ``x86_64`` or ``arm64``.
         distributions: names of the distributions in it.
         functions: names of the functions that use it.
@@ -42,9 +42,11 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
 def share(functions: Sequence[Contents], limits: Limits) -> tuple[list[Layer], dict[str, tuple[str, ...]]]:
     """Return the layers for functions, and for each function the names of its layers.
 
-    Distributions that the same functions use are in the same layer, if the layer stays small enough for a request. A
-    function has at most `Limits.layers`: beyond that, its smallest shared layers are not shared, and its last layer
-    becomes too large for a request.
+    Distributions that the same functions use are in the same layer, if the layer stays small enough for a request.
+
+    A function has at most `Limits.layers` layers. If it would have more, it gets its own copies of the contents of its
+    smallest shared layers. Other functions still share them. If that is not enough, its last layer takes the rest. That
+    layer may be too large for a request, and is then uploaded to S3.
     """
     targets = dict.fromkeys((each.runtime, each.architecture) for each in functions)
     layers: list[Layer] = []
@@ -70,12 +72,12 @@ def share(functions: Sequence[Contents], limits: Limits) -> tuple[list[Layer], d
 
 
 def _divided(functions: Sequence[Contents], limits: Limits) -> Iterable[tuple[_Users, list[Piece]]]:
-    """Yield the layers of one target's functions: the names of the users, and the pieces."""
+    """Yield the layers of one target's functions: for each, the functions that use it and the distributions in it."""
     sets = _by_users(functions)
     while (excess := _excess([each.function for each in functions], sets, limits)) is not None:
         _leave(*excess, sets)
     for users, pieces in sorted(sets.items(), key=lambda entry: (-len(entry[0]), entry[0])):
-        # A function that would still have too many layers shares none, so the last one takes what is left.
+        # A function that would still have too many layers shares none of them. Its last layer takes all that is left.
         for chosen in _bins(pieces, limits, most=limits.layers if len(users) == 1 else None):
             yield users, chosen
 
@@ -83,7 +85,7 @@ def _divided(functions: Sequence[Contents], limits: Limits) -> Iterable[tuple[_U
 def _excess(
     functions: Sequence[str], sets: Mapping[_Users, Sequence[Piece]], limits: Limits
 ) -> tuple[_Users, str] | None:
-    """Return the smallest shared set of a function that has too many layers, and the function; None: there is none."""
+    """Find a function that has too many layers. Return its smallest shared set, and its name; None: there is none."""
     for function in functions:
         shared = [users for users in sets if function in users and len(users) > 1]
         if shared and _count(function, sets, limits) > limits.layers:
@@ -106,12 +108,12 @@ def _by_users(functions: Sequence[Contents]) -> dict[_Users, list[Piece]]:
 
 
 def _count(function: str, sets: Mapping[_Users, Sequence[Piece]], limits: Limits) -> int:
-    """Return how many layers a function has, if each is small enough for a request."""
+    """Return the number of layers that a function would have if each were small enough for a request."""
     return sum(len(_bins(pieces, limits)) for users, pieces in sets.items() if function in users)
 
 
 def _leave(users: _Users, function: str, sets: dict[_Users, list[Piece]]) -> None:
-    """Let `function` have copies of its own of what it shares with the others of `users`."""
+    """Give `function` its own copies of the distributions that it shares with the other functions in `users`."""
     pieces = sets.pop(users)
     rest = tuple(name for name in users if name != function)
     for left in (rest, (function,)):
@@ -121,7 +123,8 @@ def _leave(users: _Users, function: str, sets: dict[_Users, list[Piece]]) -> Non
 def _bins(pieces: Sequence[Piece], limits: Limits, *, most: int | None = None) -> list[list[Piece]]:
     """Divide pieces into layers that are small enough for a request: the largest first, each into the first that fits.
 
-    A piece that is too large alone is a layer of its own. With `most` layers, the last takes all that is left.
+    A piece that is too large for a request is a layer of its own. If `most` is given, there are at most `most` layers,
+    and the last one takes all remaining pieces.
     """
     bins: list[list[Piece]] = []
     for piece in sorted(pieces, key=lambda piece: (-(piece.packed_bytes or 0), piece.name)):
@@ -136,6 +139,9 @@ def _bins(pieces: Sequence[Piece], limits: Limits, *, most: int | None = None) -
 
 
 def _packed(pieces: Iterable[Piece]) -> int:
-    """Return the size of a layer's zip file. Each file's path is in it twice, below the folder for Python."""
+    """Return the size of a layer's zip file.
+
+    The file contains each path twice, and each path begins with `PYTHON_FOLDER`.
+    """
     paths = 2 * len(PYTHON_FOLDER)
     return sum((piece.packed_bytes or 0) + piece.files * paths for piece in pieces) + END_BYTES

@@ -53,7 +53,8 @@ def read_assembly(folder: Path, options: ProjectOptions) -> Project:
 
     Args:
         folder: the assembly, usually ``cdk.out``.
-        options: with `stack`, that stack and those that it depends on; a parameter may be ``Stack:Name``.
+        options: if `stack` is given, only that stack and its dependencies are read. A parameter named ``Stack:Name``
+            is set in that stack only.
 
     Raises:
         ProjectError: a file is missing or malformed, there is no stack of that name, or no stack has a parameter.

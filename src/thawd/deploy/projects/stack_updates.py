@@ -38,7 +38,8 @@ class ServedProject:
         complain: prints a line about a failure.
 
     Attributes:
-        helped: returns a context in which processes of the platform itself may run; the server sets it.
+        spare_own_programs: returns the context in which thawd runs processes of its own, for example installers. The
+            server sets it.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ServedProject:
         self._reported: set[str] = set()
         self._alone = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.helped: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.spare_own_programs: Callable[[], AbstractContextManager[None]] = nullcontext
 
     async def deploy(self, url: str, keys: Mapping[str, str]) -> None:
         """Read the project and make its stacks. A failure is reported, and the server goes on.
@@ -76,7 +77,7 @@ class ServedProject:
             try:
                 project = await asyncio.to_thread(read_project, self._path, self._options)
                 self._sources |= project.sources
-                with self.helped():  # installers, and commands of Dockerfiles
+                with self.spare_own_programs():  # installers, and commands of Dockerfiles
                     stacks = await self._deployer.deploy(project)
                 for deployed in stacks:
                     self._sources |= deployed.sources

@@ -76,7 +76,14 @@ class Spawner:
         self.on_spawned(environment)
 
     def use_snapshots(self, engine: Engine, store: SnapshotStore, *, bases: bool = False) -> None:
-        """From now on, freeze versions and thaw their images; with `bases`, make images over bases."""
+        """From now on, freeze versions and thaw their images.
+
+        Args:
+            engine: the engine that freezes and thaws.
+            store: the store of images.
+            bases: whether an image stores only its difference from a shared image of the interpreter
+                (`thawd.environments.starts.bases`).
+        """
         self._snapshots = Snapshots(engine, store, self._starter, self._launcher, bases=bases)
         self._why_no_image = None
 

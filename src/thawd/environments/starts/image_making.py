@@ -52,7 +52,7 @@ class Frozen:
         lease: the lease of the image; until it is released, the store does not remove the image.
         fork_refused: why a thawed copy must not be forked; None when it may be.
         init_ms: how long init took before the freeze, milliseconds.
-        dropped: connections that have ended in each copy.
+        dropped: connections that are closed in each thawed copy.
         failures: number of failed thaws since the last one that succeeded.
         unchecked: True until `Snapshots.check` has found that the files which init read are unchanged. Call `check`
             before the first thaw.

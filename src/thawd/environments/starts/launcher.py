@@ -118,8 +118,8 @@ class Launcher:
         self._reaping = False
 
     @contextlib.contextmanager
-    def helped(self) -> Iterator[None]:
-        """Within this block, do not kill processes without an owner: they may be the platform's own, such as pip."""
+    def spare_own_programs(self) -> Iterator[None]:
+        """Within this context, do not kill processes without an owner, because they may be thawd's own, such as pip."""
         self._helpers += 1
         try:
             yield

@@ -84,7 +84,7 @@ class PackageBases:
             confined: whether each process of the version sees its own ``/tmp``.
 
         Returns:
-            The process; its base; why that base holds no packages, empty if it does or if there is nothing to hold.
+            The process, its base, and a reason. The reason is empty unless packages should be in the base but are not.
 
         Raises:
             NoBaseError: the version must be published without a base.

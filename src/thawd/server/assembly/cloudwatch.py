@@ -82,7 +82,9 @@ class CloudWatchSubsystem:
         self._groups.on_change = self._subscriptions.changed
         self._groups.on_events = self._events_put
         launcher.on_lines = self._lines_written
-        self._queries = Queries(self._groups, state.path, spawn_task=execution.spawn_task, helped=launcher.helped)
+        self._queries = Queries(
+            self._groups, state.path, spawn_task=execution.spawn_task, spare_own_programs=launcher.spare_own_programs
+        )
         filters = FilterOperations(
             self._groups,
             self._subscriptions,

@@ -99,7 +99,7 @@ class ExecutionSubsystem:
             self.room, self.spawner, metrics, max_waiting=server.max_waiting, spawn_task=spawn_task
         )
         self.builder = Builder(server.data, own=environ)
-        self.builder.helped = self.launcher.helped
+        self.builder.spare_own_programs = self.launcher.spare_own_programs
         self.builder.runtimes = settings.runtimes
         self.builder.why_real = self.launcher.why_real
         self.builder.images.host = self.launcher

@@ -1,7 +1,7 @@
-"""Lets bucket policies of the emulated S3 deny and allow only without conditions. Runs in the emulator's own process.
+"""Makes the emulated S3 ignore the statements of bucket policies that have conditions. In the emulator's own process.
 
-moto does not evaluate conditions: it would apply each statement as if its condition held. So the policy with which CDK
-demands encrypted connections would deny all requests. Here a statement with a condition has no effect.
+moto does not evaluate conditions: it would apply each statement as if its condition were true. Then the policy with
+which CDK requires encrypted connections would deny all requests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def install() -> None:
-    """Change how moto's buckets look up what their policies say."""
+    """Change ``moto.s3.models``: buckets evaluate only the statements of their policies that have no condition."""
     from moto.s3.models import FakeBucket
 
     def get_permission(bucket: Any, action: str, resource: str) -> Any:
@@ -26,7 +26,7 @@ def install() -> None:
 
 @functools.lru_cache(256)
 def _without_conditions(text: bytes) -> Any:
-    """moto's policy with the statements that have no condition; None: there are none."""
+    """Return moto's policy with the statements that have no condition; None: there are no such statements."""
     from moto.iam.access_control import IAMPolicy
 
     policy = json.loads(text)

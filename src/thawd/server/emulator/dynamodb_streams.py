@@ -1,8 +1,10 @@
-"""Makes moto's DynamoDB streams behave as a reader expects. This runs in the emulator's own process.
+"""Changes moto's DynamoDB streams so that a reader can poll them for a long time. In the emulator's own process.
 
-moto keeps an object for every iterator that it ever gave out, so a reader that polls fills the memory and the saved
-state, and iterators end with the process. Here an iterator's text says where it points. A stream belongs to one label:
-the stream of a table that was deleted and made again under the same name is another stream.
+moto keeps an object for every shard iterator that it returns. So a reader that polls fills the memory and the saved
+state, and no iterator outlives the process. Here an iterator is a text that contains the stream and the position.
+
+The ARN of a stream contains a label. If a table is deleted and created again with the same name, it has another stream,
+with another label. An ARN with the former label is answered with ResourceNotFoundException.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def install() -> None:
 
 
 class _Iterator:
-    """An iterator: a stream and the sequence number of the next record."""
+    """A shard iterator: a stream and the sequence number of the next record."""
 
     def __init__(self, stream: str, number: int) -> None:
         self.stream = stream
@@ -73,7 +75,7 @@ class _Iterator:
 
     @classmethod
     def parse(cls, text: str) -> _Iterator | None:
-        """The iterator with this text; None: there is none."""
+        """Parse the text of an iterator; None: the text is not valid."""
         try:
             stream, number = json.loads(base64.b64decode(text.rpartition("|")[2], validate=True))
             return cls(str(stream), int(number))

@@ -1,10 +1,10 @@
-"""Answers what moto does not have, and what fails inside moto, with an error document in the caller's protocol.
+"""Answers with an error document in the client's protocol if moto lacks an operation or fails inside.
 
-moto raises an exception for an operation that it does not have, and answers an unknown address with a page of HTML. No
-client of AWS can read these. This module runs in the emulator's own process, around moto's server.
+moto raises an exception for an operation that it does not have, and answers an unknown address with a page of HTML.
+AWS's clients cannot read these. This module runs in the emulator's own process, around moto's server.
 
-What will never work is answered with 501, which AWS's SDKs do not try again, unlike 500. That includes errors inside
-moto, because the same request would fail again.
+The status is 501, because AWS's SDKs do not retry it, unlike 500. Errors inside moto have it too, because the same
+request would fail again.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _XML_MESSAGE = re.compile(rb"<Message>([^<]*)</Message>")
 
 
 class NoSuchService(Exception):
-    """moto has no service of the name that a request's signature has."""
+    """moto has no service of the name that the request's signature contains."""
 
 
 def create_app(service: Any) -> Any:
     """Make the part of moto's server that serves one service.
 
     Args:
-        service: moto's name of the service; None: moto has none that serves the request.
+        service: moto's name of the service; None: moto has no service for the request.
 
     Raises:
         NoSuchService: `service` is None.
@@ -51,7 +51,7 @@ def create_app(service: Any) -> Any:
 
 
 def in_protocol(application: Application, complain: Callable[[str], None]) -> Application:
-    """Wrap moto's server, so that every error is a document that the caller can read.
+    """Wrap moto's server, so that every error is a document that AWS's clients can read.
 
     Args:
         application: moto's server.

@@ -47,12 +47,12 @@ def install(targets: EventTargets) -> None:
 
 
 def sender_of(rule: Any) -> Sender:
-    """How a rule is named in reports."""
+    """The rule as the sender of its events."""
     return Sender("rule", rule.name, rule.arn)
 
 
 def _is_motos_own(target: dict[str, Any]) -> bool:
-    """Whether moto delivers to a target: to archives, whose rules moto makes, and to API destinations."""
+    """Whether moto itself delivers to a target: an archive (moto makes the archive's rule) or an API destination."""
     arn = str(target["Arn"])
     return ":events:" in arn and ":event-bus/" not in arn
 
@@ -76,7 +76,7 @@ def _pattern(text: str) -> Pattern | None:
 
 
 def shown(event: dict[str, Any]) -> dict[str, Any]:
-    """An event of moto in the form of EventBridge: with its time as text, and without moto's own fields."""
+    """Return an event of moto as EventBridge shows it: the time is text, and moto's own fields are left out."""
     made = {name: value for name, value in event.items() if name != "ingestion-time"}
     if isinstance(made.get("time"), (int, float)):
         made["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(made["time"]))
@@ -84,12 +84,12 @@ def shown(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def text_for(target: dict[str, Any], event: dict[str, Any], rule: Any) -> str:
-    """The JSON text that a rule's target gets; the arguments and errors are those of `input_of`."""
+    """Return the JSON text that a rule's target gets. The arguments and errors are those of `input_of`."""
     return json.dumps(input_of(target, event, rule))
 
 
 def input_of(target: dict[str, Any], event: dict[str, Any], rule: Any) -> Any:
-    """The event that a rule's target gets.
+    """Return the event, or the part or transformation of it, that a rule's target gets.
 
     Args:
         target: the target: with ``Input``, ``InputPath``, ``InputTransformer``, or none of them.
@@ -97,7 +97,7 @@ def input_of(target: dict[str, Any], event: dict[str, Any], rule: Any) -> Any:
         rule: moto's rule: its ``name`` and ``arn``.
 
     Raises:
-        ValueError: ``Input``, or what the transformer makes, is not JSON.
+        ValueError: ``Input``, or the output of the transformer, is not JSON.
     """
     if target.get("Input") is not None:
         return json.loads(target["Input"])
@@ -118,9 +118,9 @@ def input_of(target: dict[str, Any], event: dict[str, Any], rule: Any) -> Any:
 
 
 def _filled(template: str, values: dict[str, Any]) -> str:
-    """The template of a transformer with its ``<name>`` replaced by values.
+    """Return the template of a transformer with each ``<name>`` replaced by the value of that name.
 
-    In a text between quotation marks, a text is inserted as it is, another value as its JSON; elsewhere every value is
+    Between quotation marks, a string is inserted unchanged, and any other value as JSON. Elsewhere, every value is
     inserted as JSON.
     """
     parts: list[str] = []

@@ -1,11 +1,12 @@
 """Runs the schedules of EventBridge's rules and of EventBridge Scheduler. Runs in the emulator's own process.
 
-moto, the emulator, stores schedules and never runs them. Here a thread looks once a second which are due. The time of
-the next run is kept with the rule or schedule in moto's state, so it is saved with it. A run is marked as done after
-its event was delivered: if the emulator is killed in between, a schedule for one time may run twice.
+moto, the emulator, stores schedules and never runs them. Here a thread checks once a second which schedules are due.
+The time of a schedule's next run is an attribute of moto's rule or schedule, so it is saved with moto's state. A run is
+recorded after its event was delivered. If the emulator is killed between delivery and record, a one-time schedule runs
+twice.
 
-A recurring schedule leaves out the times that passed while the emulator did not run. A schedule for one time that
-passed then runs when the emulator starts. Flexible time windows are ignored: a schedule runs at the window's start.
+A recurring schedule skips the times that passed while the emulator did not run. A one-time schedule whose time passed
+then runs when the emulator starts. Flexible time windows are ignored: a schedule runs at the window's start.
 
 Source: EventBridge user guide, "Creating a rule that runs on a schedule"; EventBridge Scheduler user guide, "Schedule
 types", "Adding context attributes", "Deleting a schedule".
@@ -41,12 +42,12 @@ _INVALID_RULE = "Parameter ScheduleExpression is not valid."
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a rule or schedule has come.
+    """When a rule or schedule runs next.
 
     Attributes:
         settings: the settings for which `due_at` was computed.
-        anchor: start of the schedule, from which rates are counted, seconds since the epoch.
-        due_at: time of the next run, seconds since the epoch; None: there is none.
+        anchor: start of the schedule, seconds since the epoch. The runs of a rate are multiples of it after the anchor.
+        due_at: time of the next run, seconds since the epoch; None: there is no further run.
     """
 
     settings: tuple[Any, ...]
@@ -56,17 +57,18 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A rule or a schedule of moto, and what the clock needs to know of it.
+    """A rule or schedule of moto, as `Clock` needs it.
 
     Attributes:
         owner: moto's object.
-        settings: everything on which the times depend.
-        expression: its times.
-        starts_at: the time before which it does not run, seconds since the epoch; None: it has none.
-        ends_at: the time after which it does not run, seconds since the epoch; None: it has none.
-        is_once: whether it is for one time.
-        is_immediate: whether a rate begins with a run at its start, as in EventBridge Scheduler.
-        run: delivers the event of one run, whose time is passed.
+        settings: all settings on which the times of its runs depend.
+        expression: the schedule expression.
+        starts_at: the time before which it does not run, seconds since the epoch; None: no limit.
+        ends_at: the time after which it does not run, seconds since the epoch; None: no limit.
+        is_once: whether it is a one-time schedule, ``at(...)``.
+        is_immediate: whether the first run of a rate is at the start, as in EventBridge Scheduler. Otherwise it is one
+            period later.
+        run: delivers the event of one run. Its argument is the run's time, seconds since the epoch.
         complete: called after the last run.
     """
 
@@ -82,10 +84,10 @@ class Scheduled:
 
 
 class Clock:
-    """Runs what is due.
+    """Runs the rules and schedules that are due.
 
     Args:
-        find: returns everything that may be due now or later.
+        find: returns all enabled rules with schedules, and all enabled schedules.
         changed: called when the state has changed and must be saved.
         complain: prints a line for the operator.
     """
@@ -99,7 +101,7 @@ class Clock:
         self._running: set[int] = set()
 
     def start(self) -> None:
-        """Start the thread that looks once a second."""
+        """Start the thread that checks once a second what is due."""
         threading.Thread(target=self._look_for_ever, daemon=True).start()
 
     def _look_for_ever(self) -> None:
@@ -113,7 +115,7 @@ class Clock:
             time.sleep(_LOOK_S)
 
     def look(self, now: float) -> list[threading.Thread]:
-        """Start what is due now. Returns the threads, which end when their events have been delivered."""
+        """Start the runs that are due. Returns their threads. Each ends when its event has been delivered."""
         started = []
         for one in self._find():
             if id(one.owner) in self._running:
@@ -121,7 +123,7 @@ class Clock:
             progress = self._progress(one, now)
             if progress.due_at is None or progress.due_at > now:
                 continue
-            # A time that passed while the emulator did not run is missed, unless it is the only one.
+            # A recurring schedule skips times that passed while the emulator did not run. A one-time schedule runs.
             if now - progress.due_at > _ON_TIME_S and not one.is_once:
                 self._advance(one, progress, now)
                 continue
@@ -132,13 +134,13 @@ class Clock:
         return started
 
     def _progress(self, one: Scheduled, now: float) -> _Progress:
-        """The progress of a schedule; computed anew for a new schedule, and for one whose settings have changed."""
+        """Return a schedule's progress. It is computed for a new schedule, and for one whose settings have changed."""
         found: _Progress | None = vars(one.owner).get(_PROGRESS)
         if found is not None and found.settings == one.settings:
             return found
         anchor = now if one.starts_at is None else one.starts_at
         made = _Progress(one.settings, anchor, None)
-        if one.is_once:  # a time that has just passed counts: a client may have computed it a moment ago
+        if one.is_once:  # a time that has just passed is accepted: the client may have computed it a moment ago
             made.due_at = _next(one, made, now - _ON_TIME_S)
         elif one.is_immediate and anchor > now - _ON_TIME_S:
             made.due_at = anchor
@@ -170,11 +172,11 @@ def _next(one: Scheduled, progress: _Progress, after: float) -> float | None:
     return None if found is None or (one.ends_at is not None and found > one.ends_at) else found
 
 
-# What moto holds
+# moto's rules and schedules
 
 
 def find(targets: EventTargets) -> Iterator[Scheduled]:
-    """Everything that is enabled and has a schedule, in all accounts and regions."""
+    """Yield all enabled rules with schedules and all enabled schedules, in all accounts and regions."""
     for backend in _each("moto.events.models", "events_backends"):
         for bus in list(backend.event_buses.values()):
             for rule in list(bus.rules.values()):
@@ -188,7 +190,7 @@ def find(targets: EventTargets) -> Iterator[Scheduled]:
 
 
 def _each(module: str, name: str) -> Iterator[Any]:
-    """The backends of a service; none while its module has not been imported, because it has no resources then."""
+    """Yield the backends of a service. While its module is not imported, there are no backends and no resources."""
     for by_region in list(getattr(sys.modules.get(module), name, {}).values()):
         yield from list(by_region.values())
 
@@ -197,7 +199,7 @@ def _of_rule(rule: Any, targets: EventTargets) -> Iterator[Scheduled]:
     try:
         expression = schedule_expressions.parse(rule.scheduled_expression, zone=ZoneInfo("UTC"))
     except ScheduleError:
-        return  # made by an older version of thawd, which did not check it
+        return  # an older version of thawd did not check expressions
 
     def run(at: float) -> None:
         event = _event(rule, at, source="aws.events", detail={})
@@ -270,7 +272,7 @@ def _seconds(given: Any) -> float | None:
 
 
 def input_of(schedule: Any, at: float) -> str:
-    """What the target of a schedule gets: its ``Input`` with context attributes, or AWS's event.
+    """Return the text that a schedule's target gets: ``Input`` with context attributes, or AWS's event.
 
     Args:
         schedule: moto's schedule.
@@ -305,11 +307,11 @@ def _event(owner: Any, at: float, *, source: str, detail: Any) -> dict[str, Any]
     }
 
 
-# What moto accepts
+# Checks of new rules and schedules
 
 
 def check_rules() -> None:
-    """Change ``moto.events.models``: rules with schedules that are not valid are refused."""
+    """Change ``moto.events.models``: refuse rules with invalid schedule expressions."""
     from moto.events.models import EventsBackend
 
     put_rule = EventsBackend.put_rule
@@ -323,7 +325,7 @@ def check_rules() -> None:
                 schedule_expressions.parse(expression, zone=ZoneInfo("UTC"))
             except ScheduleError as error:
                 raise ValidationException(_INVALID_RULE) from error
-            if expression.startswith("at("):  # only schedules of EventBridge Scheduler are for one time
+            if expression.startswith("at("):  # only EventBridge Scheduler has one-time schedules
                 raise ValidationException(_INVALID_RULE)
         return put_rule(backend, *given, **named)
 
@@ -331,7 +333,7 @@ def check_rules() -> None:
 
 
 def check_schedules() -> None:
-    """Change ``moto.scheduler.models``: refuse schedules that are not valid, and lose nothing when one is changed."""
+    """Change ``moto.scheduler.models``: refuse invalid schedules, and keep a schedule's state if it is updated."""
     from moto.scheduler.models import EventBridgeSchedulerBackend, Schedule
 
     create, update = EventBridgeSchedulerBackend.create_schedule, Schedule.update

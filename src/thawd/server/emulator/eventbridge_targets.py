@@ -2,8 +2,8 @@
 
 A target may be a function, an SQS queue, an SNS topic, a state machine, a Kinesis stream, an event bus or a log group;
 a schedule may also name any operation of an AWS service. Functions are invoked asynchronously through thawd's Lambda
-API, so thawd has stored the event when the delivery is done. If a delivery fails, the console says so, the target's
-dead-letter queue gets the event, and other targets are not affected.
+API, so thawd has stored the event when the delivery is complete. If a delivery fails, thawd prints a line on the
+console, and sends the event to the target's dead-letter queue. Other targets are not affected.
 
 Source: EventBridge user guide, "Event bus targets" and "Using dead-letter queues"; EventBridge Scheduler user guide,
 "Managing targets".
@@ -19,19 +19,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# How AWS's SDKs name services that boto3 names otherwise.
+# boto3's names of services, by the name in AWS's other SDKs where it differs.
 _SERVICES = {"sfn": "stepfunctions", "eventbridge": "events", "cloudwatchlogs": "logs"}
 _UNIVERSAL = "arn:aws:scheduler:::aws-sdk:"
 _LONGEST_ATTRIBUTE = 1000
 
 
 class TargetError(Exception):
-    """A target cannot get an event; the message says why."""
+    """An event cannot be delivered to a target; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """What an event comes from.
+    """The rule or schedule that sends an event.
 
     Attributes:
         kind: ``rule`` or ``schedule``.
@@ -57,12 +57,12 @@ class EventTargets:
         self._complain = complain
 
     def send(self, target: dict[str, Any], make_text: Callable[[], str], sender: Sender) -> None:
-        """Deliver an event to a target; a failure is reported and not raised.
+        """Deliver an event to a target. A failure is reported, not raised.
 
         Args:
-            target: the target, as ``PutTargets`` or ``CreateSchedule`` has it.
-            make_text: makes what the target gets.
-            sender: what the event comes from.
+            target: the target, in the form of ``PutTargets`` or ``CreateSchedule``.
+            make_text: returns the text to deliver. If it raises an exception, the delivery has failed.
+            sender: the rule or schedule that sends the event.
         """
         text = ""
         try:

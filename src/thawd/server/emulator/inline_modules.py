@@ -1,6 +1,7 @@
-"""The modules that AWS adds to functions whose code is text in a template. With them, they answer for custom resources.
+"""The modules that AWS adds to functions whose code is text in a template: ``cfnresponse`` and ``cfn-response``.
 
-Unlike AWS's, the module for Node answers to an address with HTTP, too.
+A function that makes a custom resource sends its result to CloudFormation with them. Unlike AWS's module, the one for
+Node can also send to an ``http://`` URL.
 
 Source: CloudFormation user guide, "cfn-response module".
 """
@@ -60,7 +61,7 @@ exports.send = function (event, context, responseStatus, responseData, physicalR
 
 
 def needed_by(source: str, *, is_node: bool) -> dict[str, str]:
-    """The files, name and text, that belong beside a function's source text."""
+    """Return the files, text by name, that must be beside a function's source text."""
     if is_node:
         return {"node_modules/cfn-response.js": _NODE} if "cfn-response" in source else {}
     return {"cfnresponse.py": _PYTHON} if "cfnresponse" in source else {}

@@ -1,7 +1,7 @@
-"""Puts thawd's functions behind moto's own Lambda service, for the services of moto that use it.
+"""Makes moto's own Lambda service find and invoke thawd's functions. Runs in the emulator's own process.
 
-Secrets Manager invokes the function that rotates a secret; SES and AWS Config ask whether a function exists. moto's own
-Lambda service has no functions. This module runs in the emulator's own process.
+Other services of moto use it: Secrets Manager invokes the function that rotates a secret, and SES and AWS Config check
+whether a function exists. Without this module, moto's Lambda service has no functions.
 
 Source: AWS Secrets Manager user guide, "Lambda rotation functions".
 """
@@ -16,7 +16,7 @@ Connect = Callable[..., Any]
 
 
 def install(connect: Connect) -> None:
-    """Change ``moto.awslambda.models``: its backends find and invoke thawd's functions.
+    """Change ``moto.awslambda.models`` so that its backends find and invoke thawd's functions.
 
     Args:
         connect: returns a boto3 client for thawd's Lambda API. With ``is_patient``, the client waits for the longest
@@ -65,7 +65,7 @@ class _Function:
         """Invoke the function and return its answer.
 
         Raises:
-            JsonRESTError: the function failed (400); what moto would have done after its success does not happen.
+            JsonRESTError: the function failed (400). moto then does not continue, for example with a secret's rotation.
         """
         from moto.core.exceptions import JsonRESTError
 

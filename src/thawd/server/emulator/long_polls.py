@@ -1,8 +1,8 @@
-"""Makes long polls of emulated SQS queues see what becomes visible meanwhile. Runs in the emulator's own process.
+"""Makes long polls of emulated SQS queues return messages that become visible meanwhile. In the emulator's own process.
 
-moto's long poll decides once, at its beginning, which message groups of a FIFO queue are free. If a queue has only
-messages that must not be delivered yet, it looks at them again and again without a pause. Here a long poll is a series
-of short ones with pauses between them.
+moto's long poll decides only at its beginning which message groups of a FIFO queue are free. If a queue contains only
+messages that are not visible yet, moto checks them without a pause. Here a long poll is a series of short polls with
+pauses between them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+# Pause between two short polls of a queue that contains messages.
 _LOOK_S = 0.02
-# A message becomes visible again without notice, so that a queue without visible messages is looked at so often.
+# Longest pause while a queue contains no messages. moto wakes the poll when a new message arrives, but not when a message
+# becomes visible again.
 _VISIBLE_S = 0.25
 
 

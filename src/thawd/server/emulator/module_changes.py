@@ -1,13 +1,13 @@
 """Changes moto's modules when they are imported for the first time. Runs in the emulator's own process.
 
-To import all modules of moto that thawd changes takes longer than the rest of the emulator's start, above all those of
-CloudFormation, EC2 and Step Functions. So each change waits for its module.
+Importing all modules of moto that thawd changes takes longer than the rest of the emulator's start. Most of that time
+is for CloudFormation, EC2 and Step Functions. So each change is made when its module is imported.
 
 Guarantees:
 - a change runs directly after the code of its module, before any other code sees the module;
-- only one thread at a time imports modules of moto, and other threads wait at their own imports of moto. So a change
-  may import further modules, and no thread sees a service of which only a part is changed;
-- if a change fails, the import of its module fails, and the next import tries both again.
+- only one thread at a time imports modules of moto. Other threads wait at their own imports of moto. So a change may
+  import further modules, and no thread sees a service with only a part of its changes;
+- if a change fails, the import of its module fails. The next import of the module repeats both.
 
 Source: docs.python.org, "The import system", 5.3.4 and 5.5; `builtins.__import__`.
 """
@@ -31,8 +31,8 @@ class ModuleChanges(importlib.abc.MetaPathFinder):
     """The changes of the modules in one package.
 
     Args:
-        package: name of the package, which has no dot.
-        changes: for each module, what changes it. Modules that are imported already are changed by `install`.
+        package: name of the package. It contains no dot.
+        changes: for each module, the functions that change it. `install` changes modules that are already imported.
     """
 
     def __init__(self, package: str, changes: Mapping[str, Sequence[Change]]) -> None:
@@ -41,12 +41,12 @@ class ModuleChanges(importlib.abc.MetaPathFinder):
         self._lock = threading.RLock()
 
     def install(self) -> None:
-        """Change the modules from now on. Call this before a second thread runs."""
+        """Begin to change modules when they are imported. Call this before a second thread runs."""
         sys.meta_path.insert(0, self)
         setattr(builtins, "__import__", self._one_at_a_time(builtins.__import__, _package_of))  # noqa: B010
         by_name = self._one_at_a_time(importlib.import_module, lambda name, package=None: package or name)
         setattr(importlib, "import_module", by_name)  # noqa: B010 - mypy forbids to assign to a function
-        # Last, because these changes may import modules that have changes.
+        # These come last, because their changes may import other modules that have changes.
         for name in [name for name in self._changes if name in sys.modules]:
             if name in self._changes:
                 self._change(name)
@@ -54,7 +54,7 @@ class ModuleChanges(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find a module that has changes, so that they run after its code; None: it has none."""
+        """Find a module that has changes, and make them run after its code. None: the module has no changes."""
         if fullname not in self._changes:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
@@ -89,5 +89,5 @@ class ModuleChanges(importlib.abc.MetaPathFinder):
 def _package_of(
     name: str, globals: Mapping[str, Any] | None = None, locals: Any = None, fromlist: Any = (), level: int = 0
 ) -> str:
-    """The module that a statement imports or, if the import is relative, the package that it is relative to."""
+    """Return the module that a statement imports. For a relative import, return the package that it is relative to."""
     return str((globals or {}).get("__package__") or "") if level else name

@@ -49,8 +49,8 @@ from thawd.server.emulator.state_saving import Keeper, Saving
 _SAFE = ("GET", "HEAD", "OPTIONS")
 # The names of operations that do not change the state of a service begin with one of these words.
 _READING = ("Get", "List", "Describe", "Scan", "Query", "BatchGet", "Head", "Lookup")
-# Operations that may take long: a long poll for messages, and those during which code of functions runs, which may use
-# the emulator itself.
+# Operations that may take long: long polls for messages, and operations that run functions, which may themselves send
+# requests to the emulator. A save of the state does not wait for them.
 _LONG = (
     "ReceiveMessage",
     "CreateStack",
@@ -120,7 +120,7 @@ def main(folder: str | None = None) -> None:
 def _module_changes(
     targets: FunctionTargets, events: EventTargets, cache: AuthorizerCache, saving: Saving
 ) -> dict[str, Sequence[Change]]:
-    """What changes each module of moto."""
+    """Return the functions that change moto's modules, by module."""
     connect = targets.client
     return {
         "moto.apigateway": [partial(rest_apis.install, cache)],
@@ -151,7 +151,7 @@ def _kept(application: Application, keeper: Keeper) -> Application:
         environ["wsgi.input"] = io.BytesIO(body)
         changes = _changes(environ, body)
         environ[error_answers.ACTION] = _action(environ, body)
-        if environ[error_answers.ACTION] in _LONG:  # a save must not wait for that
+        if environ[error_answers.ACTION] in _LONG:  # a save does not wait for this request
             answer = _whole(application(environ, start_response))
             keeper.changed()
             return answer

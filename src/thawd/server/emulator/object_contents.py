@@ -1,9 +1,11 @@
-"""Keeps the memory for S3 objects in bounds. Runs in the emulator's own process.
+"""Limits the memory that moto, the emulator, uses for S3 objects. Runs in the emulator's own process.
 
-moto, the emulator, keeps every object of many classes for ever, even deleted ones, keeps the parts of an upload beside
-the object that they became, and reads a whole object for each range of it. Downloads of large objects read many ranges
-at the same time. Here objects are freed, parts are freed when their upload is complete, and a range is read alone. A
-request for one part of an object gets that part; moto would answer with the whole object.
+- moto never frees the instances of many of its classes, not even those of deleted S3 objects. Here they are freed.
+- moto keeps the parts of a multipart upload beside the complete object. Here they are freed when the upload ends.
+- moto reads a whole object for each range of it, and a download of a large object requests many ranges at the same
+  time. Here only the range is read.
+
+In addition, a request with ``partNumber`` gets that part of the object. moto would answer with the whole object.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ _LARGE_BYTES = 1 << 20
 
 
 _freed: list[type] = []
-"""moto's classes that change nothing but their own memory when an object of theirs is freed."""
+"""moto's classes whose instances can be freed without a change in the state of a service."""
 
 
 def return_memory() -> None:
-    """Have the C library return large blocks to the system when they are freed, such as parts of objects.
+    """Make the C library return large freed blocks, such as parts of objects, to the kernel.
 
-    Source: mallopt(3), M_MMAP_THRESHOLD: without this, glibc raises the limit to the size of the blocks that are freed.
+    Source: mallopt(3), M_MMAP_THRESHOLD: otherwise, glibc raises the threshold to the size of the freed blocks.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -32,7 +34,7 @@ def return_memory() -> None:
 
 
 def keep_no_lists() -> None:
-    """Change ``moto.core.common_models``: let objects be freed, except those that change a service's state thereby."""
+    """Change ``moto.core.common_models``: free instances, except those that change a service's state when freed."""
     from moto.core.common_models import BaseModel
 
     def new(cls: Any, *given: Any, **named: Any) -> Any:
@@ -45,7 +47,7 @@ def keep_no_lists() -> None:
 
 
 class _Contents:
-    """The contents of an object, of which only a part is read.
+    """The contents of an S3 object, read range by range.
 
     Args:
         key: moto's object.
@@ -63,7 +65,7 @@ class _Contents:
 
     @property
     def count(self) -> str:
-        """How many parts the object was uploaded in."""
+        """The number of parts in which the object was uploaded."""
         return str(len(self._key.multipart.parts))
 
     def part(self, number: str) -> slice | None:
@@ -71,7 +73,8 @@ class _Contents:
         if not number.isdecimal() or self._key.multipart is None:
             return None
         sizes = {part_id: part.contentsize for part_id, part in sorted(self._key.multipart.parts.items())}
-        if int(number) not in sizes or sum(sizes.values()) != len(self):  # an upload may leave out some of its parts
+        # The completion of an upload may leave out parts. Then the parts' sizes do not add up to the object's size.
+        if int(number) not in sizes or sum(sizes.values()) != len(self):
             return None
         begin = sum(size for part_id, size in sizes.items() if part_id < int(number))
         return slice(begin, begin + sizes[int(number)])
@@ -94,7 +97,7 @@ def _read(key: Any, begin: int, end: int) -> bytes:
 
 
 def change_responses() -> None:
-    """Change ``moto.s3.responses``: read ranges alone, and answer requests for one part of an object."""
+    """Change ``moto.s3.responses``: read only the requested range, and answer requests for one part of an object."""
     from moto.s3.responses import S3Response
 
     respond = S3Response.key_response
@@ -120,7 +123,7 @@ def change_responses() -> None:
 
 
 def change_models() -> None:
-    """Change ``moto.s3.models``: objects and the parts of uploads are freed, and ranges are read alone."""
+    """Change ``moto.s3.models``: free objects and the parts of uploads, and read only the requested range."""
     from moto.s3.models import FakeKey
 
     _freed.append(FakeKey)
@@ -150,7 +153,7 @@ def _read_ranges() -> None:
 
 
 def _free_parts() -> None:
-    """When an upload is complete, free the contents of its parts, which nothing reads any more."""
+    """Free the contents of an upload's parts when the upload is complete."""
     from moto.s3.models import S3Backend
 
     complete = S3Backend.complete_multipart_upload

@@ -1,10 +1,10 @@
-"""Lets the emulated SNS topics invoke thawd's functions, and connects to thawd. Runs in the emulator's own process.
+"""Makes emulated SNS topics invoke thawd's functions, and connects to thawd. Runs in the emulator's own process.
 
-moto, the emulator, has a Lambda service of its own, which has no functions. So a topic with a function as subscriber
-would fail. Here it invokes the function through thawd's Lambda API, asynchronously, as on AWS: thawd has stored the
-event before the emulator answers ``Publish``.
+moto would invoke functions of its own Lambda service, which has none. Here a topic invokes subscribed functions through
+thawd's Lambda API. The invocation is asynchronous, as on AWS: thawd stores the event before the emulator answers
+``Publish``.
 
-If a function does not exist, or thawd does not accept the event for another reason, the console says so. The other
+If thawd refuses the event, for example because the function does not exist, thawd prints a line on the console. Other
 subscribers of the topic are not affected.
 
 Source: AWS Lambda developer guide, "Invoking Lambda functions with Amazon SNS notifications".
@@ -21,7 +21,7 @@ from typing import Any
 from thawd.server.emulator import trace_headers
 
 _ANSWER_S = 30
-# Longer than the longest time-out of a function, and its start.
+# Longer than a start and the longest time limit of a function.
 _LONGEST_S = 1200
 
 
@@ -39,7 +39,7 @@ class FunctionTargets:
         self._clients: dict[str, Any] = {}
 
     def connect(self, connection: dict[str, Any]) -> None:
-        """Invoke functions with this connection from now on: ``url``, ``access_key`` and ``secret``."""
+        """From now on, connect to thawd with these values: ``url``, ``access_key`` and ``secret``."""
         with self._lock:
             self._connection, self._clients = connection, {}
 
@@ -55,7 +55,7 @@ class FunctionTargets:
             return self._connection
 
     def install(self) -> None:
-        """Change ``moto.sns.models``: topics use this object for functions."""
+        """Change ``moto.sns.models``: topics invoke functions through this object."""
         from moto.sns.models import Subscription
 
         publish = Subscription.publish
@@ -87,7 +87,7 @@ class FunctionTargets:
                 "Message": message,
                 "Timestamp": _now_text(),
                 "SignatureVersion": "1",
-                "Signature": "EXAMPLE",  # AWS signs each message; this emulator has no such key
+                "Signature": "EXAMPLE",  # AWS signs each message; the emulator has no key to sign with
                 "SigningCertUrl": "EXAMPLE",
                 "UnsubscribeUrl": "EXAMPLE",
                 "MessageAttributes": {
@@ -98,7 +98,7 @@ class FunctionTargets:
         self._send(subscription.endpoint, {"Records": [record]}, f"the topic {subscription.topic.name}")
 
     def _send(self, function: str, event: Any, sender: str) -> None:
-        """Have the function with this ARN invoked; a failure is reported and not raised."""
+        """Invoke the function with this ARN asynchronously. A failure is reported, not raised."""
         try:
             payload = json.dumps(event).encode()
             self.client().invoke(FunctionName=function, InvocationType="Event", Payload=payload)
@@ -106,12 +106,12 @@ class FunctionTargets:
             self._complain(f"thawd: --aws: {sender} could not invoke {function}: {error}")
 
     def client(self, service: str = "lambda", *, region: str = "us-east-1", is_patient: bool = False) -> Any:
-        """A boto3 client for thawd's API, which passes the requests of other services than Lambda to the emulator.
+        """Return a boto3 client for thawd's port. thawd forwards requests to services that it does not have to moto.
 
         Args:
             service: name of the service.
             region: region of the service.
-            is_patient: the client waits for the longest invocations, and does not retry.
+            is_patient: whether the client waits for the longest invocations and does not retry.
 
         Raises:
             RuntimeError: `connect` has not been called yet.

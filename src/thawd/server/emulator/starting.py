@@ -74,11 +74,11 @@ class Emulator:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            # moto's account id must be the one in the ARNs that thawd makes.
+            # moto must use the account id that thawd's ARNs contain.
             env={**environ, "MOTO_ACCOUNT_ID": ACCOUNT_ID},
         )
         assert process.stdout is not None
-        process.returncode = 0  # so that Popen does not wait for the process's end; `Children` does
+        process.returncode = 0  # so that Popen does not wait for the process; `Children` does that
         child = children.watch(process.pid)
         child.outlasts = True  # not killed with the functions' processes: `stop` makes it save its state and then exit
         try:
@@ -98,7 +98,7 @@ class Emulator:
         return AwsAccess(endpoint_url=self.url, access_key="test", secret="test")
 
     def connect(self, url: str, keys: Mapping[str, str]) -> None:
-        """Let topics and rules of the emulator invoke thawd's functions.
+        """Tell the emulator how it reaches thawd, so that its topics and rules can invoke thawd's functions.
 
         Args:
             url: URL of the server.
@@ -111,20 +111,20 @@ class Emulator:
         self._process.stdin.flush()
 
     def stop(self) -> None:
-        """Make the emulator save its state and exit, without waiting for that."""
+        """Make the emulator save its state and exit. Does not wait until it has exited."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
 
     async def stopped(self) -> None:
-        """Make the emulator save its state and exit, and wait until it has. After a time limit it is killed."""
+        """Make the emulator save its state and exit, and wait until it has exited. After a time limit, kill it."""
         self.stop()
         await asyncio.wait([self._child.ended], timeout=_STOP_S)
         self._child.kill()
 
 
 def local_variables(url: str) -> dict[str, str]:
-    """Environment variables that make every AWS SDK in a function call thawd. `RoleKeys` has the credentials.
+    """Environment variables that make every AWS SDK in a function call thawd. The credentials come from `RoleKeys`.
 
     Args:
         url: URL of the server.
@@ -176,7 +176,7 @@ class EmulatorCallbacks:
     owns: Callable[[str], bool]
 
     def find(self, arn: str) -> tuple[str, str | None]:
-        """Name and qualifier of the function with this ARN.
+        """Return name and qualifier of the function with this ARN.
 
         Raises:
             ResourceNotFoundException: there is no such function (404).
@@ -187,13 +187,12 @@ class EmulatorCallbacks:
 
 
 def proxy(emulator: Emulator, platform: EmulatorCallbacks, *, folder: Path, keys: RoleKeys) -> AwsProxy:
-    """A proxy that passes requests on to the emulator and invokes functions for events in its buckets.
+    """Make the proxy that forwards requests to the emulator, and invokes functions for events in its buckets.
 
     Args:
         emulator: a running emulator.
         platform: functions of the platform that the proxy calls.
-        folder: folder of the emulator's state; the notifications of its buckets are stored there, too.
-
+        folder: folder of the emulator's state. The notification settings of its buckets are stored there, too.
         keys: the keys of functions.
 
     Raises:

@@ -57,7 +57,7 @@ class StateError(Exception):
 
 
 class EmulatedState:
-    """The folder with the saved state of the emulated services, locked for this process.
+    """The folder with the saved state of the emulated services. It is locked for this process.
 
     Args:
         folder: the folder; created when missing, private to its owner.

@@ -1,9 +1,14 @@
-"""Lets the emulated Step Functions run state machines, whose tasks reach thawd's functions and the emulated services.
+"""Makes the emulated Step Functions run state machines whose tasks call thawd's functions and the emulated services.
 
-moto contains an interpreter of the Amazon States Language, which is off unless it is configured. Here it is on, its
-tasks call thawd's address, an execution that fails inside the interpreter ends as failed, and executions that have
-ended are saved with their history. An execution that runs when the emulator ends cannot go on, and has failed
-afterwards. This module runs in the emulator's own process.
+moto contains the interpreter of the Amazon States Language: it runs the states (Map, Parallel, Choice and the others),
+evaluates JSONPath, retries and catches errors. It is off by default. This module turns it on and changes it:
+
+- tasks send their requests to thawd's port;
+- an execution fails, instead of running for ever, if the interpreter itself raises an exception;
+- executions that have ended are saved with their history. An execution that runs when the emulator ends cannot
+  continue, and is saved as failed.
+
+It runs in the emulator's own process.
 
 Source: Step Functions developer guide, "Invoke an AWS Lambda function with Step Functions", "Handling errors in Step
 Functions workflows"; API reference, StartSyncExecution.
@@ -34,7 +39,7 @@ def install(connect: Connect, *, changed: Callable[[], None], complain: Callable
     Args:
         connect: returns a boto3 client for thawd's address, by service and region. With ``is_patient``, the client
             waits for the longest invocations and does not retry.
-        changed: called when an execution has ended, so that the state is saved.
+        changed: called when an execution has ended and the state must be saved.
         complain: prints a line for the operator.
     """
     from moto.core.config import default_user_config
@@ -58,7 +63,7 @@ def install(connect: Connect, *, changed: Callable[[], None], complain: Callable
 
 
 def take_over() -> None:
-    """Move state machines of a loaded state, made before the interpreter was on, to where it finds them."""
+    """Move state machines that were saved before the interpreter was turned on to the interpreter's backend."""
     models: Any = sys.modules.get("moto.stepfunctions.models")
     if models is None:  # the state has no state machines
         return
@@ -74,7 +79,7 @@ def take_over() -> None:
 
 
 def _serve_everyone() -> None:
-    """Let the other services of moto, such as CloudFormation, use the backends that interpret, too."""
+    """Make the other services of moto, such as EventBridge, use the backends with the interpreter."""
     from moto.stepfunctions import models
     from moto.stepfunctions.parser.models import StepFunctionsParserBackend, stepfunctions_parser_backends
 
@@ -91,7 +96,7 @@ def _serve_everyone() -> None:
 
 
 def _name_errors() -> None:
-    """Give errors the names that AWS gives them."""
+    """Give errors the names that they have on AWS."""
     from botocore.exceptions import ClientError
     from moto.core.exceptions import AWSError
     from moto.stepfunctions.parser import api
@@ -116,7 +121,7 @@ def _name_errors() -> None:
 
 
 def _evaluate_jsonata() -> None:
-    """Evaluate JSONata with a library. moto's interpreter expects one for Java, which it does not contain."""
+    """Evaluate JSONata with a Python library. moto's interpreter needs a Java library, which moto does not contain."""
     from moto.stepfunctions.parser.asl.jsonata import jsonata as expressions
 
     def evaluate(expression: str) -> Any:
@@ -131,7 +136,7 @@ def _evaluate_jsonata() -> None:
 
 
 def _make_from_templates() -> None:
-    """Make the state machines of stacks with all properties of their definition."""
+    """Make state machines from templates with all properties that contain their definition."""
     from moto.stepfunctions.models import StateMachine
 
     create, update = StateMachine.create_from_cloudformation_json, StateMachine.update_from_cloudformation_json
@@ -160,7 +165,7 @@ def _defined(resource: dict[str, Any]) -> dict[str, Any]:
 
 
 def substituted(definition: str, substitutions: dict[str, Any]) -> str:
-    """A state machine's definition with each ``${NAME}`` replaced by its value in a template's substitutions."""
+    """Replace each ``${NAME}`` in a state machine's definition by its value in ``DefinitionSubstitutions``."""
 
     def value(match: re.Match[str]) -> str:
         found = substitutions.get(match[1], match[0])
@@ -170,7 +175,7 @@ def substituted(definition: str, substitutions: dict[str, Any]) -> str:
 
 
 def _end_in_any_case(changed: Callable[[], None], complain: Callable[[str], None]) -> None:
-    """Let an execution fail if the interpreter raises an exception, and report the end of every execution."""
+    """Make an execution fail if the interpreter raises an exception, and call `changed` when any execution ends."""
     from moto.stepfunctions.parser.backend.execution_worker import ExecutionWorker
 
     run = ExecutionWorker._execution_logic
@@ -178,7 +183,7 @@ def _end_in_any_case(changed: Callable[[], None], complain: Callable[[str], None
     def run_to_the_end(worker: Any) -> None:
         try:
             run(worker)  # type: ignore[no-untyped-call]
-        except Exception as error:  # the interpreter has no state for what it does not expect
+        except Exception as error:  # the interpreter does not handle its own bugs: the execution would run for ever
             execution = worker._execution_communication.execution
             complain(f"thawd: --aws: the execution {execution.exec_arn} failed inside the emulator: {error!r}")
             _fail(execution, f"{type(error).__name__}: {error}")
@@ -197,13 +202,16 @@ def _fail(execution: Any, cause: str) -> None:
 
 
 class EndedWorker:
-    """Takes the place of an execution's worker, which is a thread, in the saved state.
+    """Replaces the worker of an execution in the saved state, because the worker is a thread.
+
+    It answers what moto asks about an execution that has ended. In moto, several objects answer; here, the attributes
+    all refer to this object.
 
     Attributes:
-        env: the worker's environment, as far as questions about an execution that has ended need it: this object.
-        event_manager: the part of the environment that knows the history: this object.
-        map_run_record_pool_manager: the part of the environment that knows map runs: this object.
-        callback_pool_manager: the part of the environment that knows task tokens: this object.
+        env: the worker's environment.
+        event_manager: in moto, the part of the environment that has the history.
+        map_run_record_pool_manager: in moto, the part of the environment that has the map runs.
+        callback_pool_manager: in moto, the part of the environment that has the task tokens.
     """
 
     def __init__(self, history: list[Any]) -> None:
@@ -215,22 +223,22 @@ class EndedWorker:
         return self._history
 
     def get(self, arn: str) -> None:
-        """The map run with this ARN: its record is not kept."""
+        """Return None: the records of map runs are not saved."""
 
     def get_all(self) -> list[Any]:
-        """The execution's map runs: their records are not kept."""
+        """Return no map runs: their records are not saved."""
         return []
 
     def notify(self, callback_id: str, outcome: Any) -> bool:
-        """Whether a task with this token waits: none does."""
+        """Return False: no task waits for this token."""
         return False
 
     def heartbeat(self, callback_id: str) -> bool:
-        """Whether a task with this token waits: none does."""
+        """Return False: no task waits for this token."""
         return False
 
     def stop(self, stop_date: Any, error: str | None, cause: str | None) -> None:
-        """Do nothing, as the execution has ended."""
+        """Do nothing, because the execution has ended."""
 
 
 def _save_executions() -> None:
@@ -253,7 +261,10 @@ def _save_executions() -> None:
 
 
 def _answer_as_on_aws() -> None:
-    """Add the operation StartSyncExecution, for whose executions moto has a class; mend DescribeExecution."""
+    """Add the operation StartSyncExecution, and correct the answer of DescribeExecution.
+
+    moto has a class for synchronous executions, but no operation that starts them.
+    """
     from moto.core.exceptions import AWSError
     from moto.core.responses import ActionResult
     from moto.stepfunctions.exceptions import InvalidExecutionInput

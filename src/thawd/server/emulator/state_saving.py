@@ -79,7 +79,7 @@ class Keeper:
         self._changed.set()
 
     def save_now(self, timeout_s: float) -> bool:
-        """Wait until a save has succeeded that began after this call; returns whether that was in time."""
+        """Wait until a save that began after this call has succeeded. Returns False after `timeout_s` seconds."""
         with self._turn:
             self._wanted += 1
             number = self._wanted
@@ -151,7 +151,7 @@ class Keeper:
         self._last = saved.pickled
 
     def _hold(self) -> None:
-        """Let no request start, and wait until none is running, for at most `_QUIET_S`.
+        """Block new requests, and wait for the running ones, for at most `_QUIET_S` seconds.
 
         If a request still runs then, the saved state may contain half of its changes. The next save corrects that.
         """
@@ -169,10 +169,10 @@ class Keeper:
 
 
 class Saving:
-    """Reports changes to a keeper, if there is one: without a folder for the state, nothing is saved.
+    """Reports changes to the keeper. If the emulator has no folder for its state, there is no keeper.
 
     Attributes:
-        keeper: the keeper; None: there is none, or it is not there yet.
+        keeper: the keeper; None: it does not exist, or does not exist yet.
     """
 
     # How long `settle` waits.
@@ -188,7 +188,7 @@ class Saving:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """Change backends during the ``with`` block; their state is not copied meanwhile."""
+        """Allow changes of backends within the ``with`` block. The state is not copied meanwhile."""
         keeper = self.keeper
         if keeper is None:
             yield

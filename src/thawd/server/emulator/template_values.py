@@ -1,7 +1,7 @@
 """Converts values of a CloudFormation template to the types of an operation's parameters. No side effects.
 
-In a template a number or a truth value may be a text, because parameters and functions of templates return texts; a
-text may be a number or a truth value.
+In a template, a number or boolean may be written as a string, because parameters and intrinsic functions return
+strings. A string may be written as a number or boolean.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def fitted(shape: Any, value: Any) -> Any:
-    """Return `value` with the types that a shape of botocore has; what does not fit is returned as it is.
+    """Convert `value` to the types of a botocore shape. A value that cannot be converted is returned unchanged.
 
     Args:
         shape: botocore's shape: the operation's input shape, or a part of it.

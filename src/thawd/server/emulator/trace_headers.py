@@ -1,9 +1,9 @@
 """Passes the trace header of a request on to the messages and invocations that the request causes.
 
-A function's AWS SDK sends the trace header of its invocation with each request. With it, thawd counts how often a chain
-of invocations comes back to a function (`thawd.grammar.lineage`). As on AWS, SQS keeps the header with the message, and
-SNS passes it to its subscribers. EventBridge does not: loops through it are not stopped on AWS either. This module runs
-in the emulator's own process.
+The AWS SDK in a function sends the trace header of the invocation with each request. From the header, thawd counts how
+often a chain of invocations returns to the same function (`thawd.grammar.lineage`). As on AWS, SQS stores the header
+with the message, and SNS passes it to the subscribers. EventBridge drops it: AWS does not stop loops through
+EventBridge either. This module runs in the emulator's own process.
 
 Source: AWS Lambda developer guide, "Use Lambda recursive loop detection to prevent infinite loops"; Amazon SQS
 developer guide, "Amazon SQS message metadata".
@@ -18,7 +18,7 @@ _SERVICES = ("sqs", "sns", "s3")
 
 
 def install() -> None:
-    """Change ``moto.sqs.models``: messages keep the trace headers of requests."""
+    """Change ``moto.sqs.models``: store the trace header of a request with its message."""
     from moto.sqs.models import SQSBackend
 
     send = SQSBackend.send_message
@@ -34,7 +34,10 @@ def install() -> None:
 
 
 def current() -> str | None:
-    """The trace header of the request that this thread serves; None: it serves none, or one of another service."""
+    """Return the trace header of the request that this thread serves.
+
+    None if the thread serves no request, or the request is for a service other than SQS, SNS and S3.
+    """
     import flask
 
     if not flask.has_request_context():

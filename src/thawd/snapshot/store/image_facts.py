@@ -41,9 +41,9 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
         self_test: ``passed``, or the reason why the self-test was not run.
         self_test_ms: duration of the self-test, milliseconds; None when it was not run.
         base: SHA-256 of the image that this image refers to; None: it refers to no other image.
-        base_refused: why the image was made without a base; empty when it has a base, or when none was wanted.
+        base_refused: why the image was made without a base; empty if it has a base, or needs none.
         fork_refused: why environments must not be forked from a thawed copy; None when they can be.
-        dropped: connections that have ended in each copy; None if the publisher did not record them.
+        dropped: connections that are closed in each thawed copy; None if the publisher did not record them.
     """
 
     function: str

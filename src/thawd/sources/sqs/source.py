@@ -134,7 +134,7 @@ class SqsPoller:
         except ResourceNotFoundException as error:
             self.progress.last_result = f"PROBLEM: {error.message}"
             return 0
-        if entry.state == "Failed" and entry.pool is None and entry.wanted is None:
+        if entry.state == "Failed" and entry.pool is None and entry.publish is None:
             self.progress.last_result = f"PROBLEM: {entry.reason}"
             return 0
         return most if mapping.maximum_concurrency is None else min(most, mapping.maximum_concurrency)

@@ -50,10 +50,11 @@ class Engine:
             work(stack)
         except Interrupted:
             pass
-        except Exception as error:  # a mistake of this package, or a full disk; the stack can be deleted
+        except Exception as error:
+            # A bug in this package, or a full disk. The stack gets a FAILED status, so that the user can delete it.
             self._services.complain(f"thawd: --aws: the operation on the stack {stack.name} broke off: {error!r}")
             failed = stack.status.replace("_CLEANUP_IN_PROGRESS", "").replace("_IN_PROGRESS", "_FAILED")
-            with contextlib.suppress(OSError):  # the disk is full; after a restart the stack is resumed
+            with contextlib.suppress(OSError):  # The disk is full. After a restart, `resume` continues the operation.
                 Steps(self._services, stack).set(failed, f"thawd failed inside: {error!r}")
         finally:
             with self._store.lock:
