@@ -57,7 +57,7 @@ class _ClosurePackage:
 
 
 def boto3_for(python: tuple[int, int]) -> str:
-    """The value of `VARIABLE` for a function's process: JSON with either ``modules`` or ``missing``.
+    """Return the value of `VARIABLE` for a function's process: JSON with either ``modules`` or ``missing``.
 
     ``modules`` contains an `OfferedPackage` for each module; ``missing`` is the reason why boto3 cannot be offered.
 
@@ -100,7 +100,7 @@ def _offer(python: tuple[int, int]) -> str:
 
 
 def folders() -> list[Path]:
-    """The folders that contain the offered packages; empty when boto3 is not installed."""
+    """Return the folders that contain the offered packages; empty when boto3 is not installed."""
     try:
         return sorted({_folder(wanted.found) for wanted in _closure((3, 12)).values()})
     except PackageNotFoundError:
@@ -139,7 +139,7 @@ def _requirements(found: Distribution, python: tuple[int, int]) -> Iterator[tupl
 
 
 def _meets(python: tuple[int, int], comparisons: list[Comparison]) -> bool:
-    """Whether a Python version meets all comparisons, such as ``(">=", "3.10")``; only major and minor count."""
+    """Return whether a Python version meets all comparisons, such as ``(">=", "3.10")``; only major and minor count."""
     for operator, text in comparisons:
         parts = text.rstrip(".").split(".")
         if len(parts) == 1:

@@ -123,7 +123,7 @@ class FrameProtocol(asyncio.Protocol):
             self.transport.write(frames.HEADER.pack(len(head), len(body), kind) + head + body)
 
     def is_drained(self) -> bool:
-        """Whether everything that has arrived has been passed on."""
+        """Return whether everything that has arrived has been passed on."""
         return self._decoder.is_empty()
 
     def pause(self) -> None:

@@ -244,7 +244,7 @@ class Children:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that `pid` has started and that are still its children; [] if the system does not list them.
+    """Return the processes that `pid` has started and that are still its children; [] if the system does not list them.
 
     Source: proc_pid_task(5): the kernel lists the children of each thread, if it was built with CONFIG_PROC_CHILDREN.
     """
@@ -256,7 +256,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def _adopted_children() -> list[int]:
-    """The children of the server's first thread. The kernel makes orphans the children of this thread."""
+    """Return the children of the server's first thread. The kernel makes orphans the children of this thread."""
     try:
         return _children_of_thread(os.getpid(), os.getpid())
     except OSError:
@@ -275,7 +275,7 @@ def _children_of_thread(pid: int, thread: int | str) -> list[int]:
 
 
 def owner_of(pid: int) -> str | None:
-    """The identifier of the environment or template that a process belongs to; None if unknown."""
+    """Return the identifier of the environment or template that a process belongs to; None if unknown."""
     try:
         in_group = _IN_GROUP.search(Path(f"/proc/{pid}/cgroup").read_text())
         if in_group is not None:
@@ -305,7 +305,7 @@ def _is_zombie(pid: int) -> bool:
 
 
 def _state_and_session(pid: int) -> tuple[str, int] | None:
-    """A process's state (a letter) and session id, as in proc_pid_stat(5); None when the process no longer exists."""
+    """Return a process's state (a letter) and session id, see proc_pid_stat(5); None: the process no longer exists."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0], int(fields[3])

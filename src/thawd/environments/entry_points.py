@@ -54,7 +54,7 @@ class EntryPoint:
     why_program: str = ""
 
     def as_program(self, why: str) -> EntryPoint:
-        """The same image, executed by its own command line; `why` says why."""
+        """Return the same image, executed by its own command line; `why` says why."""
         return replace(self, python=None, handler="", why_program=why)
 
 
@@ -96,7 +96,7 @@ def entry_point_of(function: Function, root: Root) -> EntryPoint:
 
 
 def _of_base_image(found: EntryPoint, root: Root, command: list[str], what: str) -> EntryPoint:
-    """The entry point of Lambda's base image: it executes the runtime with the handler's name.
+    """Return the entry point of Lambda's base image: it executes the runtime with the handler's name.
 
     Raises:
         EnvironmentBuildError: there is no handler's name.
@@ -114,7 +114,7 @@ def _of_base_image(found: EntryPoint, root: Root, command: list[str], what: str)
 
 
 def _checked(found: EntryPoint, root: Root) -> EntryPoint:
-    """The entry point, without its interpreter if thawd's runtime would leave out a part of the image."""
+    """Return the entry point, without its interpreter if thawd's runtime would leave out a part of the image."""
     if found.variables.get(WRAPPER):
         return found.as_program(f"{WRAPPER} names a wrapper script of the image")
     if extensions_of(root):
@@ -123,14 +123,14 @@ def _checked(found: EntryPoint, root: Root) -> EntryPoint:
 
 
 def extensions_of(root: Root) -> tuple[Path, ...]:
-    """The executables in ``/opt/extensions`` of an image, as paths in it."""
+    """Return the executables in ``/opt/extensions`` of an image, as paths in it."""
     folder = resolve_folder(str(root.folder), ["opt", "extensions"], what="/opt/extensions")
     found = () if folder is None else extensions_in([Path(folder).parent])
     return tuple(Path("/opt/extensions") / path.name for path in found)
 
 
 def find_in_root(root: Root, name: str, variables: Mapping[str, str], folder: str) -> str | None:
-    """The path in an image of the program `name`, which is searched for as execvp(3) does; None: it is not there."""
+    """Return the path in an image of the program `name`; None: it is not there. The search is that of execvp(3)."""
     if "/" in name:
         path = os.path.normpath(Path(folder, name))
         return None if _is_missing(root, path) else path
@@ -139,7 +139,10 @@ def find_in_root(root: Root, name: str, variables: Mapping[str, str], folder: st
 
 
 def _is_missing(root: Root, path: str) -> bool:
-    """Whether nothing is at a path of an image. Links are followed within the image, except a link at the end."""
+    """Return whether nothing is at a path of an image.
+
+    Links are followed within the image, except a link at the end.
+    """
     parent, name = os.path.split(path)
     folder = resolve_folder(str(root.folder), parent.split("/"), what=path)
     return folder is None or not os.path.lexists(Path(folder, name))

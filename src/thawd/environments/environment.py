@@ -307,11 +307,11 @@ class Environment:
             self._control.send(frames.INVOKE, encode(head), invocation.payload)
 
     def _head(self, invocation: Invocation) -> dict[str, Any]:
-        """The head of an INVOKE frame."""
+        """Return the head of an INVOKE frame."""
         return invoke_head(invocation, arn=self._arn, timeout_s=self.version.function.timeout_s, stream=self._stream)
 
     def _failure(self, invocation: Invocation, status: int | None, begun_s: float) -> Answer:
-        """The answer for an invocation that began at `begun_s` and during which the process ended with `status`."""
+        """Return the answer for an invocation that began at `begun_s`, and whose process ended with `status`."""
         error_type, message = self._fault or ("Runtime.ExitError", describe_exit(status))
         return failure(invocation.request_id, error_type, message, duration_s=time.monotonic() - begun_s)
 

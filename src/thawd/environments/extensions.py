@@ -91,7 +91,7 @@ class Extensions:
         return child
 
     def groups(self) -> list[int]:
-        """The process groups of live extensions."""
+        """Return the process groups of live extensions."""
         return [child.pid for child in self._children.values() if not child.ended.done()]
 
     async def registered(self, *, within_s: float) -> None:

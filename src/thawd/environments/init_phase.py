@@ -114,7 +114,7 @@ class InitError(Exception):
         return _type_in(self.document)
 
     def document_for(self, request_id: str) -> bytes:
-        """The error document for an invocation that waited for init.
+        """Return the error document for an invocation that waited for init.
 
         If the process did not report what went wrong, for example because it ended, the message begins with the
         request id, as on AWS.
@@ -130,7 +130,7 @@ class InitError(Exception):
 
     @classmethod
     def reported(cls, message: str, document: bytes) -> InitError:
-        """The error that the process has reported. The text begins with the error's type.
+        """Return the error that the process has reported. The text begins with the error's type.
 
         A message alone may say little: that of a ``KeyError`` is only the key.
         """
@@ -138,7 +138,7 @@ class InitError(Exception):
 
     @classmethod
     def of_exit(cls, child: Child | None) -> InitError:
-        """The error for a process that ended before it had reported the result of init."""
+        """Return the error for a process that ended before it had reported the result of init."""
         status = child.ended.result() if child is not None else None
         message = describe_exit(status)
         killed = status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
@@ -150,7 +150,7 @@ class InitError(Exception):
 
     @classmethod
     def of_launch(cls, error_type: str, error: OSError) -> InitError:
-        """The error for a program that could not be executed.
+        """Return the error for a program that could not be executed.
 
         Raises:
             OSError: the machine lacks a resource, for example memory; the program is not at fault.
@@ -162,7 +162,7 @@ class InitError(Exception):
 
     @classmethod
     def of_time_out(cls, limit_s: float) -> InitError:
-        """The error for a process that was not ready in time."""
+        """Return the error for a process that was not ready in time."""
         message = f"Init timed out after {limit_s} seconds"
         return cls(message, error_document("Sandbox.Timedout", message))
 
@@ -218,7 +218,7 @@ def error_document(error_type: str, message: str) -> bytes:
 
 
 def describe_exit(status: int | None) -> str:
-    """How a process ended, in Lambda's words. `status` is its wait status; None: unknown."""
+    """Return how a process ended, in Lambda's words. `status` is its wait status; None: unknown."""
     if status is None:
         return "Runtime exited without providing a reason"
     if os.WIFSIGNALED(status):

@@ -9,7 +9,7 @@ from thawd.wire.response_stream import ResponseStream
 
 
 def invoke_head(invocation: Invocation, *, arn: str, timeout_s: float, stream: ResponseStream | None) -> dict[str, Any]:
-    """The head of the INVOKE frame for `invocation`.
+    """Return the head of the INVOKE frame for `invocation`.
 
     Args:
         invocation: the invocation.

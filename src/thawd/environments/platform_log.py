@@ -196,7 +196,7 @@ class JsonPlatformLog(PlatformLog):
 
 
 def platform_log(version: Version, stream: LogStream) -> PlatformLog:
-    """The platform's log in the format that the function's configuration selects."""
+    """Return the platform's log in the format that the function's configuration selects."""
     return (JsonPlatformLog if version.function.log_format == "JSON" else PlatformLog)(version, stream)
 
 

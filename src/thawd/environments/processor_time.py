@@ -25,7 +25,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Usage:
-        """The usage of the process `pid`.
+        """Return the usage of the process `pid`.
 
         Raises:
             OSError: there is no such process, or the system does not report its usage.
@@ -47,7 +47,7 @@ class Usage(NamedTuple):
 
 
 def usage_of(environment: Environment) -> Usage | None:
-    """The usage of the environment's process; None if the process has ended or cannot be measured."""
+    """Return the usage of the environment's process; None if the process has ended or cannot be measured."""
     child = environment.child
     if child is None:
         return None
@@ -58,7 +58,7 @@ def usage_of(environment: Environment) -> Usage | None:
 
 
 def runs_or_waits(environment: Environment) -> bool:
-    """Whether a thread of the environment's process runs or waits for a core at this moment.
+    """Return whether a thread of the environment's process runs or waits for a core at this moment.
 
     Source: proc(5), /proc/pid/task/tid/stat, field 3.
     """
@@ -73,7 +73,7 @@ def runs_or_waits(environment: Environment) -> bool:
 
 
 def _state_of(pid: int, thread: str) -> bytes:
-    """The state of a thread, a letter; empty if the thread has ended."""
+    """Return the state of a thread, a letter; empty if the thread has ended."""
     try:
         fd = os.open(f"/proc/{pid}/task/{thread}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -87,7 +87,7 @@ def _state_of(pid: int, thread: str) -> bytes:
 
 
 def can_measure() -> bool:
-    """Whether this system reports the processor time of processes, and the cores that they may use."""
+    """Return whether this system reports the processor time of processes, and the cores that they may use."""
     try:
         Usage.of(os.getpid())
     except (OSError, ValueError):

@@ -60,12 +60,12 @@ class Program:
 
 
 def runs_a_program(function: Function) -> bool:
-    """Whether the function's environments execute Node or a ``bootstrap`` instead of thawd's Python runtime."""
+    """Return whether the function's environments execute Node or a ``bootstrap`` instead of thawd's Python runtime."""
     return function.runtime in NODE_RUNTIMES or function.runtime in PROVIDED_RUNTIMES
 
 
 def python_of(function: Function, runtimes: Mapping[str, str]) -> str | None:
-    """The interpreter of a Python function, as a path, command or version; None if the function names none.
+    """Return the interpreter of a Python function, as a path, command or version; None if the function names none.
 
     It is the function's ``python`` option, else the entry of `runtimes` for its runtime, else the version in the
     runtime's name.
@@ -88,7 +88,7 @@ def check_program(function: Function, *, runtimes: Mapping[str, str], folder: Pa
 def find_program(
     function: Function, *, roots: Sequence[Path], runtimes: Mapping[str, str], folder: Path, environ: Mapping[str, str]
 ) -> Program:
-    """The program of a function whose runtime is Node or ``provided``. Blocks while Node reports its version.
+    """Return the program of a function whose runtime is Node or ``provided``. Blocks while Node reports its version.
 
     Args:
         function: as declared.
@@ -113,7 +113,7 @@ def find_program(
 
 
 def variables_of_program(function: Function, program: Program, variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables of a program's processes.
+    """Return the environment variables of a program's processes.
 
     Args:
         function: as declared.
@@ -151,7 +151,7 @@ def extensions_in(roots: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _bootstrap(function: Function, roots: Sequence[Path], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The command line of a function that brings its own runtime, in its code or in a layer."""
+    """Return the command line of a function that brings its own runtime, in its code or in a layer."""
     path = next((root / _BOOTSTRAP for root in roots if (root / _BOOTSTRAP).is_file()), roots[0] / _BOOTSTRAP)
     where = function.code / _BOOTSTRAP
     what = f'functions.{function.name}: the runtime "{function.runtime}" executes the file {where}'
@@ -164,7 +164,7 @@ def _bootstrap(function: Function, roots: Sequence[Path], environ: Mapping[str, 
 
 
 def find_wrapper(function: Function, *, roots: Sequence[Path], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The command line of the function's wrapper, to put before the runtime's command line; empty without a wrapper.
+    """Return the wrapper's command line, which goes before that of the runtime; empty: the function has no wrapper.
 
     Args:
         function: as declared; its variable ``AWS_LAMBDA_EXEC_WRAPPER`` names the wrapper. ``/var/task`` means the
@@ -196,7 +196,7 @@ def find_wrapper(function: Function, *, roots: Sequence[Path], environ: Mapping[
 
 
 def _command(path: Path, what: str, *, shown: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The command line that executes a file. Scripts for sh are executed by bash if the machine has it.
+    """Return the command line that executes a file. Scripts for sh are executed by bash if the machine has it.
 
     Raises:
         EnvironmentBuildError: the file cannot be executed.
@@ -238,7 +238,7 @@ def _bash_for(interpreter: Sequence[bytes], environ: Mapping[str, str]) -> tuple
 
 
 def _node(runtime: str, configured: str | None, *, folder: Path, environ: Mapping[str, str]) -> tuple[Path, str]:
-    """The path of the Node for `runtime`, and its version."""
+    """Return the path of the Node for `runtime`, and its version."""
     major = re.sub(r"\D", "", runtime)
     candidates = _configured(configured, folder, environ) if configured else _installed(major, environ)
     tried: list[str] = []

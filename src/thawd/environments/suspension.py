@@ -123,7 +123,7 @@ class Suspender:
 
 
 def _orphans_by_owner(orphans: list[int]) -> dict[str | None, list[int]]:
-    """The orphans of each environment; the key is the environment's identifier."""
+    """Return the orphans of each environment; the key is the environment's identifier."""
     owned: dict[str | None, list[int]] = {}
     for orphan in orphans:
         owned.setdefault(owner_of(orphan), []).append(orphan)

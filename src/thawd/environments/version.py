@@ -218,7 +218,7 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
 
 
 def _is_known_home(name: str, value: str) -> bool:
-    """Whether it is the variable ``HOME`` with the user's home folder, which programs find without it.
+    """Return whether it is the variable ``HOME`` with the user's home folder, which programs find without it.
 
     Lambda does not set ``HOME``.
     """
@@ -233,7 +233,9 @@ def _seen(path: Path, places: Places | None) -> str:
 
 
 def _layer_paths(layers: Sequence[Path], places: Places | None) -> dict[str, list[str]]:
-    """The folders that the layers add to each search path, by variable. `thawd.runtime.search_path` adds Python's.
+    """Return the folders that the layers add to each search path, by variable.
+
+    `thawd.runtime.search_path` adds Python's.
 
     Source: AWS Lambda developer guide, "Layer paths for each Lambda runtime". Lambda puts all layers into /opt. At real
     paths, each layer has its own folder.
@@ -251,7 +253,7 @@ def _layer_paths(layers: Sequence[Path], places: Places | None) -> dict[str, lis
 
 
 def variables_of_environment(*, log_stream: str, initialization: str, identifier: str) -> dict[str, str]:
-    """The environment variables that are different in each environment."""
+    """Return the environment variables that are different in each environment."""
     return {
         "AWS_LAMBDA_LOG_STREAM_NAME": log_stream,
         "AWS_LAMBDA_INITIALIZATION_TYPE": initialization,

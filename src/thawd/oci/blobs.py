@@ -34,11 +34,14 @@ class Blobs:
         self.folder = folder / "blobs" / "sha256"
 
     def path(self, digest: str) -> Path:
-        """The file of a blob, whether or not it exists. Raises ImageError if `digest` is not a SHA-256 digest."""
+        """Return the file of a blob, whether or not it exists.
+
+        Raises ImageError if `digest` is not a SHA-256 digest.
+        """
         return self.folder / checked_digest(digest).removeprefix("sha256:")
 
     def has(self, digest: str) -> bool:
-        """Whether the store has this blob."""
+        """Return whether the store has this blob."""
         return self.path(digest).is_file()
 
     def open(self, digest: str) -> IO[bytes]:

@@ -94,7 +94,7 @@ def _keys(registry: str) -> set[str]:
 
 
 def _host(key: str) -> str:
-    """The host of a key: some tools write URLs."""
+    """Return the host of a key: some tools write URLs."""
     without_scheme = key.partition("://")[2] or key
     return without_scheme.partition("/")[0].lower()
 

@@ -48,7 +48,7 @@ class Reference:
         return self.digest or self.tag or "latest"
 
     def without_digest(self) -> Reference:
-        """The same name by its tag."""
+        """Return the same name by its tag."""
         return replace(self, digest=None, tag=self.tag or "latest")
 
 

@@ -100,7 +100,7 @@ class _Executable:
         return (self.python, *(() if self.program is None else self.program.modules))
 
     def seen(self, places: Places) -> _Executable:
-        """The same, with the paths that the processes see."""
+        """Return the same, with the paths that the processes see."""
 
         def command(argv: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(str(places.seen(Path(text))) if text.startswith("/") else text for text in argv)
@@ -367,7 +367,7 @@ class Builder:
         return _Executable(program.path, version_text, program, wrapper)
 
     async def resolve_image(self, reference: str, *, folder: Path) -> str:
-        """The digest of a container image, which is then in the store of images, and kept until `clean`.
+        """Return the digest of a container image, which is then in the store of images, and kept until `clean`.
 
         Raises:
             ImageError: there is no such image (HTTP 400).

@@ -41,10 +41,10 @@ class RootHost(Protocol):
     """Starts processes in a root; see `Launcher`."""
 
     def why_no_root(self, root: RootMounts) -> str | None:
-        """Why processes cannot have this root; None: they can."""
+        """Return why processes cannot have this root; None: they can."""
 
     def root_command(self, root: RootMounts) -> list[str]:
-        """The command line that executes a program in a root."""
+        """Return the command line that executes a program in a root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class ContainerImages:
         self.host: RootHost | None = None
 
     def digest_of(self, reference: str, *, folder: Path, on_line: Progress = lambda line: None) -> str:
-        """The digest of the image with this reference, which is then in the store, and kept until `release`.
+        """Return the digest of the image with this reference, which is then in the store, and kept until `release`.
 
         Raises:
             ImageError: there is no such image, or it cannot be used (HTTP 400).
@@ -110,7 +110,7 @@ class ContainerImages:
         return digest
 
     def build(self, wanted: ImageBuild, *, on_line: Progress) -> Version:
-        """The version of a function with a container image, with generation 0.
+        """Return the version of a function with a container image, with generation 0.
 
         Args:
             wanted: the function, and the parts of the configuration that it needs.
@@ -159,7 +159,7 @@ class ContainerImages:
                 self._images.remove_name(name)
 
     def _root(self, digest: str, on_line: Progress) -> Root:
-        """The unpacked image, locked until `release`.
+        """Return the unpacked image, locked until `release`.
 
         Raises:
             ImageError: the image is broken, or for another architecture (HTTP 400).
@@ -213,7 +213,7 @@ class ContainerImages:
         return entry, ""
 
     def _variables(self, wanted: ImageBuild, entry: EntryPoint, root: Root, *, version_text: str) -> dict[str, str]:
-        """The environment variables of an image's processes. The image's own take the place of the machine's."""
+        """Return the environment variables of an image's processes. The image's own take the place of the machine's."""
         made = variables_of(
             msgspec.structs.replace(wanted.function, handler=entry.handler, environment=dict(entry.variables)),
             task_root=Path(entry.task_root),
@@ -245,7 +245,7 @@ class ContainerImages:
 
 
 def _is_left_over(name: str) -> bool:
-    """Whether a name keeps an image for a server that shared the store, and whose data folder has been removed."""
+    """Return whether a name keeps an image for a server that shared the store and whose data folder is gone."""
     found = _OF_A_SERVER.fullmatch(name)
     return found is not None and not Path(found[1]).is_dir()
 

@@ -204,7 +204,7 @@ class Publisher:
         await self._builder.check_runtime(function, folder=self._context().folder)
 
     async def resolve_image(self, reference: str) -> str:
-        """The digest of a container image, which is then in the store of images, and kept until `clean`.
+        """Return the digest of a container image, which is then in the store of images, and kept until `clean`.
 
         Raises:
             ImageError: there is no such image (HTTP 400).

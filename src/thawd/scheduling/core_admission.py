@@ -68,10 +68,10 @@ class Candidate(Protocol):
     version: Version
 
     def is_urgent(self) -> bool:
-        """Whether a synchronous request waits. Synchronous requests begin before asynchronous ones."""
+        """Return whether a synchronous request waits. Synchronous requests begin before asynchronous ones."""
 
     def wants_core(self) -> bool:
-        """Whether a waiting request could begin in an idle environment, or needs a new environment."""
+        """Return whether a waiting request could begin in an idle environment, or needs a new environment."""
 
     def let_in(self) -> bool:
         """Begin the first waiting request, or start an environment for it.
@@ -117,7 +117,7 @@ class Share:
         return _UNKNOWN_NS if self.load is None else self._ran_ns
 
     def is_measured_next(self) -> bool:
-        """Whether to measure the invocation that begins."""
+        """Return whether to measure the invocation that begins."""
         now_s = time.monotonic()
         if self._seen >= _MEASURED_FIRST and now_s - self._measured_s < _MEASURED_EVERY_S:
             return False
@@ -227,7 +227,7 @@ class Cores:
         return len(self._places)
 
     def passes(self, share: Share) -> bool:
-        """Whether a request of the version with this share may begin immediately.
+        """Return whether a request of the version with this share may begin immediately.
 
         If so, the request's expected processor time is added to the version's `Share.turn`.
         """
@@ -257,15 +257,15 @@ class Cores:
         self._offer()
 
     def holds(self, candidate: Candidate) -> bool:
-        """Whether `candidate` is in line."""
+        """Return whether `candidate` is in line."""
         return candidate in self._places
 
     def is_alone(self, candidate: Candidate) -> bool:
-        """Whether no other version than that of `candidate` is in line."""
+        """Return whether no other version than that of `candidate` is in line."""
         return not self._places or (len(self._places) == 1 and candidate in self._places)
 
     def is_saturated(self, environment: Environment) -> bool:
-        """Whether the environment's process has used most of a core in the last moments.
+        """Return whether the environment's process has used most of a core in the last moments.
 
         A process that runs several invocations on one event loop can use one core. It is measured at most every
         `_MEASURED_EVERY_S` seconds.
@@ -278,7 +278,7 @@ class Cores:
         return charge.measured and charge.load >= _SATURATED
 
     def carries_start(self) -> bool:
-        """Whether no version is in line and the cores carry one more environment that computes."""
+        """Return whether no version is in line and the cores carry one more environment that computes."""
         return not self._places and self.load + CORE // 2 <= self.capacity()
 
     def leave(self, candidate: Candidate) -> None:
@@ -340,7 +340,10 @@ class Cores:
         self._offer_soon()
 
     def capacity(self) -> int:
-        """The number of cores for environments, millicores. Read again every few seconds, because limits can change."""
+        """Return the number of cores for environments, millicores.
+
+        Read again every few seconds, because limits can change.
+        """
         assert self._find_capacity is not None
         now_s = time.monotonic()
         if now_s - self._found_at_s >= _CAPACITY_S:
@@ -349,7 +352,7 @@ class Cores:
         return self._capacity
 
     def describe(self) -> dict[str, Any]:
-        """The entry in the status document: mode, cores for environments, their load, versions in line."""
+        """Return the entry in the status document: mode, cores for environments, their load, versions in line."""
         if self._find_capacity is None:
             return {"mode": "all"}
         return {
@@ -403,7 +406,7 @@ class Cores:
         self._places.pop(candidate, None)
 
     def _carry(self, share: Share) -> bool:
-        """Whether the cores carry one more invocation: at least half of its load must be free."""
+        """Return whether the cores carry one more invocation: at least half of its load must be free."""
         if self._find_capacity is None:
             return True
         load = share.expected_load if share.load is None else share.load
@@ -460,7 +463,7 @@ class Cores:
 
 
 def processor_cores(*, own: Path = Path("/proc/self/cgroup"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """The number of cores that environments may use, millicores, at least a tenth of a core.
+    """Return the number of cores that environments may use, millicores, at least a tenth of a core.
 
     It is the lowest of these: the number of cores in the CPU affinity of this process, and the processor limits of its
     control group and of the groups above that one.

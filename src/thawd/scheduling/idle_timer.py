@@ -19,7 +19,7 @@ class Idle(Protocol):
     """The methods of a pool that its timer calls."""
 
     def idle_longest_first(self) -> list[Environment]:
-        """The idle environments except provisioned ones, in the order in which they became idle."""
+        """Return the idle environments except provisioned ones, in the order in which they became idle."""
 
     def prewarm(self) -> None:
         """Start an environment for the request that is expected, if the pool has no environment."""

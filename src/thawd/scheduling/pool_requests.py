@@ -108,7 +108,7 @@ class Line:
         self._asynchronous: list[Waiter] = []
 
     def __bool__(self) -> bool:
-        """Whether a request waits. Quicker than the number."""
+        """Return whether a request waits. Quicker than the number."""
         return bool(self._synchronous or self._asynchronous)
 
     def __len__(self) -> int:

@@ -55,11 +55,11 @@ class Spares:
         self._not_before_s: dict[Owner, float] = {}
 
     def has(self, owner: Owner) -> bool:
-        """Whether `owner` has a spare."""
+        """Return whether `owner` has a spare."""
         return owner in self._held
 
     def concern(self, owner: Owner) -> bool:
-        """Whether `owner` has a spare, or a spare is being started for it."""
+        """Return whether `owner` has a spare, or a spare is being started for it."""
         return owner in self._held or owner in self._parking
 
     def want(self, owner: Owner, *, spawn_task: Callable[[Coroutine[None, None, None]], object]) -> None:

@@ -199,7 +199,7 @@ class _TenantPool(Pool):
         self._pools = pools
 
     def is_unused(self) -> bool:
-        """Whether there is neither an environment nor a request."""
+        """Return whether there is neither an environment nor a request."""
         return self.empty.is_set() and not self._line
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class Clock(Protocol):
     """A wall clock."""
 
     def now(self) -> float:
-        """The time, seconds since the epoch."""
+        """Return the time, seconds since the epoch."""
 
     async def sleep(self, wait_s: float) -> None:
         """Sleep for `wait_s` seconds."""
@@ -59,7 +59,7 @@ class SystemClock:
     """The machine's wall clock."""
 
     def now(self) -> float:
-        """The time, seconds since the epoch."""
+        """Return the time, seconds since the epoch."""
         return time.time()
 
     async def sleep(self, wait_s: float) -> None:

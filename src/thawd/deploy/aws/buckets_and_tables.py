@@ -27,7 +27,7 @@ def add_stores(stack: Stack) -> None:
 
 
 def bucket_place(stack: Stack, name: str) -> tuple[str, str] | None:
-    """Name and prefix of a bucket in the account, as texts for `sub`; None: it is not in S3, or not declared."""
+    """Return the name and prefix of a bucket in the account, as texts for `sub`; None: not in S3, or not declared."""
     if name in stack.settings.buckets:
         return naming.bucket_name(stack.name, name), ""
     remote = stack.settings.remote_buckets.get(name)
@@ -62,7 +62,10 @@ def table_place(stack: Stack, name: str) -> TablePlace | None:
 
 
 def _is_at_aws(url: StoreUrl, scheme: str) -> bool:
-    """Whether a store is in the stack's account, not in a server with AWS's API or in another profile's account."""
+    """Return whether a store is in the stack's account.
+
+    Otherwise it is in another profile's account, or in a server that has AWS's API.
+    """
     parameters = dict(parse_qsl(urlsplit(url.text).query))
     return url.scheme == scheme and not parameters.keys() & {"endpoint", "profile"}
 
@@ -80,7 +83,7 @@ def store_variables(stack: Stack, function: str, uses: Uses) -> dict[str, Any]:
 
 
 def bucket_operations(stack: Stack, function: str, uses: Uses) -> dict[str, tuple[str, ...]]:
-    """The operations of the code on each bucket.
+    """Return the operations of the code on each bucket.
 
     A bucket whose name the code takes from an event is each bucket that notifies the function. A bucket whose name the
     code computes is every declared bucket.
@@ -97,7 +100,7 @@ def bucket_operations(stack: Stack, function: str, uses: Uses) -> dict[str, tupl
 
 
 def table_names(stack: Stack, uses: Uses) -> list[str]:
-    """The names of the tables that the code uses: all declared ones if it computes names."""
+    """Return the names of the tables that the code uses: all declared ones if it computes names."""
     return sorted({*uses.tables, *stack.settings.tables} - {ANY} if ANY in uses.tables else uses.tables)
 
 

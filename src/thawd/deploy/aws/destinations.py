@@ -39,7 +39,7 @@ def add_destinations(stack: Stack, function: Function) -> None:
 
 
 def delivery_statements(stack: Stack, function: Function) -> list[dict[str, Any]]:
-    """The statements that a function's role needs to deliver outcomes and dead letters."""
+    """Return the statements that a function's role needs to deliver outcomes and dead letters."""
     statements = [allowed for _, needed in _targets(stack, function).values() for allowed in needed]
     if function.dead_letter is not None:
         place = stack.place(function.dead_letter.name)
@@ -61,7 +61,7 @@ def _targets(stack: Stack, function: Function) -> dict[str, tuple[Any, list[dict
 def _target(
     stack: Stack, function: Function, option: str, destination: Destination
 ) -> tuple[Any, list[dict[str, Any]]] | None:
-    """A destination's ARN, and statements that allow the delivery; None: AWS has no such destination."""
+    """Return a destination's ARN, and statements that allow the delivery; None: AWS has no such destination."""
     where = f"functions.{function.name}.{option}"
     if destination.kind == "function":
         name, qualifier = function_of(destination)

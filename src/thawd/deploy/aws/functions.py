@@ -134,7 +134,7 @@ def _properties(stack: Stack, function: Function, uses: Uses, *, role: str, log_
 
 
 def _has_snapstart(stack: Stack, function: Function, runtime: str, *, storage_mb: int) -> bool:
-    """Whether Lambda can take snapshots of the function. If not, record why.
+    """Return whether Lambda can take snapshots of the function. If not, record why.
 
     Source: developer guide, "Improving startup performance with Lambda SnapStart".
     """

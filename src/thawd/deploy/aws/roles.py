@@ -54,7 +54,7 @@ def add_role(stack: Stack, function: Function, uses: Uses, *, log_group: str) ->
 
 
 def _store_statements(stack: Stack, function: str, uses: Uses) -> list[dict[str, Any]]:
-    """The statements for the buckets and tables that the function's code uses."""
+    """Return the statements for the buckets and tables that the function's code uses."""
     statements = []
     where = f"functions.{function}"
     for name, operations in sorted(bucket_operations(stack, function, uses).items()):
@@ -111,7 +111,7 @@ def _tracing_statements(stack: Stack) -> list[dict[str, Any]]:
 
 
 def _boto3_statements(stack: Stack, function: Function, uses: Uses) -> list[dict[str, Any]]:
-    """The statements for a function that uses boto3: it may read the objects of which its buckets notify it.
+    """Return the statements for a function that uses boto3: it may read the objects of which its buckets notify it.
 
     Everything else must be declared in ``[[deploy.aws.statements]]``, because the code does not show what boto3 calls.
     """

@@ -257,6 +257,6 @@ def statement(actions: Iterable[str], resources: Any) -> dict[str, Any]:
 
 
 def trust(service: str) -> dict[str, Any]:
-    """The policy document that lets a service assume a role."""
+    """Return the policy document that lets a service assume a role."""
     allowed = {"Effect": "Allow", "Action": ["sts:AssumeRole"], "Principal": {"Service": [service]}}
     return {"Version": "2012-10-17", "Statement": [allowed]}

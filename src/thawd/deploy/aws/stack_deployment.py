@@ -443,7 +443,7 @@ def _require_unchanging(name: str, stack: DeployedStack | None) -> None:
 
 
 def _first(failures: list[StackEvent]) -> str:
-    """The first failure that is a cause: CloudFormation then cancels what runs beside it."""
+    """Return the first failure that is a cause: CloudFormation then cancels what runs beside it."""
     causes = [event for event in failures if "cancelled" not in event.reason] or failures
     if not causes:
         return "CloudFormation gave no reason"

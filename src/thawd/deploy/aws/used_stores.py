@@ -76,7 +76,7 @@ def _functions(tree: ast.Module | None) -> list[ast.FunctionDef | ast.AsyncFunct
 
 
 def _has_yield(function: ast.AST) -> bool:
-    """Whether a function's own body, without functions inside it, has a ``yield``."""
+    """Return whether a function's own body, without functions inside it, has a ``yield``."""
     for node in ast.iter_child_nodes(function):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
             continue
@@ -112,7 +112,7 @@ def _parsed(code: Path, name: str) -> ast.Module | None:
 
 
 def _is_dynamic(node: ast.AST) -> bool:
-    """Whether a piece of code may import modules that its import statements do not show."""
+    """Return whether a piece of code may import modules that its import statements do not show."""
     if isinstance(node, ast.Attribute):
         return node.attr == "path" and isinstance(node.value, ast.Name) and node.value.id == "sys"
     if not isinstance(node, ast.Call):
@@ -245,7 +245,7 @@ class _Module:
         self._found.add(kind, name, self._operations(call, kind))
 
     def _name_of(self, variable: str) -> str:
-        """The text of a variable, if it can have no other; `NOTIFYING` if it always comes from an event of S3."""
+        """Return the only text that a variable can have; `NOTIFYING` if its value always comes from an event of S3."""
         if variable in self._texts:
             return self._texts[variable]
         values = self._values.get(variable, [])
@@ -274,7 +274,7 @@ class _Module:
 
 
 def _is_bucket_of_event(value: ast.expr) -> bool:
-    """Whether an expression ends with ``["s3"]["bucket"]["name"]``."""
+    """Return whether an expression ends with ``["s3"]["bucket"]["name"]``."""
     for key in ("name", "bucket", "s3"):
         if not (
             isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Constant) and value.slice.value == key

@@ -18,7 +18,7 @@ from thawd.oci.merging import merge
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is a tar file, also compressed; its name does not matter."""
+    """Return whether a file is a tar file, also compressed; its name does not matter."""
     try:
         return tarfile.is_tarfile(path)
     except (OSError, EOFError, zlib.error, lzma.LZMAError):

@@ -92,7 +92,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _stacks(folder: Path) -> Iterator[tuple[str, _Found]]:
-    """The stacks of an assembly and of those within it, by the names of their artifacts."""
+    """Yield the stacks of an assembly and of those within it, by the names of their artifacts."""
     artifacts = _read(folder / MANIFEST).get("artifacts", {})
     for name, artifact in artifacts.items():
         properties = artifact.get("properties", {})
@@ -167,7 +167,7 @@ def _placed(text: str) -> str:
 
 
 def _wanted(found: Mapping[str, _Found], name: str | None) -> set[str]:
-    """The stack of a name and those that it depends on; without a name, all."""
+    """Return the stack of a name and those that it depends on; without a name, all."""
     if name is None:
         return set(found)
     waiting = [artifact for artifact, each in found.items() if name in each.names]
@@ -198,14 +198,14 @@ def _with_parameters(stack: ProjectStack, given: Mapping[str, str]) -> ProjectSt
 
 
 def _declares(stack: ProjectStack, name: str) -> bool:
-    """Whether a stack has the parameter ``Name``, or ``Stack:Name``."""
+    """Return whether a stack has the parameter ``Name``, or ``Stack:Name``."""
     owner, _, parameter = name.rpartition(":")
     declared = stack.document.get("Parameters")
     return isinstance(declared, dict) and parameter in declared and owner in ("", stack.name)
 
 
 def _bootstrap_parameters(document: Mapping[str, Any]) -> Iterator[str]:
-    """The SSM parameters by which a template checks that its account has been bootstrapped."""
+    """Yield the SSM parameters by which a template checks that its account has been bootstrapped."""
     declared = document.get("Parameters")
     parameter = declared.get("BootstrapVersion") if isinstance(declared, dict) else None
     if isinstance(parameter, dict) and parameter.get("Type") == _BOOTSTRAP_TYPE and "Default" in parameter:

@@ -13,7 +13,7 @@ _FILES = (*TEMPLATES, *SERVERLESS, f"{ASSEMBLY}/{MANIFEST}")
 
 
 def find_project(folder: Path) -> Path | None:
-    """The project's file in a folder: a template, serverless.yml, or the manifest in ``cdk.out``, in this order.
+    """Return the project's file in a folder: a template, serverless.yml, or the manifest in ``cdk.out``, in this order.
 
     Returns:
         None if the folder has none of them.
@@ -22,7 +22,7 @@ def find_project(folder: Path) -> Path | None:
 
 
 def is_project(path: Path) -> bool:
-    """Whether a path names a project, and not a configuration of thawd's own.
+    """Return whether a path names a project, and not a configuration of thawd's own.
 
     ``cdk.out``, each other folder with a manifest, and files in YAML or JSON are projects.
     """

@@ -132,7 +132,7 @@ class ServedProject:
             changed.set()
 
     def _packages(self, requirements: Path, runtime: str) -> Path:
-        """The folder with the packages of a requirements file. Called in a thread; blocks until it is made."""
+        """Return the folder with the packages of a requirements file. Called in a thread; blocks until it is made."""
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(self._installed(requirements, runtime), self._loop).result()
 

@@ -41,7 +41,7 @@ def read_template(path: Path, options: ProjectOptions) -> Project:
 
 
 def parsed(path: Path) -> dict[str, Any]:
-    """A file's template.
+    """Return a file's template.
 
     Raises:
         ProjectError: the file cannot be read, or is no template.
@@ -55,7 +55,7 @@ def parsed(path: Path) -> dict[str, Any]:
 
 
 def stack_name(text: str) -> str:
-    """A name for a stack, made of a folder's name.
+    """Return a name for a stack, made of a folder's name.
 
     Source: CloudFormation API reference, CreateStack: letters, digits and hyphens; the first is a letter.
     """

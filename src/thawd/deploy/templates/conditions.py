@@ -31,7 +31,7 @@ class Conditions:
         self._open: list[str] = []
 
     def is_true(self, name: str) -> bool:
-        """Whether a condition holds.
+        """Return whether a condition holds.
 
         Raises:
             TemplateError: there is none of that name, it depends on itself, or it is malformed.
@@ -80,7 +80,7 @@ class Conditions:
         raise TemplateError(f"Template format error: {function} is no condition function.")
 
     def _compares(self, function: str, argument: Any) -> bool:
-        """The functions of rules that compare a list with a value, or with another list."""
+        """Return the functions of rules that compare a list with a value, or with another list."""
         if len(_list(argument)) != 2:
             raise TemplateError(f"Template error: every {function} object requires two parameters.")
         values, other = (self._evaluated(each) for each in argument)

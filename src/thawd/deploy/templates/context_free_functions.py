@@ -74,7 +74,7 @@ def select(argument: Any) -> Any:
 
 
 def to_base64(argument: Any) -> Any:
-    """The text in base64."""
+    """Return the text in base64."""
     if isinstance(argument, Unknown):
         return argument
     if not is_scalar(argument):
@@ -104,7 +104,7 @@ def cidr(argument: Any) -> Any:
 
 
 def length(argument: Any) -> Any:
-    """The number of items in a list."""
+    """Return the number of items in a list."""
     if isinstance(argument, Unknown):
         return argument
     if not isinstance(argument, list):
@@ -113,7 +113,7 @@ def length(argument: Any) -> Any:
 
 
 def to_json_string(argument: Any) -> Any:
-    """A list or a map as JSON, without blanks."""
+    """Return a list or a map as JSON, without blanks."""
     if isinstance(argument, Unknown):
         return argument
     if not isinstance(argument, list | dict):

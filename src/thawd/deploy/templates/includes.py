@@ -19,7 +19,7 @@ _FUNCTION = "Fn::Transform"
 
 
 def has_includes(value: Any) -> bool:
-    """Whether a part of a template contains the macro."""
+    """Return whether a part of a template contains the macro."""
     if isinstance(value, list):
         return any(map(has_includes, value))
     if not isinstance(value, dict):

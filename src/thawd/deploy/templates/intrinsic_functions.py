@@ -115,7 +115,7 @@ class _Evaluation:
         return made if isinstance(made, Unknown) else made.physical_id
 
     def _made(self, name: str, reference: str) -> Made | Unknown:
-        """The resource, or `Unknown` in a plan."""
+        """Return the resource, or `Unknown` in a plan."""
         scope = self._scope
         if name not in scope.resources:
             raise unresolved([name], "Resources")

@@ -55,7 +55,7 @@ class _Expansion:
         self._copies = 0
 
     def value(self, value: Any, loops: Mapping[str, str]) -> Any:
-        """A part of the template, with the identifiers of the loops around it replaced.
+        """Return a part of the template, with the identifiers of the loops around it replaced.
 
         Args:
             value: the part.
@@ -87,12 +87,12 @@ class _Expansion:
         return loops[literal] if isinstance(literal, str) and literal in loops else {"Ref": literal}
 
     def _literal(self, value: Any, loops: Mapping[str, str]) -> Any:
-        """The text that a function makes where a template without this transform needs a literal."""
+        """Return the text that a function makes where a template without this transform needs a literal."""
         value = self.value(value, loops)
         return self._evaluate(value) if isinstance(value, dict) else value
 
     def _loop(self, key: str, argument: Any, loops: Mapping[str, str]) -> list[tuple[str, Any]]:
-        """The entries that a loop makes."""
+        """Return the entries that a loop makes."""
         if not isinstance(argument, list) or len(argument) != 3 or not isinstance(argument[2], dict):
             raise TemplateError(f"Template error: {key} needs [identifier, collection, {{output key: output value}}]")
         identifier, collection, body = argument

@@ -120,12 +120,12 @@ def _value(name: str, declaration: Any, given: Mapping[str, str], context: Stack
 
 
 def _items(text: str) -> list[str]:
-    """The items of a list parameter, without the blanks around them."""
+    """Return the items of a list parameter, without the blanks around them."""
     return [item.strip() for item in text.split(",")] if text else []
 
 
 def _broken(name: str, declaration: Mapping[str, Any], item: str) -> str | None:
-    """Why a value, or one item of a list, breaks the declaration; None if it does not."""
+    """Return why a value, or one item of a list, breaks the declaration; None if it does not."""
     if declaration["Type"] in ("Number", "List<Number>") and (wanted := _wanted_number(declaration, item)):
         return f"Parameter '{name}' must be {wanted}"
     allowed = declaration.get("AllowedValues")
@@ -164,7 +164,7 @@ _JAVA_CLASSES = {
 
 
 def _matches(name: str, pattern: str, item: str) -> bool:
-    """Whether the whole item matches a pattern of Java's regular expressions."""
+    """Return whether the whole item matches a pattern of Java's regular expressions."""
     for java, python in _JAVA_CLASSES.items():
         # Inside brackets the class is a part of the set, outside it is a set of its own.
         within = re.compile(rf"(\[[^\]]*){re.escape(java)}")

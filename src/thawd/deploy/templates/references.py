@@ -27,7 +27,7 @@ class Reference(NamedTuple):
 
 
 def variables(text: str) -> Iterator[str]:
-    """The names in a text for ``Fn::Sub``, without literals (``${!Literal}``).
+    """Yield the names in a text for ``Fn::Sub``, without literals (``${!Literal}``).
 
     Raises:
         TemplateError: a name has characters that CloudFormation does not allow.
@@ -97,11 +97,9 @@ def _references_of_sub(argument: Any, is_true: Callable[[str], bool] | None) -> 
 
 
 def attribute_of(argument: Any) -> tuple[str, str | None] | None:
-    """The resource and attribute in the argument of ``Fn::GetAtt``; the attribute is None if an intrinsic function
-    computes it.
+    """Return the resource and attribute in the argument of ``Fn::GetAtt``; None if the argument is malformed.
 
-    Returns:
-        None if the argument is malformed.
+    The attribute is None if an intrinsic function computes it.
     """
     if isinstance(argument, str):
         resource, dot, attribute = argument.partition(".")

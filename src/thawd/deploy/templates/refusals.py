@@ -16,7 +16,7 @@ class TemplateError(ValueError):
 
 
 def unresolved(names: list[str], section: str) -> TemplateError:
-    """The error for references to names that the template does not declare, or whose condition does not hold."""
+    """Return the error for references to names that the template does not declare, or whose condition does not hold."""
     return TemplateError(
         f"Template format error: Unresolved resource dependencies [{', '.join(names)}] in the {section} block of the "
         "template"

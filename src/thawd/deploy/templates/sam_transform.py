@@ -125,7 +125,7 @@ def _show_paths(value: Any, paths: list[str]) -> None:
 
 
 def _path_at(value: Any, paths: list[str]) -> str | None:
-    """The local path behind an address of a hidden path, in one of the forms that properties have."""
+    """Return the local path behind an address of a hidden path, in one of the forms that properties have."""
     if isinstance(value, str) and value.startswith(f"s3://{_LOCAL}/"):
         return paths[int(value.rpartition("/")[2])]
     if isinstance(value, dict):

@@ -50,7 +50,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def _parsed_json(text: str) -> Any:
-    """The document, or None if the text is no JSON; it may still be YAML."""
+    """Return the document, or None if the text is no JSON; it may still be YAML."""
     try:
         document = json.loads(text.lstrip("\ufeff"))
     except RecursionError:
@@ -125,7 +125,7 @@ class _Construction:
         self._scalars = scalars
 
     def value(self, node: Any) -> Any:
-        """The value of a node. Raises: TemplateError."""
+        """Return the value of a node. Raises: TemplateError."""
         self._nodes += 1
         if self._nodes > _MOST_NODES:
             raise TemplateError(f"Template format error: the template has more than {_MOST_NODES} values")
@@ -153,7 +153,7 @@ class _Construction:
         raise TemplateError(f"Template format error: YAML tag {tag} is not supported{_place(node)}")
 
     def _untagged(self, node: Any) -> Any:
-        """The value of a node as if it had no tag. A scalar is a text: ``!Ref 123`` names a parameter."""
+        """Return the value of a node as if it had no tag. A scalar is a text: ``!Ref 123`` names a parameter."""
         if isinstance(node, self._yaml.ScalarNode):
             return node.value
         return (
@@ -187,7 +187,7 @@ class _Construction:
         return merged | made
 
     def _merged(self, node: Any) -> dict[str, Any]:
-        """The maps behind ``<<``; the first one that has a key counts."""
+        """Return the maps behind ``<<``; the first one that has a key counts."""
         value = self.value(node)
         maps = value if isinstance(value, list) else [value]
         if not all(isinstance(each, dict) for each in maps):

@@ -80,7 +80,7 @@ class StackContext:
     read: Callable[[str], str] | None = None
 
     def pseudo_parameters(self) -> dict[str, Any]:
-        """The values of the pseudo parameters, by their names.
+        """Return the values of the pseudo parameters, by their names.
 
         Source: CloudFormation template reference, "Pseudo parameters".
         """
@@ -97,7 +97,7 @@ class StackContext:
 
 
 def unknown_in(values: Iterable[Any]) -> Unknown | None:
-    """The unknown value that a text made of `values` would be, or None if all of them are known."""
+    """Return the unknown value that a text made of `values` would be, or None if all of them are known."""
     found: set[str] = set()
     for value in values:
         if isinstance(value, Unknown):
@@ -109,12 +109,12 @@ def unknown_in(values: Iterable[Any]) -> Unknown | None:
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a value is a text, a number or a truth value."""
+    """Return whether a value is a text, a number or a truth value."""
     return isinstance(value, str | bool | int | float)
 
 
 def text_of(value: str | float) -> str:
-    """A scalar as CloudFormation writes it into a text: ``true``, ``8``, ``0.5``."""
+    """Return a scalar as CloudFormation writes it into a text: ``true``, ``8``, ``0.5``."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)

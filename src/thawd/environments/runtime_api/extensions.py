@@ -104,15 +104,15 @@ class ExtensionsApi:
         self._is_open = True
 
     def all(self) -> list[Extension]:
-        """All extensions, registered or not."""
+        """Return all extensions, registered or not."""
         return list(self._all.values())
 
     def all_waiting(self) -> bool:
-        """Whether every extension has asked for its next event."""
+        """Return whether every extension has asked for its next event."""
         return all(extension.is_waiting for extension in self._all.values())
 
     def all_registered(self) -> bool:
-        """Whether every external extension has registered; internal ones are known only once they register."""
+        """Return whether every external extension has registered; internal ones are known only once they register."""
         return all(extension.state is not ExtensionState.STARTED for extension in self._all.values())
 
     def close_registration(self) -> None:
@@ -247,7 +247,7 @@ class ExtensionsApi:
         self.on_fault(error_type, f"the extension {extension.name} reported an error")
 
     def _known(self, request: Request) -> Extension | None:
-        """The extension that sent the request; None if its identifier is missing or wrong: then the answer was 403."""
+        """Return the extension that sent the request; None after answering 403: its identifier is missing or wrong."""
         identifier = request.header(b"lambda-extension-identifier")
         if not identifier:
             why = "Missing Lambda-Extension-Identifier header"

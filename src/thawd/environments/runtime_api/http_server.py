@@ -60,7 +60,7 @@ class Request:
         return self.size_bytes > self.limit_bytes
 
     def header(self, name: bytes) -> str:
-        """The value of a header; empty when it was not sent. `name` is in lower case."""
+        """Return the value of a header; empty when it was not sent. `name` is in lower case."""
         return self.headers.get(name, b"").decode("latin-1")
 
     def answer(self, status: int, body: bytes = b"", *, headers: bytes = _JSON) -> None:

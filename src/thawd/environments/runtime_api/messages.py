@@ -48,7 +48,7 @@ class Current:
 
 
 def event_of(head: dict[str, Any], payload: bytes) -> Current:
-    """The invocation in an INVOKE frame, from the frame's head and body."""
+    """Return the invocation in an INVOKE frame, from the frame's head and body."""
     deadline_ms = int(time.time() * 1000 + head["left_ms"])
     lines = [
         ("Content-Type", "application/json"),
@@ -75,7 +75,10 @@ def event_of(head: dict[str, Any], payload: bytes) -> Current:
 
 
 def _one_line(text: str) -> str:
-    """The caller's JSON text as one line of ASCII, so that it fits into a header. Other text is returned unchanged."""
+    """Return the caller's JSON text as one line of ASCII, so that it fits into a header.
+
+    Other text is returned unchanged.
+    """
     try:
         return json.dumps(json.loads(text), separators=(",", ":"))
     except (ValueError, RecursionError):
@@ -88,7 +91,7 @@ def _printable(value: str) -> str:
 
 
 def document_of(request: Request) -> bytes:
-    """The error document that a program sent; if there is none, or it is too large, a new one with the same type."""
+    """Return the error document that a program sent, or a new one of its type if it sent none or one too large."""
     error_type = request.header(b"lambda-runtime-function-error-type") or "Runtime.Unknown"
     if request.is_too_large:
         message = f"The error document has {request.size_bytes} bytes, more than {MAX_PAYLOAD_BYTES}"
@@ -106,13 +109,13 @@ def message_of(document: bytes) -> str:
 
 
 def type_of(request: Request) -> str:
-    """The content type of a streamed response, to send to the caller: the program's if that is valid, else `BYTES`."""
+    """Return the content type of a streamed response: the program's if that is valid, else `BYTES`."""
     given = request.header(b"content-type")
     return given if re.match(CONTENT_TYPE, given) else BYTES
 
 
 def broken_off(request: Request, error_type: str) -> bytes:
-    """The error document of a streamed response that failed in the middle: the one in its trailers, else a new one."""
+    """Return the error document of a streamed response that broke off: the one in its trailers, else a new one."""
     try:
         body = base64.b64decode(request.header(b"lambda-runtime-function-error-body"), validate=True)
     except binascii.Error:

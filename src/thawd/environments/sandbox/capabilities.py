@@ -39,7 +39,7 @@ class Rights:
 
 
 def held_capabilities() -> bool:
-    """Whether this process has a capability or would pass one on. Source: proc_pid_status(5)."""
+    """Return whether this process has a capability or would pass one on. Source: proc_pid_status(5)."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -48,7 +48,9 @@ def held_capabilities() -> bool:
 
 
 def find_rights(program: Path | None, *, capabilities: bool) -> Rights:
-    """The options with which this server's functions drop capabilities. Blocks, because it runs thawd-thaw for a test.
+    """Return the options with which this server's functions drop capabilities.
+
+    Blocks, because it runs thawd-thaw for a test.
 
     Args:
         program: thawd-thaw; None if it was not built, and then nothing can be dropped.
@@ -70,7 +72,7 @@ def _works(program: Path, options: tuple[str, ...]) -> bool:
 
 
 def notice(rights: Rights) -> str | None:
-    """A warning for an operator who runs thawd as root, with a remedy; None when thawd runs as another user."""
+    """Return a warning for an operator who runs thawd as root, with a remedy; None when thawd runs as another user."""
     if os.geteuid() != 0:
         return None
     theirs = (

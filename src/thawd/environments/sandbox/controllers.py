@@ -93,7 +93,7 @@ class _Both(MemoryLimit):
 def with_controller(
     memory: MemoryLimiter, controller: str, *, files: Callable[[int], dict[str, str]], words: str
 ) -> AddedController | None:
-    """A limiter that uses `memory` and `controller`; None if thawd cannot write to this controller's groups."""
+    """Return a limiter that uses `memory` and `controller`; None if thawd cannot write to this controller's groups."""
     path = own_group(controller)
     if path is None or not (_HIERARCHIES / controller / path).is_dir():
         return None

@@ -29,7 +29,7 @@ def quota_us(memory_mb: int) -> int:
 
 
 def with_cpu_limits(memory: MemoryLimiter) -> MemoryLimiter | None:
-    """A limiter that also limits environments to their CPU share; None if thawd cannot write to a cgroup for that."""
+    """Return a limiter that also limits the CPU share of environments; None if no cgroup for that is writable."""
     if isinstance(memory, Cgroup) and memory.is_v2:
         try:
             subtree = memory.parent / "cgroup.subtree_control"

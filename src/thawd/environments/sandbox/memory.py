@@ -37,7 +37,10 @@ class MemoryLimit:
         self._limit_bytes = limit_mib * MIB
 
     def check(self) -> bool:
-        """Whether the process and its descendants are within the limit. Called during init and during invocations."""
+        """Return whether the process and its descendants are within the limit.
+
+        Called during init and during invocations.
+        """
         # The first sum is quick to read, but includes pages that are shared with the template. The second, exact sum is
         # slow to read, so it is computed only when the first one exceeds the limit.
         processes = with_descendants(self._pid)
@@ -173,7 +176,10 @@ def move_into(group: Path, pid: int) -> None:
 
 
 def with_descendants(pid: int) -> list[int]:
-    """The process `pid` and its descendants, except those that the kernel gave to another parent when theirs ended."""
+    """Return the process `pid` and its descendants.
+
+    A descendant whose parent has ended is missing, because the kernel has given it another parent.
+    """
     found = [pid]
     for parent in found:
         # The kernel lists the children of each thread separately, so look at all threads.
@@ -194,7 +200,7 @@ def _anonymous_bytes(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """How many bytes of memory only the process `pid` maps, including swap; 0 if that cannot be read."""
+    """Return how many bytes of memory only the process `pid` maps, including swap; 0 if that cannot be read."""
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -204,7 +210,7 @@ def private_bytes(pid: int) -> int:
 
 
 def find_limiter() -> MemoryLimiter:
-    """The best limiter that works for this process: cgroup v2, else cgroup v1, else watching."""
+    """Return the best limiter that works for this process: cgroup v2, else cgroup v1, else watching."""
     for limiter in (_cgroup_v2(), _cgroup_v1()):
         if limiter is not None and works(limiter.parent, partial(limiter.make, limit_bytes=64 * MIB)):
             return limiter
@@ -212,7 +218,7 @@ def find_limiter() -> MemoryLimiter:
 
 
 def own_group(controller: str) -> str | None:
-    """The path of this process's cgroup in the hierarchy of `controller`; None if it has none there.
+    """Return the path of this process's cgroup in the hierarchy of `controller`; None if it has none there.
 
     Each controller of version 1 has its own hierarchy. The empty string names the one hierarchy of version 2.
     """
@@ -269,7 +275,10 @@ def _cgroup_v1() -> Cgroup | None:
 
 
 def works(parent: Path, make: Callable[[Path], object]) -> bool:
-    """Whether `make` can create and limit a group below `parent`. Also removes groups of servers that have ended."""
+    """Return whether `make` can create and limit a group below `parent`.
+
+    Also removes groups of servers that have ended.
+    """
     try:
         for left_over in parent.glob("thawd-[0-9]*"):
             if not Path(f"/proc/{left_over.name.split('-')[1]}").exists():

@@ -67,7 +67,10 @@ class _Counted(MemoryLimit):
 
 
 def _threads(pid: int) -> int:
-    """Number of threads of a process. The link count of its folder ``/proc/pid/task`` is two more than this number."""
+    """Return the number of threads of a process.
+
+    The link count of its folder ``/proc/pid/task`` is two more than this number.
+    """
     try:
         return Path(f"/proc/{pid}/task").stat().st_nlink - 2
     except OSError:
@@ -75,7 +78,7 @@ def _threads(pid: int) -> int:
 
 
 def with_process_limits(memory: MemoryLimiter) -> MemoryLimiter:
-    """A limiter that limits memory with `memory`, and also the number of processes."""
+    """Return a limiter that limits memory with `memory`, and also the number of processes."""
     if isinstance(memory, Cgroup) and memory.is_v2 and _has_pids(memory.parent):
         return memory
     limit = str(MAX_PROCESSES)

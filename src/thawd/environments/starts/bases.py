@@ -118,7 +118,7 @@ class Bases:
         self.shared = SharedBases(engine, store, starter)
 
     async def get(self, version: Version, *, confined: bool) -> Base:
-        """The base of the version's interpreter. It is made if there is none.
+        """Return the base of the version's interpreter. It is made if there is none.
 
         Raises:
             NoBaseError: there is none and none can be made.
@@ -264,7 +264,9 @@ class SharedBases:
             raise _StaleBaseError(f"a file from which the version's base was made has changed: {changed}")
 
     async def get(self, key: str, make: Callable[[], Awaitable[Base]]) -> Base:
-        """The base with this key. If there is none, `make` makes it, only once even if several versions wait for it.
+        """Return the base with this key.
+
+        If there is none, `make` makes it, only once even if several versions wait for it.
 
         Raises:
             NoBaseError: it cannot be made.
@@ -355,7 +357,7 @@ class SharedBases:
 
 
 def unprimed(version: Version) -> Version:
-    """The version without what concerns its handler, to freeze a base in which no handler is loaded."""
+    """Return the version without what concerns its handler, to freeze a base in which no handler is loaded."""
     function = msgspec.structs.replace(
         version.function, prime=None, snapshot_connections="refuse", snapshot_listeners="refuse"
     )
@@ -363,7 +365,7 @@ def unprimed(version: Version) -> Version:
 
 
 def refusal(version: Version) -> str | None:
-    """Why this version must not be published over a base; None when it may be."""
+    """Return why this version must not be published over a base; None when it may be."""
     if version.wrapper:
         return "the function's wrapper script starts the interpreter in its own way"
     if GUARDED in version.variables:
@@ -377,14 +379,14 @@ def refusal(version: Version) -> str | None:
 
 
 def startup_variables(version: Version) -> dict[str, str]:
-    """The environment variables with which the base of this version starts."""
+    """Return the environment variables with which the base of this version starts."""
     set_by_function = version.function.environment
     names = (name for name in _STARTUP if name in version.variables and name not in set_by_function)
     return {name: version.variables[name] for name in names}
 
 
 def key_of_base(version: Version, engine: Engine, *, confined: bool) -> str:
-    """A digest of everything that determines the contents of a base. Reads files and blocks."""
+    """Return a digest of everything that determines the contents of a base. Reads files and blocks."""
     parts = {
         "base of thawd": __version__,
         "engine": engine.fingerprints(),

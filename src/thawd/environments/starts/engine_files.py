@@ -30,7 +30,7 @@ class Engine:
 
     @classmethod
     def find(cls) -> Engine:
-        """The engine's files, which are in the folder of thawd's native module.
+        """Return the engine's files, which are in the folder of thawd's native module.
 
         Raises:
             NoEngineError: the engine does not support this machine, or was not built.
@@ -42,12 +42,12 @@ class Engine:
         return cls(Path(folder) / LIBRARY_NAME, Path(folder) / PROGRAM_NAME)
 
     def fingerprints(self) -> list[tuple[str, int, int, int] | None]:
-        """The fingerprints of both files: they change when a file is replaced. Blocks."""
+        """Return the fingerprints of both files: they change when a file is replaced. Blocks."""
         return [fingerprint(self.freezer), fingerprint(self.program)]
 
 
 def fingerprint(path: Path) -> tuple[str, int, int, int] | None:
-    """Path, size, modification time in nanoseconds and inode of a file; None if it cannot be examined."""
+    """Return the path, size, modification time in nanoseconds and inode of a file; None if it cannot be examined."""
     try:
         status = path.stat()
     except (OSError, ValueError):

@@ -288,7 +288,7 @@ class Spawner:
         return environment
 
     async def _template_for_burst(self, origin: Origin, frozen: Frozen) -> Template | None:
-        """A thawed copy to fork from while several environments start; None if each of them must be thawed instead."""
+        """Return a thawed copy to fork from while several environments start; None: each must be thawed instead."""
         if frozen.fork_refused is not None or frozen.thawable.restore_ms < _SLOW_RESTORE_MS or origin.thawing < _BURST:
             return None
         if (template := origin.live_template()) is not None:
@@ -420,7 +420,7 @@ class Spawner:
             await self._snapshots.discard(frozen)
 
     async def _template(self, origin: Origin) -> Template | None:
-        """The version's template, which is started if necessary; None when the version cannot be forked now.
+        """Return the version's template, which is started if necessary; None when the version cannot be forked now.
 
         Raises:
             InitError: init failed.

@@ -18,7 +18,7 @@ _LISTED_FILES = 1000
 
 
 def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: bool = False) -> str:
-    """The key of a version's image: a digest of what is known before init and decides what init does.
+    """Return the key of a version's image: a digest of what is known before init and decides what init does.
 
     The digest covers the files that the function's own variables name. It does not cover other files that init reads:
     the process records them, and a probe checks them before the image is used again. Reads files and blocks.
@@ -51,7 +51,7 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False, bases: b
 
 
 def _named_files(version: Version) -> Iterator[Path]:
-    """The absolute paths in the function's own environment variables, and of the files in each folder among them.
+    """Yield the absolute paths in the function's own environment variables, and of the files in each folder among them.
 
     Of each folder, at most `_LISTED_FILES` files are listed.
     """

@@ -67,7 +67,7 @@ class Frozen:
     unchecked: bool = False
 
     def describe(self) -> dict[str, Any]:
-        """The image's fields in ``/_thawd/status``."""
+        """Return the image's fields in ``/_thawd/status``."""
         snapshot = self.lease.snapshot
         return {
             "id": snapshot.id,
@@ -118,7 +118,7 @@ class Snapshots:
         self._launcher = launcher
 
     async def find(self, version: Version) -> Frozen | None:
-        """The stored image with the version's key; None if there is none. Call `check` before the first thaw.
+        """Return the stored image with the version's key; None if there is none. Call `check` before the first thaw.
 
         If the image's sidecar lacks what the frozen process reported, this call checks the image itself, with a probe.
 
@@ -313,13 +313,13 @@ class Snapshots:
         return self._launcher.disks
 
     def _look_at_disk(self, template: Template, image: reader.Image) -> DiskSnapshot | None:
-        """The files that init left in the template's temporary folder; None without such a folder. Blocks."""
+        """Return the files that init left in the template's temporary folder; None without such a folder. Blocks."""
         if template.folder is None:
             return None
         return self._disks.look(template.identifier, frozen_unix_ns=image.process.frozen_unix_ns)
 
     async def _load_disk(self, lease: SnapshotLease) -> DiskSnapshot | None:
-        """The temporary folder that was stored with an image; None when there is none.
+        """Return the temporary folder that was stored with an image; None when there is none.
 
         Raises:
             DiskRefusedError: the folder is not complete, or belongs to another data folder.
@@ -356,7 +356,7 @@ class Snapshots:
         return f"a copy's answer to the priming event differs from the original's: {_difference(answer, first)}"
 
     async def _primed_copy(self, version: Version, thawable: Thawable) -> bytes:
-        """The answer of a copy to the priming event; empty when there is no such event.
+        """Return the answer of a copy to the priming event; empty when there is no such event.
 
         Raises:
             ThawFailedError: the copy did not start, or the event failed in it.
@@ -448,7 +448,7 @@ async def _prime(environment: Environment) -> bytes:
 
 
 def _unreadable(error: reader.ImageError, draft: Draft) -> str:
-    """The reason for refusing an image: the rule of the format that it breaks."""
+    """Return the reason for refusing an image: the rule of the format that it breaks."""
     broken = str(error).removeprefix(f"{draft.image}: ")
     return f"its image breaks a rule of the format; this is a bug in thawd, please report it: {broken}"
 

@@ -127,7 +127,7 @@ class Launcher:
             self._helpers -= 1
 
     def log(self, function: Function) -> FunctionLog:
-        """The log of `function`; functions with the same log group share it."""
+        """Return the log of `function`; functions with the same log group share it."""
         group = function.log_group_name
         if group not in self._logs:
             path = path_of_group(self._log_folder, group)
@@ -227,19 +227,19 @@ class Launcher:
         return start
 
     def root_command(self, root: RootMounts) -> list[str]:
-        """The command line that executes a program in a root; the program's own command line is to be appended."""
+        """Return the beginning of a command line that executes a program in a root. Append the program's own."""
         return [str(self.program), "--rights", "none", *root.options, "--run"]
 
     def why_no_root(self, root: RootMounts) -> str | None:
-        """Why processes cannot have this root; None: they can. Blocks, because it tries."""
+        """Return why processes cannot have this root; None: they can. Blocks, because it tries."""
         return "this server makes no temporary folders" if self.disks is None else self.disks.make_places(root)
 
     def confines(self, version: Version) -> bool:
-        """Whether each process of `version` sees its own ``/tmp``, and its code as read-only."""
+        """Return whether each process of `version` sees its own ``/tmp``, and its code as read-only."""
         return self.why_shared(version) is None
 
     def why_shared(self, version: Version) -> str | None:
-        """Why the processes of `version` share the machine's ``/tmp``; None: each process sees its own."""
+        """Return why the processes of `version` share the machine's ``/tmp``; None: each process sees its own."""
         if self.disks is None:
             return "this server makes no temporary folders"
         if version.root is not None:
@@ -251,7 +251,7 @@ class Launcher:
         return in_tmp([version.task_root, version.python])
 
     def why_real(self, function: Function, places: Places, needed: Sequence[Path]) -> str | None:
-        """Why the processes of a function must see its code and layers at their real paths.
+        """Return why the processes of a function must see its code and layers at their real paths.
 
         Args:
             function: as declared.
@@ -270,7 +270,7 @@ class Launcher:
         return in_tmp([Path(places.code), *needed]) or self.disks.hides(places, needed)
 
     def confined(self, start: Start, argv: Sequence[str]) -> list[str]:
-        """The command line for a program; it begins with thawd-thaw if `start` needs mounts or drops capabilities."""
+        """Return the command line of a program, executed by thawd-thaw if `start` has mounts or drops capabilities."""
         if not self.rights.drops and (start.folder is None or not start.folder.options):
             return list(argv)
         assert self.program is not None

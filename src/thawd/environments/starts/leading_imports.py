@@ -19,7 +19,7 @@ _MOST_BYTES = 1 << 20
 
 
 def leading_imports(version: Version) -> tuple[str, ...]:
-    """The import statements of packages with which the module of the version's handler begins, without ``as``.
+    """Return the import statements of packages with which the module of the version's handler begins, without ``as``.
 
     Reads the module and lists the folder of the function's code. Empty if the module begins otherwise, cannot be read
     or does not parse; then init reports the error.

@@ -58,7 +58,7 @@ _DONE = {StartKind.THAW: "thawed", StartKind.FORK: "forked"}
 
 
 def first_counted(*reasons: Reason | None) -> Reason | None:
-    """The first of these reasons that has a counter; None when none has."""
+    """Return the first of these reasons that has a counter; None when none has."""
     return next((reason for reason in reasons if reason is not None and reason.kind is not None), None)
 
 
@@ -168,7 +168,7 @@ class Origin:
         return None if self.template is None else self.template.init_ms
 
     def live_template(self) -> Template | None:
-        """The template, if it can fork now."""
+        """Return the template, if it can fork now."""
         return None if self.template is None or self.template.ended.is_set() else self.template
 
     def template_started(self, start: asyncio.Task[Template]) -> None:
@@ -181,7 +181,7 @@ class Origin:
             self.template.kill()
 
     def may_start_template(self) -> bool:
-        """Whether a template may be started now: not for a while if several in a row were short-lived.
+        """Return whether a template may be started now: not for a while if several in a row were short-lived.
 
         Call this only before a start, because each call counts the template that has ended.
         """

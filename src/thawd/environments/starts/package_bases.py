@@ -185,7 +185,7 @@ class PackageBases:
         return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
     def _was_used(self, name: str, key: str) -> bool:
-        """Whether an image of the function over this base exists: then the states were compared when it was made."""
+        """Return whether an image of the function over this base exists. Then the states have been compared."""
         found = self._store.find(key)
         if found is None:
             return False
@@ -194,7 +194,7 @@ class PackageBases:
 
 
 def shared_variables(version: Version) -> dict[str, str]:
-    """The environment variables with which a package base of this version imports the packages.
+    """Return the environment variables with which a package base of this version imports the packages.
 
     All functions on the base have them, with these values. Variables that differ between processes are not among them.
     """

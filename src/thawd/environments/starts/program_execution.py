@@ -87,7 +87,7 @@ def spawn(
 
 
 def error_of(status_read: int) -> int:
-    """The errno of thawd-thaw's attempt to execute its program; 0 when that worked or has not happened yet.
+    """Return the errno of thawd-thaw's attempt to execute its program; 0 when that worked or has not happened yet.
 
     The pipe `status_read` closes without a message when thawd-thaw executes the program.
     """
@@ -100,7 +100,7 @@ def error_of(status_read: int) -> int:
 
 
 def file_actions(process_ends: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """The actions that give the channels the numbers `frames.DESCRIPTORS`, and the log pipe the numbers 1 and 2."""
+    """Return the actions that give the channels the numbers `frames.DESCRIPTORS`, and the log pipe 1 and 2."""
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
     sources = list(process_ends)
     if set(process_ends) & {0, 1, 2, *frames.DESCRIPTORS}:

@@ -398,7 +398,7 @@ class Template:
 
 
 def _mount(folder: PreparedFolder | None) -> dict[str, str | None] | None:
-    """The mounts that a fork makes before it uses its temporary folder; None: it makes none.
+    """Return the mounts that a fork makes before it uses its temporary folder; None: it makes none.
 
     See `snapshot.engine.enter_disk`.
     """

@@ -63,7 +63,7 @@ class Thawable:
 
 
 def thaw_failed(error: InitError, child: Child, output: bytes) -> ThawFailedError:
-    """The error for a copy that ended, from its exit status and the last line that thawd-thaw wrote."""
+    """Return the error for a copy that ended, from its exit status and the last line that thawd-thaw wrote."""
     status = child.ended.result() if child.ended.done() else None
     lines = output.decode(errors="replace").strip().splitlines()
     why = next((line for line in reversed(lines) if line.startswith("thawd: ")), "")

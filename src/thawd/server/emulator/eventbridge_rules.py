@@ -47,12 +47,12 @@ def install(targets: EventTargets) -> None:
 
 
 def sender_of(rule: Any) -> Sender:
-    """The rule as the sender of its events."""
+    """Return the rule as the sender of its events."""
     return Sender("rule", rule.name, rule.arn)
 
 
 def _is_motos_own(target: dict[str, Any]) -> bool:
-    """Whether moto itself delivers to a target: an archive (moto makes the archive's rule) or an API destination."""
+    """Return whether moto itself delivers to a target, as it does to archives and API destinations."""
     arn = str(target["Arn"])
     return ":events:" in arn and ":event-bus/" not in arn
 
@@ -142,7 +142,7 @@ def _filled(template: str, values: dict[str, Any]) -> str:
 
 
 def _at(path: str, event: Any) -> Any:
-    """The value at a path such as ``$.detail.items[0].name``; None: there is none."""
+    """Return the value at a path such as ``$.detail.items[0].name``; None: there is none."""
     found = event
     for name, index in _STEPS.findall(path.removeprefix("$")):
         if name:

@@ -12,8 +12,8 @@ from typing import Any
 
 # Pause between two short polls of a queue that contains messages.
 _LOOK_S = 0.02
-# Longest pause while a queue contains no messages. moto wakes the poll when a new message arrives, but not when a message
-# becomes visible again.
+# Longest pause while a queue contains no messages. moto wakes the poll when a new message arrives, but not when a
+# message becomes visible again.
 _VISIBLE_S = 0.25
 
 

@@ -181,7 +181,7 @@ def _read(environ: dict[str, Any]) -> bytes:
 
 
 def _action(environ: dict[str, Any], body: bytes) -> str:
-    """The operation that a request in AWS's JSON or query protocol names; empty for other requests."""
+    """Return the operation that a request in AWS's JSON or query protocol names; empty for other requests."""
     target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
     if target:
         return target.rpartition(".")[2]
@@ -194,7 +194,7 @@ def _action(environ: dict[str, Any], body: bytes) -> str:
 
 
 def _changes(environ: dict[str, Any], body: bytes) -> bool:
-    """Whether a request may change the state of a service."""
+    """Return whether a request may change the state of a service."""
     action = _action(environ, body)
     if action:
         return not action.startswith(_READING)

@@ -69,7 +69,7 @@ class _Contents:
         return str(len(self._key.multipart.parts))
 
     def part(self, number: str) -> slice | None:
-        """The range of a part; None: the object was not uploaded in parts, or has no such part."""
+        """Return the range of a part; None: the object was not uploaded in parts, or has no such part."""
         if not number.isdecimal() or self._key.multipart is None:
             return None
         sizes = {part_id: part.contentsize for part_id, part in sorted(self._key.multipart.parts.items())}

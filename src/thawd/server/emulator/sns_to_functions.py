@@ -44,7 +44,7 @@ class FunctionTargets:
             self._connection, self._clients = connection, {}
 
     def connection(self) -> dict[str, Any]:
-        """The connection: ``url``, ``access_key`` and ``secret``.
+        """Return the connection: ``url``, ``access_key`` and ``secret``.
 
         Raises:
             RuntimeError: `connect` has not been called yet.

@@ -176,7 +176,7 @@ class EmulatorCallbacks:
     owns: Callable[[str], bool]
 
     def find(self, arn: str) -> tuple[str, str | None]:
-        """Return name and qualifier of the function with this ARN.
+        """Return the name and qualifier of the function with this ARN.
 
         Raises:
             ResourceNotFoundException: there is no such function (404).

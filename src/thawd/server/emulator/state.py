@@ -137,7 +137,10 @@ class EmulatedState:
         return SavedState(_pickled([one for one in backends if _service(one) not in self.left_out], bodies), bodies)
 
     def can_be_loaded(self, saved: SavedState) -> bool:
-        """Whether another process can load a state. If not, the services that prevent that are left out from now on."""
+        """Return whether another process can load a state.
+
+        If not, the services that prevent that are left out from now on.
+        """
         try:
             _unpickled(saved.pickled, None)
         except Exception:

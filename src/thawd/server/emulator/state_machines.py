@@ -219,7 +219,7 @@ class EndedWorker:
         self.env = self.event_manager = self.map_run_record_pool_manager = self.callback_pool_manager = self
 
     def get_event_history(self) -> list[Any]:
-        """The history of the execution."""
+        """Return the history of the execution."""
         return self._history
 
     def get(self, arn: str) -> None:

@@ -23,7 +23,7 @@ def functions_for(notifications: Sequence[Notification], *, key: bytes, event_na
 
 
 def wants(notification: Notification, event_name: str, key: bytes) -> bool:
-    """Whether the notification covers this event of the object `key`."""
+    """Return whether the notification covers this event of the object `key`."""
     return (
         any(_covers(pattern.removeprefix("s3:"), event_name) for pattern in notification.events)
         and key.startswith(notification.prefix.encode())
@@ -32,5 +32,5 @@ def wants(notification: Notification, event_name: str, key: bytes) -> bool:
 
 
 def _covers(pattern: str, event_name: str) -> bool:
-    """Whether an S3 event type, which may end with a star, covers the event."""
+    """Return whether an S3 event type, which may end with a star, covers the event."""
     return event_name.startswith(pattern[:-1]) if pattern.endswith("*") else event_name == pattern

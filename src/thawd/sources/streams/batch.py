@@ -186,7 +186,7 @@ class BatchRun:
             raise Stopped
 
     def _expired(self, records: Sequence[StreamRecord]) -> int:
-        """How many records at the beginning are older than the mapping allows."""
+        """Return how many records at the beginning are older than the mapping allows."""
         most_s = self._mapping.most_age_s
         if most_s == _ENDLESS:
             return 0
@@ -226,7 +226,7 @@ class BatchRun:
         await self._done(records)
 
     def _delivery(self, part: _Part, condition: str, result: Result | None, request_id: str) -> Delivery:
-        """The delivery of a discarded batch's description.
+        """Return the delivery of a discarded batch's description.
 
         Source of its form: developer guide, "Configuring destinations for failed invocations".
         """

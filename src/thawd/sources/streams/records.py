@@ -98,7 +98,7 @@ def dynamodb_record(raw: RawRecord, *, arn: str) -> dict[str, Any]:
 
 
 def _attribute(value: Any) -> Any:
-    """An attribute value in DynamoDB's JSON form, with binary values as Base64 text."""
+    """Return an attribute value in DynamoDB's JSON form, with binary values as Base64 text."""
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, Mapping):

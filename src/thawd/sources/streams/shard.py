@@ -221,7 +221,7 @@ class ShardReader:
         return await client.iterator(shard, first)
 
     async def _is_same(self) -> bool:
-        """Whether the stream still has the last processed record, or may have dropped it because of its age."""
+        """Return whether the stream still has the last processed record, or may have dropped it because of its age."""
         position = self._position
         if position.arrived_at < time.time() - RETENTION_S[self._client.name.service]:
             return True
@@ -297,7 +297,7 @@ class ShardReader:
                 await self._advance(())
 
     def _is_over(self, lane: _Lane) -> bool:
-        """Whether the window that is open has had its last record, so that its last invocation is due."""
+        """Return whether the window that is open has had its last record, so that its last invocation is due."""
         window = self._window
         if window is None or window.end is None or self._stopping.is_set():
             return False

@@ -66,7 +66,10 @@ class Window:
         return len(self._state) + len(self._fields(final=False))
 
     def includes(self, record: StreamRecord) -> bool:
-        """Whether a record belongs to the window that is open; one that comes late does. If none is open, it does."""
+        """Return whether a record belongs to the window that is open; one that comes late does.
+
+        If none is open, it does.
+        """
         return self.end is None or record.arrived_at < self.end
 
     def open_for(self, record: StreamRecord) -> None:

@@ -40,7 +40,10 @@ class Ignored:
         return any(back for _, back in self._rules)
 
     def __call__(self, path: str) -> bool:
-        """Whether a path, relative to the folder, is left out. A pattern also matches everything below a folder."""
+        """Return whether a path, relative to the folder, is left out.
+
+        A pattern also matches everything below a folder.
+        """
         ignored = False
         for expression, back in self._rules:
             if expression.match(path):

@@ -71,7 +71,7 @@ class Dockerfile:
     instructions: list[Instruction] = field(default_factory=list)
 
     def error(self, line: int, message: str) -> ImageError:
-        """An error at a line."""
+        """Return an error at a line."""
         return ImageError(f"{self.path}, line {line}: {message}")
 
 

@@ -44,11 +44,11 @@ class AuthorizerCache:
         self._flushed_s: dict[tuple[str, str], float] = {}
 
     def now_s(self) -> float:
-        """The time at which a question that is asked now is asked, for `keep`."""
+        """Return the time at which a question that is asked now is asked, for `keep`."""
         return self._clock()
 
     def find(self, stage: tuple[str, str], key: tuple[Hashable, ...]) -> Any:
-        """The answer for an identity; None: there is none, or its time is over.
+        """Return the answer for an identity; None: there is none, or its time is over.
 
         Args:
             stage: id of the API, and name of the stage.

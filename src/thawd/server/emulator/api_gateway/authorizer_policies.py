@@ -72,7 +72,7 @@ def _texts(statement: dict[str, Any], name: str) -> list[str]:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Whether a text matches a pattern, in which ``*`` stands for any text and ``?`` for one character.
+    """Return whether a text matches a pattern, in which ``*`` stands for any text and ``?`` for one character.
 
     Only the last star that was passed is tried again, so the time is at most the product of both lengths.
     """

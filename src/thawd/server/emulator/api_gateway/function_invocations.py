@@ -1,4 +1,4 @@
-"""Invokes functions for APIs, through thawd's Lambda API, and waits for the answers as long as API Gateway would."""
+"""Invokes functions for APIs through thawd's Lambda API, and waits for their answers at most as long as API Gateway."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _STAGE_VARIABLE = re.compile(r"\$\{stageVariables\.([A-Za-z0-9_]+)\}")
 
 
 class InvocationFailed(Exception):
-    """A function could not be invoked: there is none, it is throttled, or thawd refused; the message says why."""
+    """A function could not be invoked: it does not exist, is throttled, or thawd refused. The message says why."""
 
 
 class InvocationTimeout(Exception):
-    """The function has not answered in time. It goes on, as on AWS."""
+    """The function has not answered in time. Its invocation continues, as on AWS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class ApiFunctions:
             arn: ARN or name of the function.
             event: the event, as JSON.
             timeout_s: how long to wait, seconds.
-            is_asynchronous: only queue the event; the answer is empty then.
-            trace: value of the trace header; "": thawd makes one.
+            is_asynchronous: whether to queue the event only. The answer is then empty.
+            trace: value of the trace header; "": thawd makes a new one.
 
         Raises:
             InvocationFailed: the function could not be invoked.
@@ -102,11 +102,14 @@ def _add_trace(params: dict[str, Any], **_: Any) -> None:
 
 
 def function_in(uri: str) -> str | None:
-    """The ARN of the function in an integration's or authorizer's URI, or `uri` itself if it is one; None: neither."""
+    """Return the ARN of the function in the URI of an integration or authorizer.
+
+    The URI may also be the ARN itself. None: the URI contains no function's ARN.
+    """
     match = _FUNCTION.search(uri)
     return match[1] if match else None
 
 
 def with_variables(text: str, variables: Mapping[str, str]) -> str:
-    """A URI with the values of its stage variables: ``${stageVariables.name}``."""
+    """Return a URI with the values of its stage variables: ``${stageVariables.name}``."""
     return _STAGE_VARIABLE.sub(lambda match: variables.get(match[1], ""), text)

@@ -56,7 +56,7 @@ class EndpointAnswer:
     body: bytes
 
     def by_name(self) -> dict[str, list[str]]:
-        """The values of each header, by its name in lower case."""
+        """Return the values of each header, by its name in lower case."""
         values: dict[str, list[str]] = {}
         for name, value in self.headers:
             values.setdefault(name.lower(), []).append(value)
@@ -96,7 +96,7 @@ def send(request: OutgoingRequest, *, timeout_s: float) -> EndpointAnswer:
 
 
 def service_request(uri: str, request: OutgoingRequest, connection: Mapping[str, str]) -> OutgoingRequest:
-    """The request to an AWS service that an integration's URI names, signed and addressed to thawd's port.
+    """Return the request to an AWS service that an integration's URI names, signed and addressed to thawd's port.
 
     Args:
         uri: ``arn:aws:apigateway:REGION:SERVICE:path/PATH`` or ``...:action/NAME``.

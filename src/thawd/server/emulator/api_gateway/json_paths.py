@@ -25,7 +25,7 @@ def _parsed(expression: str) -> Any:
 
 
 def found_at(expression: str, document: Any) -> Any:
-    """The value at a JSONPath; a list of values if the path can find any number of them; None: there is nothing.
+    """Return the value at a JSONPath; a list of values if the path can find any number of them; None: there is nothing.
 
     Raises:
         PathError: the expression is no JSONPath.
@@ -37,7 +37,7 @@ def found_at(expression: str, document: Any) -> Any:
 
 
 def member_at(path: str, document: Any) -> Any:
-    """The value at a path without ``$``, such as ``identity.sourceIp``; None: there is nothing, or it is no path.
+    """Return the value at a path without ``$``, such as ``identity.sourceIp``; None: no value, or not a path.
 
     Names between dots may contain characters that JSONPath does not allow there, such as a hyphen.
     """

@@ -64,7 +64,7 @@ class TokenKeys:
         self._kept: dict[str, tuple[float, Any]] = {}
 
     def of(self, issuer: str, key_id: str | None) -> Any:
-        """The keys of an issuer, as a JSON Web Key Set.
+        """Return the keys of an issuer, as a JSON Web Key Set.
 
         Args:
             issuer: URL of the issuer.
@@ -94,7 +94,7 @@ class TokenKeys:
 
 
 def fetched(url: str) -> Any:
-    """The JSON document at a URL of an issuer.
+    """Return the JSON document at a URL of an issuer.
 
     Raises:
         OSError: it cannot be fetched.
@@ -108,7 +108,7 @@ def fetched(url: str) -> Any:
 
 
 def checked(token: str, keys: TokenKeys, *, issuers: Iterable[str], now_s: float) -> Claims:
-    """The claims of a token that one of the issuers has signed, and whose time is not over.
+    """Return the claims of a token that one of the issuers has signed, and whose time is not over.
 
     Args:
         token: the token, without ``Bearer``.
@@ -173,7 +173,7 @@ def require_audience(claims: Claims, audiences: Iterable[str]) -> None:
 
 
 def scopes_of(claims: Claims) -> list[str]:
-    """The scopes of a token, in the claim ``scope`` or ``scp``."""
+    """Return the scopes of a token, in the claim ``scope`` or ``scp``."""
     given = claims.get("scope", claims.get("scp"))
     if isinstance(given, str):
         return given.split()
@@ -202,7 +202,7 @@ def _text(value: Any) -> str:
 
 
 def emulated_pool_keys(region: str, pool: str) -> Any:
-    """The keys of the emulator's user pool, as a JSON Web Key Set; None: there is no such pool."""
+    """Return the keys of the emulator's user pool, as a JSON Web Key Set; None: there is no such pool."""
     from moto.cognitoidp.models import cognitoidp_backends
     from moto.utilities.utils import load_resource
 

@@ -13,7 +13,7 @@ Template = TypeVar("Template")
 
 
 def matched(template: str, path: str, *, is_strict: bool = False) -> dict[str, str] | None:
-    """The values of a template's parameters, percent-encoded as in the path; None: the path does not match.
+    """Return the values of a template's parameters, percent-encoded as in the path; None: the path does not match.
 
     Args:
         template: for example ``/users/{id}/{rest+}``; a part with a plus sign takes the rest of the path, which may not
@@ -48,7 +48,7 @@ def specificity(template: str) -> tuple[int, ...]:
 def best(
     templates: Iterable[Template], path: str, *, template_of: Callable[[Template], str], is_strict: bool = False
 ) -> Iterable[tuple[Template, dict[str, str]]]:
-    """The templates that match a path, each with the values of its parameters, the most specific first.
+    """Return the templates that match a path, each with the values of its parameters, the most specific first.
 
     Args:
         templates: what to choose from.

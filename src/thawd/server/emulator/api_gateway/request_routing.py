@@ -49,7 +49,7 @@ def serving(application: Application, services: ApiServices) -> Application:
 
 
 def answered(request: ApiRequest, services: ApiServices) -> ApiResponse:
-    """The answer to a request to an API."""
+    """Return the answer to a request to an API."""
     try:
         if "." in request.identifier:
             return sendable(_of_domain(request, services))
@@ -60,7 +60,7 @@ def answered(request: ApiRequest, services: ApiServices) -> ApiResponse:
 
 
 def sendable(response: ApiResponse) -> ApiResponse:
-    """The response, if its headers can be sent: mappings may have put any part of a request into them.
+    """Return the response, if its headers can be sent: mappings may have put any part of a request into them.
 
     Raises:
         MalformedResponseError: they cannot.
@@ -112,7 +112,7 @@ def _of_api(
 
 
 def _split(path: str) -> tuple[str, str]:
-    """The first part of a path, and the rest with the slash before it."""
+    """Return the first part of a path, and the rest with the slash before it."""
     first, slash, rest = path.lstrip("/").partition("/")
     return first, slash + rest
 
@@ -132,7 +132,7 @@ class _Mapping(NamedTuple):
 
 
 def custom_domains() -> set[str]:
-    """The custom domain names of all APIs, in lower case."""
+    """Return the custom domain names of all APIs, in lower case."""
     from moto.apigateway.models import apigateway_backends
     from moto.apigatewayv2.models import apigatewayv2_backends
 

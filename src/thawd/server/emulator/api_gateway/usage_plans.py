@@ -74,7 +74,7 @@ class Usage:
 
 
 def _period(kind: str, now_s: float) -> tuple[str, int]:
-    """The period that a time belongs to: a day, a week from Monday, or a month, all in UTC."""
+    """Return the period that a time belongs to: a day, a week from Monday, or a month, all in UTC."""
     if kind == "MONTH":
         now = time.gmtime(now_s)
         return kind, now.tm_year * 12 + now.tm_mon

@@ -12,7 +12,7 @@ View = dict[str, Any]
 
 
 def moment(time_s: float | None) -> datetime | None:
-    """A time as answers have it."""
+    """Return a time as answers have it."""
     return None if time_s is None else datetime.fromtimestamp(time_s, UTC)
 
 
@@ -34,7 +34,7 @@ def parameters_view(parameters: list[tuple[str, str, str | None]]) -> list[View]
 
 
 def stack_view(stack: Stack) -> View:
-    """A stack in the answer of DescribeStacks."""
+    """Return a stack in the answer of DescribeStacks."""
     settings = stack.settings
     outputs = [
         _without_none(
@@ -76,7 +76,7 @@ def stack_view(stack: Stack) -> View:
 
 
 def summary_view(stack: Stack) -> View:
-    """A stack in the answer of ListStacks."""
+    """Return a stack in the answer of ListStacks."""
     view = stack_view(stack)
     names = (
         "StackId",
@@ -95,7 +95,7 @@ def summary_view(stack: Stack) -> View:
 
 
 def event_view(stack: Stack, event: Event) -> View:
-    """An event of a stack."""
+    """Return an event of a stack."""
     return _without_none(
         {
             "StackId": stack.id,
@@ -114,7 +114,7 @@ def event_view(stack: Stack, event: Event) -> View:
 
 
 def resource_view(stack: Stack, resource: Resource, *, time_name: str) -> View:
-    """A resource of a stack.
+    """Return a resource of a stack.
 
     Args:
         stack: the stack.
@@ -139,7 +139,7 @@ def resource_view(stack: Stack, resource: Resource, *, time_name: str) -> View:
 
 
 def change_view(change: Change) -> View:
-    """A change that a change set announces."""
+    """Return a change that a change set announces."""
     targets = [{"Attribute": "Properties", "Name": name} for name in change.properties if name != "Type"]
     targets += [{"Attribute": part} for part in change.scope if part != "Properties"]
     always = "Always" if change.replacement == "True" else "Never"
@@ -167,7 +167,7 @@ def change_view(change: Change) -> View:
 
 
 def change_set_view(stack: Stack, change_set: ChangeSet) -> View:
-    """A change set in the answer of DescribeChangeSet, without its changes."""
+    """Return a change set in the answer of DescribeChangeSet, without its changes."""
     return _without_none(
         {
             **change_set_summary(stack, change_set),
@@ -182,7 +182,7 @@ def change_set_view(stack: Stack, change_set: ChangeSet) -> View:
 
 
 def change_set_summary(stack: Stack, change_set: ChangeSet) -> View:
-    """A change set in the answer of ListChangeSets."""
+    """Return a change set in the answer of ListChangeSets."""
     execution = change_set.execution_status
     if execution == "EXECUTE_IN_PROGRESS" and not stack.is_busy:
         has_succeeded = stack.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE")

@@ -18,7 +18,7 @@ Properties = dict[str, Any]
 
 
 def changes_of(stack: Stack, plan: Prepared, planner: Planner, registry: Registry) -> list[Change]:
-    """The changes that an update would make to a stack's resources, in the order of their dependencies.
+    """Return the changes that an update would make to a stack's resources, in the order of their dependencies.
 
     Raises:
         TemplateError: a function of the template fails.
@@ -96,12 +96,12 @@ def known(value: Any) -> Any:
 
 
 def has_other_settings(old: Settings, new: Settings) -> bool:
-    """Whether an update changes something besides resources: tags, topics for events, or the role."""
+    """Return whether an update changes something besides resources: tags, topics for events, or the role."""
     return (old.tags, old.notification_arns, old.role_arn) != (new.tags, new.notification_arns, new.role_arn)
 
 
 def has_other_outputs(stack: Stack, plan: Prepared, planner: Planner) -> bool:
-    """Whether an update changes the outputs."""
+    """Return whether an update changes the outputs."""
     new = plan.outputs(planner.made(stack), is_plan=True)
     shown = [(one.key, one.value, one.description, one.export_name) for one in new]
     return shown != [(one.key, one.value, one.description, one.export) for one in stack.outputs]

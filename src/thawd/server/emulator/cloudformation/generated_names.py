@@ -31,7 +31,7 @@ _SUFFIXES = {"AWS::SQS::Queue": ("FifoQueue", ".fifo"), "AWS::SNS::Topic": ("Fif
 
 
 def generated(kind: str, stack: str, logical_id: str, properties: dict[str, object] | None = None) -> str:
-    """A new name for a resource of this type."""
+    """Return a new name for a resource of this type."""
     letters = "".join(secrets.choice(_LETTERS) for _ in range(_RANDOM))
     wanted, suffix = _SUFFIXES.get(kind, ("", ""))
     if not wanted or str((properties or {}).get(wanted)).lower() != "true":

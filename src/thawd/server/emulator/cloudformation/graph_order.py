@@ -52,7 +52,7 @@ def walk(
 
 
 def turned(needs: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
-    """The same graph with its edges turned: each node with the nodes that need it."""
+    """Return the same graph with its edges turned: each node with the nodes that need it."""
     found: dict[str, set[str]] = {node: set() for node in needs}
     for node, wanted in needs.items():
         for one in wanted:

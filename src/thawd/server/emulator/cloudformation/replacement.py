@@ -17,7 +17,7 @@ from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, P
 
 
 def must_replace(kind: Kind, before: Properties, after: Properties) -> bool:
-    """Whether a change of properties requires a new resource, because the kind cannot update it in place."""
+    """Return whether a change of properties requires a new resource, because the kind cannot update it in place."""
     if kind.change is None:
         return True
     names = kind.fixed if kind.free is None else (before.keys() | after.keys()) - kind.free
@@ -27,7 +27,7 @@ def must_replace(kind: Kind, before: Properties, after: Properties) -> bool:
 def shown_replacement(
     type_name: str, before: Properties, after: Properties, *, changed: Sequence[str], registry: Registry
 ) -> str:
-    """The field ``Replacement`` of a change set's change: "True", "False" or "Conditional".
+    """Return the field ``Replacement`` of a change set's change: "True", "False" or "Conditional".
 
     Args:
         type_name: the resource's type.

@@ -19,7 +19,7 @@ Parameters = dict[str, Any]
 
 
 def require_name(name: Any) -> str:
-    """The name of a new stack.
+    """Return the name of a new stack.
 
     Raises:
         StackError: no stack can have this name.
@@ -33,12 +33,12 @@ def require_name(name: Any) -> str:
 
 
 def is_true(value: Any) -> bool:
-    """A truth value of a request."""
+    """Return a truth value of a request."""
     return str(value).lower() == "true"
 
 
 def template_of(aws: Aws, given: Parameters, former: Stack | None) -> str:
-    """The template of a request.
+    """Return the template of a request.
 
     Args:
         aws: has the objects that TemplateURL names.
@@ -63,7 +63,7 @@ def template_of(aws: Aws, given: Parameters, former: Stack | None) -> str:
 
 
 def settings_of(aws: Aws, given: Parameters, former: Stack | None = None) -> Settings:
-    """The settings that a request gives a stack.
+    """Return the settings that a request gives a stack.
 
     Args:
         aws: has the objects that TemplateURL names.

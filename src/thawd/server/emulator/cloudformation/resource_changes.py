@@ -347,7 +347,7 @@ def _record(logical_id: str, plan: Prepared) -> Resource:
 
 
 def _shown(plan: Prepared, logical_id: str, made: Mapping[str, Existing], properties: Properties) -> Properties | None:
-    """The properties with dynamic references in place of their values; None: there are no such references."""
+    """Return the properties with dynamic references in place of their values; None: there are no such references."""
     shown = plan.properties(logical_id, made, dynamic=False)
     return None if shown == properties else shown
 
@@ -363,7 +363,7 @@ def _may_exist_after(error: Exception) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """The words with which a stack's events show an error."""
+    """Return the words with which a stack's events show an error."""
     if isinstance(error, KeyError) and not isinstance(error.args[0] if error.args else None, Exception):
         return f"the property {error} is missing"
     if isinstance(error, StackError | TemplateError):

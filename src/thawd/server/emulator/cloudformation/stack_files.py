@@ -83,23 +83,23 @@ class StackStore:
             self.forget(stack)
 
     def all(self) -> list[Stack]:
-        """All stacks, also deleted ones, the newest first."""
+        """Return all stacks, also deleted ones, the newest first."""
         with self.lock:
             return sorted(self._stacks.values(), key=lambda stack: -stack.created_s)
 
     def here(self, account: str, region: str) -> list[Stack]:
-        """The stacks of an account and a region, also deleted ones, the newest first."""
+        """Return the stacks of an account and a region, also deleted ones, the newest first."""
         return [stack for stack in self.all() if (stack.account, stack.region) == (account, region)]
 
     def find(self, account: str, region: str, name: str) -> Stack | None:
-        """The stack with this name that is not deleted, or with this id, deleted or not; None: there is none."""
+        """Return the stack with this name that is not deleted, or with this id, deleted or not; None: there is none."""
         for stack in self.here(account, region):
             if stack.id == name or (stack.name == name and not stack.is_deleted):
                 return stack
         return None
 
     def get(self, account: str, region: str, name: str) -> Stack:
-        """The stack with this name or id.
+        """Return the stack with this name or id.
 
         Raises:
             StackError: there is none.
@@ -110,12 +110,12 @@ class StackStore:
         return found
 
     def by_id(self, identifier: str) -> Stack | None:
-        """The stack with this id; None: there is none."""
+        """Return the stack with this id; None: there is none."""
         with self.lock:
             return self._stacks.get(identifier)
 
     def exports(self, account: str, region: str) -> Iterator[tuple[Stack, Output]]:
-        """All exported outputs with their stacks."""
+        """Yield all exported outputs with their stacks."""
         for stack in self.here(account, region):
             if not stack.is_deleted:
                 yield from ((stack, output) for output in stack.outputs if output.export)

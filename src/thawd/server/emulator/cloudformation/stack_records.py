@@ -266,18 +266,18 @@ class Stack(msgspec.Struct):
             event.properties = None
 
     def _properties_shown(self, resource: Resource) -> str | None:
-        """A resource's properties without secrets."""
+        """Return a resource's properties without secrets."""
         shown = resource.shown_properties
         return masked(json.dumps(shown, default=str), self.hidden) if shown else None
 
 
 def new_stack_id(region: str, account: str, name: str) -> str:
-    """An ARN for a new stack."""
+    """Return an ARN for a new stack."""
     return f"arn:aws:cloudformation:{region}:{account}:stack/{name}/{uuid.uuid4()}"
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:
-    """A text of JSON with asterisks in place of secrets."""
+    """Return a text of JSON with asterisks in place of secrets."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(json.dumps(secret)[1:-1], "****")
     return text

@@ -54,7 +54,7 @@ class Planner:
         return prepared
 
     def made(self, stack: Stack) -> Mapping[str, Made]:
-        """The resources of a stack that exist, as templates refer to them."""
+        """Return the resources of a stack that exist, as templates refer to them."""
         return _Existing(stack, self._registry)
 
     def _context(self, stack: Stack, settings: Settings) -> StackContext:
@@ -76,14 +76,14 @@ class Planner:
         )
 
     def _read(self, place: str) -> str:
-        """The text of an object that a template includes. Raises KeyError if there is none."""
+        """Return the text of an object that a template includes. Raises KeyError if there is none."""
         try:
             return fetched(self._aws, place)
         except StackError as error:
             raise KeyError(place) from error
 
     def _resolve(self, reference: DynamicReference) -> str:
-        """The value behind a dynamic reference. Raises KeyError if there is none."""
+        """Return the value behind a dynamic reference. Raises KeyError if there is none."""
         from botocore.exceptions import ClientError
 
         try:
@@ -132,5 +132,5 @@ class _Existing(Mapping[str, Made]):
 
 
 def shown_parameters(plan: Prepared) -> list[tuple[str, str, str | None]]:
-    """The values of a plan's parameters for people: name, value, and what an SSM parameter of that name has."""
+    """Return the values of a plan's parameters for people: name, value, and what an SSM parameter of that name has."""
     return [(name, value.shown, None if value.no_echo else value.resolved) for name, value in plan.parameters.items()]

@@ -35,7 +35,7 @@ def place_of(url: str) -> tuple[str, str, str | None]:
 
 
 def fetched(aws: Aws, url: str) -> str:
-    """The text at the URL of an object in S3, which is thawd's own or emulated.
+    """Return the text at the URL of an object in S3, which is thawd's own or emulated.
 
     Raises:
         StackError: there is none.

@@ -57,7 +57,7 @@ class HttpCall:
     authorizer: Fields | None = None
 
     def arn(self) -> str:
-        """The ARN of the method and path, for authorizers."""
+        """Return the ARN of the method and path, for authorizers."""
         place = f"{self.api_id}/{self.stage}/{self.request.method}{self.path}"
         return f"arn:aws:execute-api:{REGION}:{ACCOUNT_ID}:{place}"
 
@@ -79,7 +79,7 @@ def _integration_request(call: HttpCall) -> IntegrationRequest:
 
 
 def event(call: HttpCall, version: str) -> Fields:
-    """The event for a function, in payload format ``1.0`` or ``2.0``."""
+    """Return the event for a function, in payload format ``1.0`` or ``2.0``."""
     made = rest_api if version == "1.0" else http_api
     document: Fields = made.event(_integration_request(call), now_s=call.now_s, request_id=call.request_id)
     context = document["requestContext"]
@@ -105,7 +105,7 @@ def _flat_authorizer(authorizer: Fields) -> Fields:
 
 
 def authorizer_event(call: HttpCall, version: str, identity: list[str]) -> Fields:
-    """The event for an authorizer's function.
+    """Return the event for an authorizer's function.
 
     Args:
         call: the call.
@@ -135,7 +135,7 @@ def authorizer_event(call: HttpCall, version: str, identity: list[str]) -> Field
 
 
 def value_of(name: str, call: HttpCall) -> str | None:
-    """The value of a variable such as ``request.header.authorization``; None: the request has none.
+    """Return the value of a variable such as ``request.header.authorization``; None: the request has none.
 
     Args:
         name: the variable, without the dollar sign.
@@ -200,5 +200,5 @@ def _context(call: HttpCall, name: str) -> Any:
 
 
 def filled(text: str, call: HttpCall) -> str:
-    """A text with the values of its variables: ``$request.path.id`` or ``${request.path.id}``."""
+    """Return a text with the values of its variables: ``$request.path.id`` or ``${request.path.id}``."""
     return _VARIABLE.sub(lambda match: value_of(match[1] or match[2], call) or "", text)

@@ -34,7 +34,7 @@ class HttpDefinition:
 
 
 def definition_of(api: Any) -> HttpDefinition:
-    """The definition of moto's HTTP API `api` as it is now."""
+    """Return the definition of moto's HTTP API `api` as it is now."""
     return copy.deepcopy(
         HttpDefinition(
             routes=[route.to_json() for route in list(api.routes.values())],
@@ -46,7 +46,7 @@ def definition_of(api: Any) -> HttpDefinition:
 
 
 def route_for(definition: HttpDefinition, method: str, path: str) -> tuple[Fields, dict[str, str]] | None:
-    """The route for a request and the decoded values of its parameters; None: there is none.
+    """Return the route for a request and the decoded values of its parameters; None: there is none.
 
     Args:
         definition: the API.

@@ -35,6 +35,6 @@ class HttpError(Exception):
         self.reason = reason
 
     def response(self) -> ApiResponse:
-        """The answer."""
+        """Return the answer."""
         body = json.dumps({"message": self.message}, separators=(",", ":")).encode()
         return ApiResponse(self.status, [("Content-Type", "application/json"), *self.headers], body)

@@ -132,7 +132,7 @@ def _service(call: HttpCall, integration: Fields, services: ApiServices) -> ApiR
 
 
 def _value(text: str) -> Any:
-    """The value of a parameter: JSON objects and arrays as such, other texts as they are."""
+    """Return the value of a parameter: JSON objects and arrays as such, other texts as they are."""
     if text[:1] in ("{", "["):
         try:
             return json.loads(text)

@@ -15,7 +15,7 @@ Fields = dict[str, Any]
 
 
 def parsed(text: str) -> Fields:
-    """The document in a text, JSON or YAML.
+    """Return the document in a text, JSON or YAML.
 
     Raises:
         BadRequestException: the text is no such document.
@@ -90,7 +90,7 @@ def _security(needed: list[Fields], authorizers: Fields, schemes: Fields) -> Fie
 
 
 def _integration(api: Any, given: Fields | None, document: Fields, shared: dict[str, str]) -> str:
-    """The target of a route: its own integration, or one of ``components``, which several routes share."""
+    """Return the target of a route: its own integration, or one of ``components``, which several routes share."""
     if not given:
         return ""
     key = json.dumps(given, sort_keys=True)

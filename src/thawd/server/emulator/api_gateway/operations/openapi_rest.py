@@ -115,7 +115,7 @@ class _Import:
         return found or {}
 
     def _linked(self, schema: Any) -> Any:
-        """A schema whose references to other schemas of the document are those of API Gateway's models."""
+        """Return a schema whose references to other schemas of the document are those of API Gateway's models."""
         if isinstance(schema, list):
             return [self._linked(one) for one in schema]
         if not isinstance(schema, dict):
@@ -148,7 +148,7 @@ class _Import:
         return str(made.id)
 
     def _resource(self, path: str) -> Any:
-        """The resource of a path; it and those above it are made if they are missing."""
+        """Return the resource of a path; it and those above it are made if they are missing."""
         api = self._api
         found = api.default if path.strip("/") == "" else None
         parent = api.default
@@ -241,7 +241,7 @@ class _Import:
 
 
 def methods_of(item: Fields) -> Iterator[tuple[str, Fields]]:
-    """The methods of a path of a document, in upper case, with their operations; ``ANY`` is one of them."""
+    """Yield the methods of a path of a document, in upper case, with their operations; ``ANY`` is one of them."""
     for name, operation in item.items():
         if name == ANY_METHOD:
             yield "ANY", operation or {}

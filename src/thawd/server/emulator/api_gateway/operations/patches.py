@@ -60,5 +60,5 @@ def _change_entry(target: Any, attribute: str, action: str, key: str, value: Any
 
 
 def is_true(text: str) -> bool:
-    """Whether a text says that something is so."""
+    """Return whether a text says that something is so."""
     return text.lower() == "true"

@@ -149,7 +149,7 @@ def _keep_settings() -> None:
 
 
 def _with_key(patch: dict[str, Any]) -> dict[str, Any]:
-    """A patch that adds a binary media type by value, as one that adds it by path."""
+    """Return a patch that adds a binary media type by value, as one that adds it by path."""
     if patch.get("path") != "/binaryMediaTypes":
         return patch
     return {**patch, "path": "/binaryMediaTypes/" + str(patch.get("value", "")).replace("/", "~1")}
@@ -213,7 +213,7 @@ def _integration(backend: Any, at: list[str]) -> Any:
 
 
 def _gateway_response(backend: Any, api_id: str, kind: str) -> Any:
-    """The gateway response of a type; it is made when it is changed for the first time, as on AWS."""
+    """Return the gateway response of a type; it is made when it is changed for the first time, as on AWS."""
     api = backend.get_rest_api(api_id)
     if kind not in api.gateway_responses:
         api.put_gateway_response(kind, None, {}, {})

@@ -112,25 +112,25 @@ class RestCall:
         return media_type(self.request.header("content-type") or "") or "application/json"
 
     def last_headers(self) -> dict[str, str]:
-        """The last value of each header."""
+        """Return the last value of each header."""
         return {name: values[-1] for name, values in self.headers.items()}
 
     def last_query(self) -> dict[str, str]:
-        """The last value of each parameter of the query string."""
+        """Return the last value of each parameter of the query string."""
         return {name: values[-1] for name, values in self.query.items()}
 
     def header(self, name: str) -> str | None:
-        """The last value of a header, by its name in any case."""
+        """Return the last value of a header, by its name in any case."""
         return self.request.header(name.lower())
 
     def method_arn(self) -> str:
-        """The ARN of the method and path, for authorizers."""
+        """Return the ARN of the method and path, for authorizers."""
         place = f"{self.stage.api_id}/{self.stage.name}/{self.request.method}/{self.path.strip('/')}"
         return f"arn:aws:execute-api:{REGION}:{ACCOUNT_ID}:{place}"
 
 
 def call_of(request: ApiRequest, stage: RestStage, *, path: str, base_path: str | None, now_s: float) -> RestCall:
-    """The call that a request is.
+    """Return the call that a request is.
 
     Args:
         request: as received.
@@ -169,7 +169,7 @@ def call_of(request: ApiRequest, stage: RestStage, *, path: str, base_path: str 
 
 
 def headers_of(request: ApiRequest) -> dict[str, list[str]]:
-    """The values of each header that an integration may get, by its name as HTTP/1.1 clients usually write it."""
+    """Return the values of each header that an integration may get, by name as HTTP/1.1 clients usually write it."""
     values: dict[str, list[str]] = {}
     for name, value in request.headers:
         if name not in _DROPPED:
@@ -182,24 +182,24 @@ def headers_of(request: ApiRequest) -> dict[str, list[str]]:
 
 
 def domain_of(request: ApiRequest, api_id: str) -> str:
-    """The host name of an API: the one that the client used, or AWS's if the path named the API."""
+    """Return the host name of an API: the one that the client used, or AWS's if the path named the API."""
     if request.in_host:
         return (request.header("host") or "").partition(":")[0].lower()
     return request.identifier if "." in request.identifier else f"{api_id}.execute-api.{REGION}.amazonaws.com"
 
 
 def titled(name: str) -> str:
-    """A header's name as HTTP/1.1 clients usually write it: ``content-type`` as ``Content-Type``."""
+    """Return a header's name as HTTP/1.1 clients usually write it: ``content-type`` as ``Content-Type``."""
     return "-".join(part.capitalize() for part in name.split("-"))
 
 
 def media_type(content_type: str) -> str:
-    """The media type of a ``Content-Type``, in lower case and without parameters."""
+    """Return the media type of a ``Content-Type``, in lower case and without parameters."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def is_binary(content_type: str | None, binary_types: list[str]) -> bool:
-    """Whether a media type is one of an API's binary media types."""
+    """Return whether a media type is one of an API's binary media types."""
     kind = media_type(content_type or "")
     for one in binary_types:
         wanted = one.lower()
@@ -209,5 +209,5 @@ def is_binary(content_type: str | None, binary_types: list[str]) -> bool:
 
 
 def extended_id(request_id: str) -> str:
-    """An extended request id, in the form of AWS's, that belongs to a request id."""
+    """Return an extended request id, in the form of AWS's, that belongs to a request id."""
     return base64.b64encode(hashlib.sha256(request_id.encode()).digest()[:11]).decode()

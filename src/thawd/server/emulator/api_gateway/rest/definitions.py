@@ -39,7 +39,7 @@ class RestDefinition:
 
 
 def definition_of(api: Any) -> RestDefinition:
-    """The definition of moto's REST API `api` as it is now."""
+    """Return the definition of moto's REST API `api` as it is now."""
     resources = {
         identifier: {
             "path": resource.get_path(),

@@ -68,7 +68,7 @@ class GatewayError(Exception):
 def response_for(
     error: GatewayError, configured: dict[str, Fields], *, render: Callable[[str, Fields], str], value_of: Any
 ) -> ApiResponse:
-    """The response for an error.
+    """Return the response for an error.
 
     Args:
         error: the error.

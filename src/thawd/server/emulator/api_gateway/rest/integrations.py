@@ -196,7 +196,7 @@ def _mapped(call: RestCall, services: ApiServices) -> ApiResponse:
 
 
 def _request_template(call: RestCall) -> str | None:
-    """The template for the request's content type; None: the body passes through.
+    """Return the template for the request's content type; None: the body passes through.
 
     Raises:
         GatewayError: there is none, and the body may not pass through (415).
@@ -211,7 +211,7 @@ def _request_template(call: RestCall) -> str | None:
 
 
 def _request_body(call: RestCall) -> bytes:
-    """The body as the integration's ``contentHandling`` says."""
+    """Return the body as the integration's ``contentHandling`` says."""
     handling, body = call.integration.get("contentHandling"), call.request.body
     if is_binary(call.header("content-type"), call.stage.definition.binary_types):
         return base64.b64encode(body) if handling == "CONVERT_TO_TEXT" else body
@@ -243,7 +243,7 @@ def _render(template: str, body: str, call: RestCall, overrides: Rendered | None
 
 
 def _called(call: RestCall, services: ApiServices, mapped: Mapped, body: bytes) -> tuple[EndpointAnswer, str]:
-    """The integration's answer, and the text that selects the integration response."""
+    """Return the integration's answer, and the text that selects the integration response."""
     kind, uri = call.integration["type"], call.integration.get("uri") or ""
     if kind == "MOCK":
         status = _mock_status(body)
@@ -295,7 +295,7 @@ def _error_in(payload: bytes) -> str:
 
 
 def select_response(selector: str, responses: dict[str, Fields]) -> Fields:
-    """The integration response whose pattern matches the whole of `selector`, otherwise the one without a pattern.
+    """Return the integration response whose pattern matches all of `selector`, else the one without a pattern.
 
     Raises:
         GatewayError: there is none.
@@ -345,7 +345,7 @@ def _response_template(call: RestCall, templates: dict[str, str | None]) -> str 
 
 
 def _response_body(call: RestCall, answer: EndpointAnswer, handling: str | None) -> bytes:
-    """The integration's body as ``contentHandling`` and the request's ``Accept`` say."""
+    """Return the integration's body as ``contentHandling`` and the request's ``Accept`` say."""
     types = call.stage.definition.binary_types
     payload_type = (answer.by_name().get("content-type") or [""])[-1]
     accepts_binary = is_binary((call.header("accept") or "").partition(",")[0], types)

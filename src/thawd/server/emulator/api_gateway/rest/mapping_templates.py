@@ -107,7 +107,7 @@ def _printed(value: Any) -> str:
 
 
 def as_seen(value: Any) -> Any:
-    """A value of JSON as templates see it."""
+    """Return a value of JSON as templates see it."""
     if isinstance(value, Mapping):
         return _Map((str(key), as_seen(one)) for key, one in value.items())
     if isinstance(value, list | tuple):
@@ -133,12 +133,12 @@ class _Input:
             self._document, self._is_json = body, False
 
     def path(self, expression: str) -> Any:
-        """The value at a JSONPath, for use in the template."""
+        """Return the value at a JSONPath, for use in the template."""
         found = self._find(expression)
         return _Null() if found is None else as_seen(found)
 
     def json(self, expression: str) -> str:
-        """The value at a JSONPath, as JSON text."""
+        """Return the value at a JSONPath, as JSON text."""
         found = self._find(expression)
         return '""' if found is None else json.dumps(found, separators=(",", ":"), ensure_ascii=False)
 
@@ -200,7 +200,7 @@ class Rendered(NamedTuple):
 
 
 def _plain(value: Any) -> Any:
-    """A value of a template as JSON has it."""
+    """Return a value of a template as JSON has it."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list) else value

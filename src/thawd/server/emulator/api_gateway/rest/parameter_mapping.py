@@ -24,7 +24,7 @@ _FORBIDDEN_AT_AWS = _FORBIDDEN | {"authorization", "connection", "expect", "prox
 
 
 def integration_parameters(call: RestCall) -> Mapped:
-    """The parameters of the request to the integration: by place (``header``, ``path``, ``querystring``) and name.
+    """Return the parameters of the integration's request, by place (``header``, ``path``, ``querystring``) and name.
 
     Raises:
         GatewayError: the body is not JSON although a mapping reads from it, or a mapping sets a header that it may not.
@@ -44,7 +44,7 @@ def integration_parameters(call: RestCall) -> Mapped:
 def response_headers(
     parameters: Mapping[str, str], call: RestCall, headers: Mapping[str, list[str]], body: str
 ) -> Fields:
-    """The headers of the method's response.
+    """Return the headers of the method's response.
 
     Args:
         parameters: the integration response's parameters.
@@ -67,7 +67,7 @@ def response_headers(
 
 
 def value_of(expression: str, call: RestCall) -> Any:
-    """The value of a mapping expression for a request; None: there is none.
+    """Return the value of a mapping expression for a request; None: there is none.
 
     Raises:
         GatewayError: the expression reads from the body, and the body is not JSON.
@@ -98,7 +98,7 @@ def _of_request(call: RestCall, place: str, name: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """A value as the text of a parameter."""
+    """Return a value as the text of a parameter."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 

@@ -29,7 +29,7 @@ _NOT_IN_EVENT = frozenset({"error", "requestOverride", "responseOverride"})
 
 
 def proxy_event(call: RestCall) -> Fields:
-    """The event for a function behind a proxy integration."""
+    """Return the event for a function behind a proxy integration."""
     body, is_base64 = event_body(call)
     query = call.last_query()
     return {
@@ -49,7 +49,10 @@ def proxy_event(call: RestCall) -> Fields:
 
 
 def request_authorizer_event(call: RestCall) -> Fields:
-    """The event for an authorizer of the type ``REQUEST``. Empty fields are objects, and the body is not in it."""
+    """Return the event for an authorizer of the type ``REQUEST``.
+
+    Empty fields are objects, and the body is not in it.
+    """
     event = proxy_event(call)
     del event["body"], event["isBase64Encoded"]
     for name in (
@@ -63,12 +66,12 @@ def request_authorizer_event(call: RestCall) -> Fields:
 
 
 def shown_path(call: RestCall) -> str:
-    """The event's ``path``: with the base path of a custom domain, without the stage."""
+    """Return the event's ``path``: with the base path of a custom domain, without the stage."""
     return f"/{call.base_path}{call.path}" if call.base_path else call.path
 
 
 def event_body(call: RestCall) -> tuple[str | None, bool]:
-    """The event's ``body`` and ``isBase64Encoded``."""
+    """Return the event's ``body`` and ``isBase64Encoded``."""
     if not call.request.body:
         return None, False
     if is_binary(call.header("content-type"), call.stage.definition.binary_types):
@@ -77,7 +80,7 @@ def event_body(call: RestCall) -> tuple[str | None, bool]:
 
 
 def proxy_response(payload: bytes, *, accept: str | None, binary_types: list[str]) -> ApiResponse:
-    """The response for the answer of a function behind a proxy integration.
+    """Return the response for the answer of a function behind a proxy integration.
 
     Args:
         payload: the answer.
@@ -111,7 +114,7 @@ def proxy_response(payload: bytes, *, accept: str | None, binary_types: list[str
 
 
 def answer_headers(answer: Fields) -> Headers:
-    """The headers of an answer: ``multiValueHeaders``, then those of ``headers`` that are not among them.
+    """Return the headers of an answer: ``multiValueHeaders``, then those of ``headers`` that are not among them.
 
     Raises:
         MalformedResponseError: the headers cannot be sent.

@@ -116,7 +116,7 @@ def schema_errors(schema: Fields, document: Any, models: dict[str, str]) -> list
 
 
 def _resolved(schema: Any, models: dict[str, str], parents: tuple[str, ...]) -> Any:
-    """The schema with references to other models replaced by them; what refers to itself is not checked."""
+    """Return the schema with references to other models replaced by them; what refers to itself is not checked."""
     if isinstance(schema, list):
         return [_resolved(one, models, parents) for one in schema]
     if not isinstance(schema, dict):

@@ -61,7 +61,7 @@ class Aws:
         self._connect = connect
 
     def client(self, service: str) -> Any:
-        """A boto3 client. Raises RuntimeError while thawd starts."""
+        """Return a boto3 client. Raises RuntimeError while thawd starts."""
         return self._connect(service, is_patient=True)
 
     def call(self, service: str, method: str, given: Mapping[str, Any]) -> Properties:
@@ -98,7 +98,7 @@ class Aws:
                 raise
 
     def is_there(self, service: str, method: str, given: Mapping[str, Any]) -> bool:
-        """Whether an operation finds what it names.
+        """Return whether an operation finds what it names.
 
         Raises:
             ClientError: the service refuses for another reason.
@@ -115,13 +115,13 @@ class Aws:
 
 
 def is_gone(error: Any) -> bool:
-    """Whether a ClientError says that something does not exist."""
+    """Return whether a ClientError says that something does not exist."""
     code = error.response["Error"]["Code"]
     return code in _GONE or code.endswith((".NotFound", "NotFoundException", "NotFoundFault", "DoesNotExist"))
 
 
 def tags_of(properties: Mapping[str, Any], name: str = "Tags") -> dict[str, str] | None:
-    """The tags in properties, a map or a list of keys and values, as a map; None: there are none."""
+    """Return the tags in properties, a map or a list of keys and values, as a map; None: there are none."""
     given = properties.get(name)
     if isinstance(given, list):
         return {tag["Key"]: str(tag["Value"]) for tag in given}
@@ -129,5 +129,5 @@ def tags_of(properties: Mapping[str, Any], name: str = "Tags") -> dict[str, str]
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any], *names: str) -> bool:
-    """Whether one of these properties differs."""
+    """Return whether one of these properties differs."""
     return any(before.get(name) != after.get(name) for name in names)

@@ -24,7 +24,7 @@ _CONFIGURATIONS = {
 
 
 def notifications_of(properties: Properties) -> Properties:
-    """The notifications in a template's bucket, as the parameter of S3's PutBucketNotificationConfiguration."""
+    """Return the notifications in a template's bucket, as the parameter of S3's PutBucketNotificationConfiguration."""
     given = properties.get("NotificationConfiguration") or {}
     made: Properties = {}
     for name, (api_name, target, api_target) in _CONFIGURATIONS.items():

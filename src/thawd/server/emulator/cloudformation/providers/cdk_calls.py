@@ -66,7 +66,7 @@ def _answer(aws: Aws, wanted: Properties, parameters: Properties) -> Properties:
 
 
 def _named(properties: Properties, text: Any, identity: Properties, found: Properties) -> Properties:
-    """The physical id that a call gives the resource, or the one that it has."""
+    """Return the physical id that a call gives the resource, or the one that it has."""
     rule = json.loads(text).get("physicalResourceId") or {} if text else {}
     identifier = rule.get("id") or found.get(rule.get("responsePath", "")) or identity["PhysicalResourceId"]
     if not identifier:
@@ -84,7 +84,7 @@ def _with_id(value: Any, identifier: str) -> Any:
 
 
 def _flat(value: Any, path: str = "") -> Properties:
-    """The single values of an answer, by their paths: ``Parameter.Value``, ``Buckets.0.Name``."""
+    """Return the single values of an answer, by their paths: ``Parameter.Value``, ``Buckets.0.Name``."""
     if isinstance(value, dict):
         pairs = [(str(name), each) for name, each in value.items() if name != "ResponseMetadata"]
     elif isinstance(value, list):

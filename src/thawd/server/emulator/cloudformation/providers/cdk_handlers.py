@@ -115,7 +115,7 @@ def _empty_bucket(aws: Aws, request: str, properties: Properties, more: Properti
 
 
 def _is_marked(aws: Aws, bucket: str) -> bool:
-    """Whether the bucket exists and still has CDK's tag."""
+    """Return whether the bucket exists and still has CDK's tag."""
     if not aws.is_there("s3", "get_bucket_tagging", {"Bucket": bucket}):
         return False
     tags = aws.call("s3", "get_bucket_tagging", {"Bucket": bucket})["TagSet"]
@@ -178,7 +178,7 @@ def _deploy_files(aws: Aws, request: str, properties: Properties, more: Properti
 
 
 def _files(aws: Aws, properties: Properties) -> Iterator[tuple[str, bytes]]:
-    """The files of all sources, with markers replaced by values that are known only in the stack."""
+    """Yield the files of all sources, with markers replaced by values that are known only in the stack."""
     buckets, keys = properties["SourceBucketNames"], properties["SourceObjectKeys"]
     markers = properties.get("SourceMarkers") or [{} for _ in keys]
     for bucket, key, marks in zip(buckets, keys, markers, strict=True):
@@ -198,7 +198,7 @@ def _files(aws: Aws, properties: Properties) -> Iterator[tuple[str, bytes]]:
 
 
 def _is_included(name: str, properties: Properties) -> bool:
-    """Whether the patterns of a deployment include a file, as `aws s3 sync` applies them."""
+    """Return whether the patterns of a deployment include a file, as `aws s3 sync` applies them."""
     if any(fnmatch(name, pattern) for pattern in properties.get("Include") or []):
         return True
     return not any(fnmatch(name, pattern) for pattern in properties.get("Exclude") or [])
@@ -221,7 +221,7 @@ def _notify(aws: Aws, request: str, properties: Properties, more: Properties) ->
 
 
 def _merged(found: Properties, former: Properties, wanted: Properties) -> Properties:
-    """The notifications that a bucket has, with the wanted ones in place of the former ones of the stack."""
+    """Return the notifications that a bucket has, with the wanted ones in place of the former ones of the stack."""
     merged: Properties = {name: {} for name in ("EventBridgeConfiguration",) if name in wanted or name in found}
     for name in ("LambdaFunctionConfigurations", "QueueConfigurations", "TopicConfigurations"):
         targets = [_target(one) for one in former.get(name, [])]

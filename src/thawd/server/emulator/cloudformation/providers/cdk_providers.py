@@ -27,7 +27,7 @@ Properties = dict[str, Any]
 
 
 def recorded(wanted: Wanted) -> Made | None:
-    """The record of a function of the framework; None: the function is another one."""
+    """Return the record of a function of the framework; None: the function is another one."""
     variables = (wanted.properties.get("Environment") or {}).get("Variables") or {}
     if wanted.properties.get("Handler") not in _HANDLERS or _ON_EVENT not in variables:
         return None
@@ -38,7 +38,7 @@ def recorded(wanted: Wanted) -> Made | None:
 
 
 def is_provider(function: str) -> bool:
-    """Whether the function with this ARN is one of the framework, as `recorded` has made it."""
+    """Return whether the function with this ARN is one of the framework, as `recorded` has made it."""
     return f":function:{_PREFIX}:" in function
 
 

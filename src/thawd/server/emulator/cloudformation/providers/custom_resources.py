@@ -29,12 +29,12 @@ Properties = dict[str, Any]
 
 
 def is_custom(kind: str) -> bool:
-    """Whether the resources of this type are custom resources."""
+    """Return whether the resources of this type are custom resources."""
     return kind == _TYPE or kind.startswith(_PREFIX)
 
 
 def kind_of(callbacks: Callbacks) -> Kind:
-    """The kind of all custom resources."""
+    """Return the kind of all custom resources."""
 
     def make(aws: Aws, wanted: Wanted) -> Made:
         identity = _identity(wanted)
@@ -138,7 +138,7 @@ def _publish(aws: Aws, topic: str, event: Properties, answers: queue.Queue[Prope
 
 
 def as_text(value: Any) -> Any:
-    """The value with each number and boolean as text, as CloudFormation sends them."""
+    """Return the value with each number and boolean as text, as CloudFormation sends them."""
     if isinstance(value, dict):
         return {name: as_text(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -63,7 +63,7 @@ _FIXED = frozenset({"ApiId", "StageName", "ProtocolType"})
 
 
 def _part(kind: str, identifier: str) -> Kind:
-    """How a part of an HTTP API is made, changed and deleted: its operations have the kind in their names."""
+    """Return how a part of an HTTP API is made, changed and deleted: its operations have the kind in their names."""
 
     def make(aws: Aws, wanted: Wanted) -> Made:
         name, properties = wanted.name, wanted.properties

@@ -66,7 +66,7 @@ class Registry:
         self._kinds.update(kinds)
 
     def find(self, kind: str) -> Kind:
-        """The kind of a type.
+        """Return the kind of a type.
 
         Raises:
             ResourceError: thawd cannot make resources of this type.

@@ -50,7 +50,7 @@ class MotoModels:
         self._kinds: dict[str, Kind] = {}
 
     def find(self, kind: str) -> Kind | None:
-        """The kind of a type; None: moto has no class for it."""
+        """Return the kind of a type; None: moto has no class for it."""
         from moto.cloudformation.parsing import get_model_map
 
         if kind not in self._kinds:
@@ -159,7 +159,7 @@ class Attributes(Mapping[str, Any]):
 
 
 def _objects(account: str, region: str) -> dict[str, Any]:
-    """The objects of moto that stacks hold, in the backend with whose state they are saved."""
+    """Return the objects of moto that stacks hold, in the backend with whose state they are saved."""
     from moto.cloudformation.models import cloudformation_backends
 
     backend = cloudformation_backends[account][region]

@@ -21,7 +21,10 @@ _PRINCIPALS = (("Roles", "role", "RoleName"), ("Users", "user", "UserName"), ("G
 
 
 def _document(value: Any) -> str:
-    """A policy as a text. Without a version, as in SAM's policies, IAM takes an old one, which moto does not accept."""
+    """Return a policy as a text.
+
+    Without a version, as in SAM's policies, IAM takes an old one, which moto does not accept.
+    """
     if isinstance(value, dict):
         value = {"Version": "2012-10-17"} | value
         if value["Version"] == "2008-10-17":

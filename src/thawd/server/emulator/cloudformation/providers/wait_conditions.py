@@ -21,7 +21,7 @@ from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, M
 
 
 def kinds(callbacks: Callbacks) -> dict[str, Kind]:
-    """The kinds of wait conditions and of their handles, by type."""
+    """Return the kinds of wait conditions and of their handles, by type."""
     handles: dict[str, queue.Queue[dict[str, Any]]] = {}
     open_handles = contextlib.ExitStack()
 
