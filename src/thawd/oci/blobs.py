@@ -1,9 +1,9 @@
-"""Blobs: files named by the SHA-256 of their content, which is verified while it is written and before it is named.
+"""Blobs: files named by the SHA-256 of their content. The digest is verified before a file gets its name.
 
     blobs/sha256/HEX     a read-only file; complete, and on the disk, before it has this name
 
-The folder has the form of the blobs in an OCI image layout. A blob is written under a temporary name, so that a killed
-process leaves none that is wrong. If two processes write the same blob, the second replaces it by the same bytes.
+The folder has the form of the blobs in an OCI image layout. A blob is written under a temporary name, so a process that
+is killed leaves no incomplete blob. If two processes write the same blob, the second replaces it by the same bytes.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Blobs:
 
         Args:
             digest: the digest that the content must have.
-            chunks: the content; no more of it is taken than `size` bytes and the chunk that exceeds them.
-            size: size of the content, bytes; None: any.
-            what: where the blob comes from, for messages.
+            chunks: the content. Reading stops after the chunk that exceeds `size`.
+            size: size of the content, bytes; None: unknown, not checked.
+            what: the origin of the blob, for messages.
 
         Raises:
-            ImageError: the content is another than the digest or size says (HTTP 400).
+            ImageError: the content has another digest or size (HTTP 400).
             OSError: the disk failed or is full.
         """
         target = self.path(digest)
@@ -104,7 +104,7 @@ class Blobs:
             os.fchmod(file.fileno(), 0o444)
 
     def add_written(self, write: Callable[[HashingFile], None]) -> tuple[str, int]:
-        """Store a blob whose digest is known when it has been written.
+        """Store a blob whose digest is known only after it has been written.
 
         Args:
             write: writes the content.

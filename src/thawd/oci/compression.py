@@ -1,6 +1,6 @@
 """Reads layers that are compressed with gzip or zstd, or not compressed, recognised by their first bytes.
 
-The media type of a layer is not relied on: some tools write ``tar`` for layers that are compressed.
+The media type of a layer is ignored, because some tools declare ``tar`` for compressed layers.
 """
 
 from __future__ import annotations

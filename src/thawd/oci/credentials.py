@@ -1,7 +1,7 @@
 """Finds a user name and password for a registry in the files that ``docker login`` and ``podman login`` write.
 
-Programs that keep passwords (``credHelpers``, ``credsStore``) are not run. If only such a program knows a registry, the
-error says so. Nothing found here appears in a message or a log.
+Credential helpers (``credHelpers``, ``credsStore``) are programs that store passwords. thawd does not run them. If only
+a helper has the password for a registry, the error says so. No password or token appears in a message or a log.
 
 Source: https://docs.docker.com/reference/cli/docker/login/, containers-auth.json(5).
 """
@@ -38,14 +38,14 @@ class Credentials:
 
 
 def find(registry: str, environ: Mapping[str, str]) -> tuple[Credentials | None, str]:
-    """Return the credentials for a registry, and a hint for the case that it demands some.
+    """Return the credentials for a registry, and a hint in case the registry refuses.
 
     Args:
         registry: host and port.
         environ: environment variables: ``REGISTRY_AUTH_FILE``, ``DOCKER_CONFIG``, ``XDG_RUNTIME_DIR``, ``HOME``.
 
     Returns:
-        The credentials, None if there are none; and what to do if the registry refuses.
+        The credentials, None if there are none; and what the user can do if the registry refuses.
 
     Raises:
         ImageError: a file exists and cannot be read as such a file (HTTP 400).

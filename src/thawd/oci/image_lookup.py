@@ -1,9 +1,9 @@
-"""Finds the image that a user names: in the store, in a file, or in a registry, and adds it to the store.
+"""Finds the image that a user names in the store, in a file or in a registry, and adds it to the store.
 
     oci:PATH[:NAME]               an OCI layout, a folder or a tar file of it
     docker-archive:PATH[:NAME]    a file that ``docker save`` wrote
-    PATH                          either of them; begins with ``/``, ``./``, ``../`` or ``~``
-    [REGISTRY/]REPOSITORY[:TAG]   an image in the store; if there is none and it names a registry, from there
+    PATH                          a file or folder in either form; begins with ``/``, ``./``, ``../`` or ``~``
+    [REGISTRY/]REPOSITORY[:TAG]   an image in the store; if it is not there, from the registry that the name contains
 
 The same forms name images in `thawd.toml`, in the Lambda API, in a Dockerfile's FROM and on the command line.
 """
@@ -36,15 +36,15 @@ def obtain(
     on_line: Callable[[str], None] = lambda line: None,
     refresh: bool = False,
 ) -> str:
-    """Return the digest of the image that a text names; afterwards the image is in the store.
+    """Find the image that a text names, add it to the store, and return its digest.
 
     Args:
         images: the store.
         text: names the image, in one of the forms that this module lists.
-        folder: folder where relative paths begin.
+        folder: the folder to which relative paths are relative.
         environ: environment variables, for credentials and proxies.
         on_line: called with each line of progress.
-        refresh: whether to ask a registry also if the store has an image of this name.
+        refresh: whether to fetch the image from its registry even if the store has an image of this name.
 
     Returns:
         Digest of the manifest of the image for this machine's architecture.
@@ -77,7 +77,7 @@ def obtain(
 
 
 def is_path(text: str) -> bool:
-    """Whether a text names a file or folder, not an image by its name."""
+    """Return whether a text is the path of a file or folder, and not the name of an image."""
     return text.startswith((*_PREFIXES, *_PATHS))
 
 
@@ -118,7 +118,7 @@ def push(images: Images, digest: str, reference: Reference, environ: Mapping[str
     Args:
         images: the store.
         digest: digest of the image's manifest.
-        reference: where to; it names a registry.
+        reference: the name under which to upload it. It contains a registry.
         environ: environment variables, for credentials and proxies.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Paths inside an image: symbolic links in them lead to places in the image, as for a process that has it as its root.
+"""Resolves paths inside an image: symbolic links lead to paths in the image, as for a process that has it as its root.
 
-Nothing else writes into a folder while it is filled, so a path that was checked stays as it was.
+No other process writes into the folder while it is filled. So a path does not change after it was checked.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def resolve_folder(
         root: the image's folder.
         parts: components of the path.
         what: names the path in messages.
-        make: called for each missing folder, which it makes; None: nothing is made.
+        make: called to make each missing folder; None: missing folders are not made.
 
     Returns:
         The path on this machine, without links below `root`; None: a component is missing, or is no folder, and `make`
         is None.
 
     Raises:
-        ImageError: a link leads out of the image, or in a circle, or a file stands where a folder is needed (HTTP 400).
+        ImageError: a link leads out of the image or in a circle, or a file is where a folder is needed (HTTP 400).
     """
     waiting = list(reversed(parts))
     at: list[str] = []

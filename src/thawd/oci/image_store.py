@@ -7,14 +7,14 @@
     roots/HEX/owners         owners of the paths that do not belong to root in the image
     roots/HEX/in-use         locked (shared) while functions run in the root
     {layers,roots}/HEX/boot  the boot of the machine in which the folder was made
-    {layers,roots}/HEX/synced  there if the folder is on the disk
+    {layers,roots}/HEX/synced  exists if the folder was synced to the disk
     new/NAME/                a folder that is being made; locked by new/NAME.lock until it is renamed
     lock                     locked (shared) while anything is added, and exclusively while unused things are removed
 
-What has its final name is complete. Blobs are synced. Folders are synced when a root is to be used, not for each step
-of a build; one that was not, and is from an earlier boot, is made again from its blobs. A process that is killed leaves
-folders under `new`, which the next `collect` removes. The store trusts what it wrote itself, so the folder is
-accessible to its owner only.
+A file or folder that has its final name is complete. Blobs are synced to the disk immediately. Folders are synced when
+a root is first used, not after each step of a build. A folder that was not synced before the machine was rebooted is
+made again from its blobs. A process that is killed leaves folders under `new`, which the next `collect` removes. The
+store trusts the files that it wrote, so its folder is accessible to its owner only.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Images:
 
     @contextlib.contextmanager
     def adding(self) -> Iterator[None]:
-        """Keep what is added in the block from being removed as unused before it has a name.
+        """Within this block, `collect` does not remove what was added and has no name yet.
 
         Raises:
             OSError: the folder cannot be made.
@@ -109,7 +109,7 @@ class Images:
         return {(each.annotations or {}).get(NAME, ""): each.digest for each in self._index().manifests}
 
     def set_name(self, name: str, digest: str) -> None:
-        """Give an image a name, durably. The name is taken from the image that has it.
+        """Give an image a name, and sync that to the disk. Another image that has the name loses it.
 
         Args:
             name: the name.
@@ -120,7 +120,7 @@ class Images:
             named[name] = Descriptor(MANIFEST, digest, size, annotations={NAME: name})
 
     def remove_name(self, name: str) -> bool:
-        """Remove a name. Returns whether there was one. `collect` removes what no name needs any more."""
+        """Remove a name. Returns whether it existed. `collect` removes what no name needs any more."""
         with self._changing_names() as named:
             return named.pop(name, None) is not None
 
@@ -128,7 +128,7 @@ class Images:
         """Return an image of the store.
 
         Raises:
-            ImageError: the store does not have it, or it is no image (HTTP 400).
+            ImageError: the store does not have the digest, or it is not that of an image (HTTP 400).
         """
         manifest = decode_manifest(self.blobs.read(digest), digest)
         config = decode_config(self.blobs.read(manifest.config.digest), digest)
@@ -198,7 +198,7 @@ class Images:
 
     @contextlib.contextmanager
     def using(self, root: Root) -> Iterator[None]:
-        """Keep a root from being removed during the block.
+        """Within this block, `collect` does not remove a root.
 
         Raises:
             ImageError: the root has been removed; `root` makes it again (HTTP 400).
@@ -273,7 +273,7 @@ class Images:
             return  # a function runs in it
 
     def _remove_aside(self, folder: Path) -> None:
-        """Remove a folder. It loses its name first, so that it is never found incomplete."""
+        """Remove a folder. It is renamed first, so that no process finds it incomplete under its name."""
         aside = self.folder / "new" / f"gone-{os.urandom(8).hex()}"
         folders.make(aside.parent)
         folder.rename(aside)
@@ -310,7 +310,7 @@ class Images:
         return folder / _TREE
 
     def _make(self, folder: Path, fill: Callable[[Path], None]) -> None:
-        """Make a folder completely, or not at all. One of several processes makes it, and the others wait."""
+        """Make a folder completely or not at all. If several processes need it, one makes it and the others wait."""
         folders.make(self.folder / "new", mode=0o700)
         folders.make(folder.parent)
         with _locked(self.folder / "new" / f"{folder.parent.name}-{folder.name}.lock", fcntl.LOCK_EX):
@@ -328,7 +328,7 @@ class Images:
                 raise
 
     def _sync(self, root: Path, diff_ids: list[str]) -> None:
-        """Write a root and its layers to the disk, unless that was done before. One call for all of their files."""
+        """Sync a root and its layers to the disk, unless that was done before. One system call syncs all files."""
         made = [root, *(self.folder / "layers" / _hex(diff_id) for diff_id in diff_ids)]
         waiting = [folder for folder in made if not (folder / _SYNCED).exists()]
         if waiting:
@@ -384,7 +384,7 @@ def _locked(path: Path, how: int, *, wait: bool = True) -> Iterator[int]:
 
 
 def _sync_file_system(path: Path) -> None:
-    """Write everything of a folder's file system to the disk; one call instead of one for each file. syncfs(2)."""
+    """Sync the file system of a folder with one call, instead of one call for each file. Source: syncfs(2)."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if _libc.syncfs(fd) != 0:
@@ -395,7 +395,7 @@ def _sync_file_system(path: Path) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether a folder is there, and no power cut can have taken some of its files since it was made."""
+    """Return whether a folder exists and is complete: it was synced, or the machine has not been rebooted since."""
     if (folder / _SYNCED).exists():
         return True
     try:

@@ -1,4 +1,4 @@
-"""Writes layers: the same entries give the same bytes, whoever writes them, when and where.
+"""Writes layers reproducibly: the same entries give the same bytes for every user, time and machine.
 
 Entries are sorted by their paths, all times are one constant, and no names of users are written.
 """
@@ -31,10 +31,10 @@ class NewEntry:
 
     Attributes:
         mode: permissions; for folders and files.
-        content: the file's content, or the file that has it; None: not a file.
-        symlink: target of a symbolic link; None: not one.
-        hard_link: path in the layer of the file that this one is a hard link to; None: not one. That file's path sorts
-            before this one.
+        content: the file's content, or the path of a file with the content; None: the entry is not a file.
+        symlink: target of a symbolic link; None: the entry is not a symbolic link.
+        hard_link: target of a hard link, as a path in the layer that sorts before this one; None: the entry is not a
+            hard link.
         uid: owner.
         gid: owning group.
     """
@@ -105,12 +105,12 @@ def content_digest(entries: Mapping[str, NewEntry]) -> str:
 def add_parents(
     entries: dict[str, NewEntry], paths: Iterable[str], exists: Mapping[str, NewEntry] | None = None
 ) -> None:
-    """Add the folders above paths, as far as they are not among the entries.
+    """Add entries for the folders above paths, unless they exist among the entries.
 
     Args:
         entries: the entries, which are changed.
         paths: paths relative to the root.
-        exists: folders that lower layers have, whose modes and owners are kept.
+        exists: folders of lower layers. Their entries keep the modes and owners that they have there.
     """
     for path in paths:
         parts = path.split("/")[:-1]

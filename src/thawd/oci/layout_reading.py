@@ -1,8 +1,8 @@
 """Reads images from files: OCI layouts (a folder or a tar file of it), and both forms that ``docker save`` writes.
 
-The files are read only where the documents in them point, and nothing is extracted to a path that they name: blobs go
-into the store, which verifies them. The older form of ``docker save`` has layers without a digest of their own. Their
-digests are computed, and compared with the image's configuration when they are unpacked.
+Only the files to which the documents refer are read. Nothing is extracted to a path that a file names: blobs are added
+to the store, which verifies them. The older form of ``docker save`` has no digests of layers. Their digests are
+computed, and compared with the image's configuration when the layers are unpacked.
 
 Source: image-spec, image-layout.md; https://github.com/moby/moby/blob/master/image/spec/v1.2.md (manifest.json).
 """
@@ -81,7 +81,7 @@ def add_layout(
 
 
 class _Adding:
-    """The way of one image from a layout into a store."""
+    """Adds one image of a layout to a store."""
 
     def __init__(self, images: Images, files: _Files, what: str, on_line: Callable[[str], None]) -> None:
         self._images = images
@@ -101,7 +101,7 @@ class _Adding:
 
 
 def _find(files: _Files, index: Index, name: str | None, architecture: str, what: str, depth: int = 0) -> Descriptor:
-    """Return the descriptor of the manifest that is meant."""
+    """Return the descriptor of the manifest that the name and architecture select."""
     found = index.manifests
     if name is not None and depth == 0:
         found = [each for each in found if name in _names(each)]
@@ -243,7 +243,7 @@ def _opened(path: Path, store: Path) -> Iterator[_Files]:
 
 @contextmanager
 def _unpacked(file: IO[bytes], what: str, store: Path) -> Iterator[IO[bytes]]:
-    """Yield the uncompressed content in a file without a name, because layers are read in another order."""
+    """Yield a temporary file with the uncompressed content, because layers are not read in the file's order."""
     left = Limits().bytes
     with tempfile.TemporaryFile(dir=store) as plain, decompressed(file, what) as stream:
         while chunk := stream.read(1 << 20):
@@ -255,7 +255,7 @@ def _unpacked(file: IO[bytes], what: str, store: Path) -> Iterator[IO[bytes]]:
 
 
 class _Folder:
-    """A layout that is a folder. It belongs to the user: links in it are followed."""
+    """A layout that is a folder. Links in it are followed, because the folder belongs to the user."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,8 +1,8 @@
 """Names of images: ``[REGISTRY/]REPOSITORY[:TAG][@DIGEST]``, and how a name's registry is recognised.
 
 A name whose first part has a dot or a colon, or is ``localhost``, names its registry. Docker completes other names with
-``docker.io``; thawd does not, because it opens no connection that the user did not ask for: ``app:1`` is an image in
-the local store, and ``docker.io/app:1`` one of Docker's registry.
+``docker.io``. thawd does not, because it opens no connection that the user did not ask for: ``app:1`` is an image in
+the local store, and ``docker.io/app:1`` is an image in Docker's registry.
 
 Source: https://github.com/distribution/reference (grammar), distribution-spec ("Pulling manifests").
 """
@@ -44,7 +44,7 @@ class Reference:
 
     @property
     def wanted(self) -> str:
-        """The tag or digest to ask a registry for."""
+        """The tag or digest in requests to the registry."""
         return self.digest or self.tag or "latest"
 
     def without_digest(self) -> Reference:

@@ -1,8 +1,9 @@
 """A client of registries: fetches and pushes manifests and blobs. No other module here uses the network.
 
-A registry is asked over HTTPS, and over plain HTTP only on this machine (`localhost`, loopback addresses). Passwords
-go to the registry and to the token server that it names, never along with a redirect to another host. Answers are
-limited in size; blobs are verified by the store. What can pass (429, 5xx, a cut connection) is tried again.
+Requests use HTTPS. They use plain HTTP only if the registry is on this machine (`localhost`, loopback addresses).
+Passwords are sent to the registry and to the token server that it names, and never to another host after a redirect.
+The size of answers is limited. The store verifies blobs. Temporary failures (429, 5xx, a broken connection) are
+retried.
 
 Source: https://github.com/opencontainers/distribution-spec/blob/main/spec.md;
 https://distribution.github.io/distribution/spec/auth/token/
@@ -95,7 +96,7 @@ class Registry:
         return content, documents.media_type_of(content, declared, f"{self._name}/{self._repository}")
 
     def blob(self, digest: str) -> _Blob:
-        """Open a blob for reading; it may be read again from its start. The store verifies the content."""
+        """Open a blob for reading. It can be read several times. The store verifies the content."""
         return _Blob(self, digest)
 
     def has(self, path: str) -> bool:
@@ -143,7 +144,7 @@ class Registry:
     def _answer(
         self, method: str, path: str, *, headers: dict[str, str], content: bytes | None = None, scope: str = "pull"
     ) -> _Answer:
-        """Send a request of the repository, again if its failure can pass, signed in if the registry demands that."""
+        """Send a request to the repository. Retry temporary failures, and sign in if the registry requires it."""
         signed_in = False
         for attempt in range(_ATTEMPTS):
             pause_s = _pause_s(attempt, None)
@@ -279,7 +280,7 @@ class _Answer:
 
 
 class _Blob:
-    """A blob of a repository. After a cut connection, the rest is requested.
+    """A blob of a repository. If the connection breaks, the rest of the blob is requested.
 
     Args:
         registry: the repository.

@@ -1,4 +1,4 @@
-"""Reads the entries of a layer's tar file, which anybody may have made, and refuses those that could do harm.
+"""Reads the entries of a layer's tar file, which is not trusted, and refuses entries that could do harm.
 
 The standard library's `tarfile` parses the headers (ustar, pax, GNU long names, sparse files). It is used as a parser
 only: it never creates a file. This module limits what one header may consume, the number of entries and the size of
@@ -46,7 +46,7 @@ class Limits:
 
 
 class Kind(enum.Enum):
-    """What an entry makes."""
+    """The kind of an entry."""
 
     FOLDER = enum.auto()
     FILE = enum.auto()
@@ -81,7 +81,7 @@ class Entry:
 
     Attributes:
         parts: components of the path, none of them ``.``, ``..`` or empty; empty for the root folder itself.
-        kind: what it makes. FIFOs count as devices.
+        kind: the kind of the entry. FIFOs are treated as devices.
         mode: permissions, with the set-id and sticky bits.
         mtime_s: time of the last change, seconds since 1970.
         link: target of a symbolic link as written; path of a hard link's target, relative to the root.

@@ -1,13 +1,15 @@
 """Unpacks one layer into a folder of its own, without privileges.
 
     layers/HEX/tree/      the layer's files; HEX is from the digest of its uncompressed tar file
-    layers/HEX/changes    what a folder cannot say: see `Changes`
+    layers/HEX/changes    whiteouts, owners and other facts that a folder cannot represent: see `Changes`
 
-A layer is unpacked once, for all images that have it. Its digest is verified from the same bytes that are unpacked, and
-the folder gets its name afterwards. All files belong to the user that unpacks them. The set-user-id and set-group-id
-bits are removed, because the file would otherwise run as that user for everybody. Devices and FIFOs are left out.
+A layer is unpacked once for all images that contain it. Its digest is computed from the same bytes that are unpacked,
+and the folder gets its name after the digest was verified. All files belong to the user that unpacks them. The
+set-user-id and set-group-id bits are removed, because otherwise every user could run the file as that user. Devices and
+FIFOs are left out.
 
-Whiteouts are not applied here, as they concern lower layers only. Source: image-spec, layer.md.
+Whiteouts are only recorded here, because they concern lower layers: `thawd.oci.merging` applies them. Source:
+image-spec, layer.md.
 """
 
 from __future__ import annotations
@@ -50,16 +52,17 @@ _FAULTS_OF_ENTRIES = {
 
 
 class Changes(msgspec.Struct):
-    """What a layer says beside its files. Paths are relative to the root, in the file system's bytes.
+    """The facts of a layer besides its files. Paths are relative to the root, in the file system's bytes.
 
     Attributes:
         removed: paths that the layer removes from lower layers.
         opaque: folders whose contents in lower layers the layer removes.
-        folders: folders that the layer names, with their modes. Folders of its tree that are not among them exist only
-            because a file is in them: a link to a folder in a lower layer stays there.
+        folders: folders that have an entry in the layer, with their modes. Another folder of the tree exists only
+            because the layer has a file in it. If a lower layer has a link to a folder at that path, the link stays.
         links: hard links to files of lower layers, with their targets.
-        owners: user and group of the paths that do not belong to root. The files themselves belong to who unpacks them.
-        notes: what was left out, in words.
+        owners: user id and group id of the paths that do not belong to root. On the disk, all files belong to the user
+            that unpacked them.
+        notes: messages about entries that were left out.
     """
 
     removed: list[bytes] = msgspec.field(default_factory=list)
@@ -78,10 +81,10 @@ def unpack(blob: Path, folder: Path, *, diff_id: str, what: str, limits: Limits 
         folder: folder to make. After an error it is incomplete, and the caller removes it.
         diff_id: digest that the uncompressed layer must have.
         what: names the layer in messages.
-        limits: what the layer may consume; None: the limits of images of Lambda, generously.
+        limits: highest size and number of entries; None: somewhat more than Lambda's limits on images.
 
     Raises:
-        ImageError: the layer is broken, hostile, too large, or another than the digest says (HTTP 400).
+        ImageError: the layer is broken, hostile or too large, or has another digest (HTTP 400).
         OSError: the disk failed or is full.
     """
     tree = folder / TREE

@@ -1,4 +1,4 @@
-"""Alarms on errors, throttles and dead letters, and a dashboard."""
+"""The stack's alarms on errors, throttles and dead letters, and its dashboard."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def bucket_place(stack: Stack, name: str) -> tuple[str, str] | None:
 
 
 class TablePlace(NamedTuple):
-    """Where a table is: name in DynamoDB, name of the partition key (empty: not known), region (empty: the stack's)."""
+    """A DynamoDB table: its name, the name of its partition key (empty: unknown), its region (empty: the stack's)."""
 
     table: str
     key: str
@@ -49,7 +49,7 @@ class TablePlace(NamedTuple):
 
 
 def table_place(stack: Stack, name: str) -> TablePlace | None:
-    """Where a table is; None: it is not in DynamoDB at AWS, or not declared."""
+    """Return the DynamoDB table of a declared table; None: it is not in DynamoDB at AWS, or not declared."""
     table = stack.settings.tables.get(name)
     if table is None:
         return None
@@ -71,7 +71,7 @@ def _is_at_aws(url: StoreUrl, scheme: str) -> bool:
 
 
 def store_variables(stack: Stack, function: str, uses: Uses) -> dict[str, Any]:
-    """Environment variables from which the package ``thawd`` on AWS learns where buckets and tables are."""
+    """Return the environment variables that tell the package ``thawd`` on AWS the names of buckets and tables."""
     variables = {}
     buckets = {name: bucket_place(stack, name) for name in bucket_operations(stack, function, uses)}
     tables = {name: table_place(stack, name) for name in table_names(stack, uses)}
@@ -85,8 +85,8 @@ def store_variables(stack: Stack, function: str, uses: Uses) -> dict[str, Any]:
 def bucket_operations(stack: Stack, function: str, uses: Uses) -> dict[str, tuple[str, ...]]:
     """Return the operations of the code on each bucket.
 
-    A bucket whose name the code takes from an event is each bucket that notifies the function. A bucket whose name the
-    code computes is every declared bucket.
+    If the code takes a bucket's name from an event, the operations apply to each bucket that notifies the function. If
+    the code computes the name, they apply to every declared bucket.
     """
     buckets = stack.settings.buckets
     notifying = tuple(
@@ -142,7 +142,7 @@ def _configurations(stack: Stack, entry: Notification) -> list[dict[str, Any]]:
 
 def _check_remote_bucket(stack: Stack, bucket: RemoteBucket) -> None:
     if bucket.notify:
-        stack.lack(
+        stack.add_missing(
             f"buckets.{bucket.name}.notify",
             f"the functions are not invoked: {bucket.url} exists already, and a stack cannot change its notifications. "
             "Add them to the bucket itself",
@@ -152,7 +152,7 @@ def _check_remote_bucket(stack: Stack, bucket: RemoteBucket) -> None:
 def _add_table(stack: Stack, table: Table) -> None:
     if table.url is not None:
         if not _is_at_aws(table.url, "dynamodb"):
-            stack.lack(f"tables.{table.name}", f"on AWS, thawd.table cannot reach {table.url}")
+            stack.add_missing(f"tables.{table.name}", f"on AWS, thawd.table cannot reach {table.url}")
         return
     properties = {
         "TableName": naming.table_name(stack.name, table.name),

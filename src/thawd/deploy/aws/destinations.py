@@ -42,13 +42,16 @@ def delivery_statements(stack: Stack, function: Function) -> list[dict[str, Any]
     """Return the statements that a function's role needs to deliver outcomes and dead letters."""
     statements = [allowed for _, needed in _targets(stack, function).values() for allowed in needed]
     if function.dead_letter is not None:
-        place = stack.place(function.dead_letter.name)
+        place = stack.arn_of(function.dead_letter.name)
         statements.append(statement(_ACTIONS[function.dead_letter.kind], place))
     return statements
 
 
 def _targets(stack: Stack, function: Function) -> dict[str, tuple[Any, list[dict[str, Any]]]]:
-    """For each option with a destination that AWS has: its ARN, and the statements that allow the delivery."""
+    """Return the ARN of each option's destination, and the statements that allow the delivery.
+
+    A destination that AWS does not have is left out, and recorded as missing.
+    """
     found = {}
     for option in _OPTIONS:
         destination = getattr(function, option)
@@ -66,20 +69,20 @@ def _target(
     if destination.kind == "function":
         name, qualifier = function_of(destination)
         if name not in stack.settings.functions:
-            stack.lack(where, f"{destination} is not delivered: the stack has no function {name}")
+            stack.add_missing(where, f"{destination} is not delivered: the stack has no function {name}")
             return None
         if qualifier not in (None, naming.ALIAS):
-            stack.lack(where, f"outcomes go to the alias {naming.ALIAS} of {name}, not to {qualifier}")
+            stack.add_missing(where, f"outcomes go to the alias {naming.ALIAS} of {name}, not to {qualifier}")
         arn = stack.function_arn(name)
         return stack.alias(name), [statement(_ACTIONS["function"], [sub(arn), sub(f"{arn}:*")])]
     if destination.kind in ("sqs", "sns", "events"):
-        place = stack.place(destination.name)
+        place = stack.arn_of(destination.name)
         return place, [statement(_ACTIONS[destination.kind], place)]
     if destination.kind in ("bucket", "s3") and option == "on_failure":
         found = (destination.name, "") if destination.kind == "s3" else bucket_place(stack, destination.name)
         if found is not None:
             if destination.kind == "bucket":
-                stack.lack(where, "outcomes get Lambda's keys, aws/lambda/async/...")
+                stack.add_missing(where, "outcomes get Lambda's keys, aws/lambda/async/...")
             arn = f"arn:${{AWS::Partition}}:s3:::{found[0]}"
             allowed = [statement(_ACTIONS["bucket"], sub(f"{arn}/*")), statement(["s3:ListBucket"], sub(arn))]
             return sub(arn), allowed
@@ -88,5 +91,5 @@ def _target(
         "table": "Lambda has no tables as destinations",
     }
     reason = reasons.get(destination.kind, "Lambda sends only failures to buckets")
-    stack.lack(where, f"{destination} gets no outcomes: {reason}")
+    stack.add_missing(where, f"{destination} gets no outcomes: {reason}")
     return None

@@ -17,13 +17,13 @@ _MOST_LINES = 100_000
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a function costs a month.
+    """An estimate of a function's cost for a month.
 
     Attributes:
         function: name of the function.
-        month: price of a month; None: nothing was measured.
-        measured: number of invocations that were measured.
-        kind: how environments start, as `thawd cost` calls it.
+        month: the cost of a month; None: the logs contain no invocation.
+        measured: number of invocations in the logs.
+        kind: how environments start, in the words of `thawd cost`.
     """
 
     function: str

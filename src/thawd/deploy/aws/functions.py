@@ -22,7 +22,7 @@ _INIT_LIMIT_S, _SNAPSTART_INIT_LIMIT_S = 10, 130
 # Source: CloudFormation user guide, AWS::Lambda::Function: changes of these do not concern a version.
 _NOT_OF_VERSIONS = ("ReservedConcurrentExecutions",)
 _DEFAULTS = Function(name="", handler="", code=None)  # type: ignore[arg-type]
-# Options that only thawd has: what is missing on AWS if one of them does not have its default.
+# Options that only thawd has, with the message if one of them does not have its default value.
 _ONLY_HERE = {
     "idle_timeout_s": "Lambda decides how long it keeps idle environments",
     "keep_alive": "Lambda decides how long it keeps idle environments",
@@ -34,7 +34,7 @@ _ONLY_HERE = {
 
 
 def add_function(stack: Stack, function: Function) -> None:
-    """Add a function with all that belongs to it alone.
+    """Add a function, with its role, log group, layers, version, alias and destinations.
 
     Raises:
         DeploymentError: its handler cannot work on Lambda.
@@ -44,7 +44,7 @@ def add_function(stack: Stack, function: Function) -> None:
     _refuse(function, uses)
     for option, what in _ONLY_HERE.items():
         if getattr(function, option) != getattr(_DEFAULTS, option):
-            stack.lack(f"functions.{function.name}.{option}", what)
+            stack.add_missing(f"functions.{function.name}.{option}", what)
     log_group = _add_log_group(stack, function)
     role = add_role(stack, function, uses, log_group=log_group)
     add_destinations(stack, function)
@@ -87,7 +87,7 @@ def _refuse(function: Function, uses: Uses) -> None:
 
 
 def python_version(runtime: str) -> tuple[int, int] | None:
-    """Python version of a runtime; None: it is not a Python runtime."""
+    """Return the Python version of a runtime; None: it is not a Python runtime."""
     found = re.fullmatch(r"python(\d+)\.(\d+)", runtime)
     return None if found is None else (int(found[1]), int(found[2]))
 
@@ -98,7 +98,7 @@ def _properties(stack: Stack, function: Function, uses: Uses, *, role: str, log_
     has_snapstart = _has_snapstart(stack, function, code.runtime, storage_mb=storage_mb)
     init_limit_s = _SNAPSTART_INIT_LIMIT_S if has_snapstart else _INIT_LIMIT_S
     if function.init_timeout_s not in (_DEFAULTS.init_timeout_s, init_limit_s):
-        stack.lack(f"functions.{function.name}.init_timeout_s", f"Lambda's limit of init is {init_limit_s} s")
+        stack.add_missing(f"functions.{function.name}.init_timeout_s", f"Lambda's limit of init is {init_limit_s} s")
     variables: dict[str, Any] = {**function.environment, **store_variables(stack, function.name, uses)}
     if code.part is not None:
         variables.setdefault("PACKAGE_PARTS_URL", sub(f"s3://{naming.ASSETS_BUCKET}/{stack.name}"))
@@ -127,7 +127,7 @@ def _properties(stack: Stack, function: Function, uses: Uses, *, role: str, log_
             "LogGroup": ref(_log_group_id(log_group)),
         },
         "DeadLetterConfig": (
-            {"TargetArn": stack.place(function.dead_letter.name)} if function.dead_letter is not None else None
+            {"TargetArn": stack.arn_of(function.dead_letter.name)} if function.dead_letter is not None else None
         ),
     }
     return {name: value for name, value in properties.items() if value is not None}
@@ -153,7 +153,7 @@ def _has_snapstart(stack: Stack, function: Function, runtime: str, *, storage_mb
         reason = "Lambda has no snapshots of functions with tenants"
     else:
         return True
-    stack.lack(f"functions.{function.name}.snapshot", f"{reason}; environments start cold")
+    stack.add_missing(f"functions.{function.name}.snapshot", f"{reason}; environments start cold")
     return False
 
 

@@ -1,7 +1,8 @@
 """The plan: what a deployment changes, as data, and as text like that of ``terraform plan``.
 
-Pure: compares the deployed template with the new one. Values of environment variables are shown as digests, with a key
-of this run, so that the output shows whether a value changes, and nobody can guess the value from the digest.
+Pure: compares the deployed template with the new one. The plan shows keyed digests instead of the values of environment
+variables, so that it shows whether a value changes. The key is random in each run, so a value cannot be guessed from
+its digest.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ _REPLACED_BY: dict[str, tuple[str, ...]] = {
 
 
 class PropertyChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A property that differs.
+    """A property that the deployment changes.
 
     Attributes:
         path: the property's place, such as ``Environment.Variables.MODEL``.
-        before: value in the deployed template, as text; None: it is not there.
-        after: value in the new template, as text; None: it is not there.
+        before: value in the deployed template, as text; None: the property is new.
+        after: value in the new template, as text; None: the property is removed.
         replaces: whether CloudFormation replaces the resource because of this change.
     """
 
@@ -70,13 +71,13 @@ class PropertyChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource or output that differs.
+    """A resource or output that the deployment changes.
 
     Attributes:
         action: ``create``, ``update``, ``replace`` or ``delete``.
         logical_id: the resource's id in the template.
         type: the resource's type; ``Output`` for an output.
-        properties: what differs; of a resource that is deleted, nothing.
+        properties: the properties that change; empty for a deleted resource.
         loses_data: whether the deployment deletes a bucket or a table.
     """
 
@@ -88,11 +89,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a deployment changes.
+    """The changes of a deployment.
 
     Attributes:
         stack: name of the stack.
-        changes: what differs, in order of the logical ids.
+        changes: the changed resources and outputs, sorted by logical id.
         missing: settings of thawd.toml that AWS cannot carry out.
     """
 
@@ -113,7 +114,7 @@ def make_plan(model: Model, deployed: Mapping[str, Any] | None, *, stack: str, s
         model: the new template.
         deployed: the deployed template; None: there is no stack.
         stack: name of the stack.
-        shows_values: whether values of environment variables are shown as they are.
+        shows_values: whether the plan shows the values of environment variables instead of digests.
     """
     concealed = _Concealed(None if shows_values else secrets.token_bytes(16))
     before = _parts(deployed or {})
@@ -127,7 +128,7 @@ def make_plan(model: Model, deployed: Mapping[str, Any] | None, *, stack: str, s
 
 
 def _parts(template: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Resources, and outputs as if they were resources, by logical id."""
+    """Return resources and outputs by logical id. Outputs have the form of resources."""
     outputs = {f"Outputs.{name}": {"Type": "Output", **value} for name, value in template.get("Outputs", {}).items()}
     return {**template.get("Resources", {}), **outputs}
 
@@ -183,7 +184,7 @@ def _is_function(value: Mapping[str, Any]) -> bool:
 
 
 class _Concealed:
-    """Shows values; those of environment variables as digests with a key, if there is one."""
+    """Shows values. If there is a key, values of environment variables are shown as keyed digests."""
 
     def __init__(self, key: bytes | None) -> None:
         self._key = key

@@ -1,4 +1,4 @@
-"""What invokes functions with nobody waiting for the answer: queues and schedules."""
+"""Event source mappings of SQS queues, and schedules of EventBridge Scheduler."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _add_mapping(stack: Stack, function: Function, source: SqsSource) -> None:
     is_reporting = source.report_batch_item_failures
     properties = {
         "FunctionName": stack.alias(function.name),
-        "EventSourceArn": stack.place(source.sqs),
+        "EventSourceArn": stack.arn_of(source.sqs),
         "BatchSize": source.batch_size,
         "MaximumBatchingWindowInSeconds": source.window_s or None,
         "ScalingConfig": scaling,
@@ -56,7 +56,9 @@ def _add_mapping(stack: Stack, function: Function, source: SqsSource) -> None:
 def add_schedule(stack: Stack, schedule: Schedule) -> None:
     """Add a schedule of EventBridge Scheduler."""
     if schedule.missed == "all":
-        stack.lack(f"schedules.{schedule.name}.missed", "EventBridge Scheduler makes up for at most the last run")
+        stack.add_missing(
+            f"schedules.{schedule.name}.missed", "EventBridge Scheduler makes up for at most the last run"
+        )
     payload = sub(json.dumps(_SCHEDULED_EVENT)) if schedule.input is None else schedule.input.decode()
     is_rate = schedule.schedule.startswith("rate(")
     properties = {
@@ -75,7 +77,7 @@ def add_schedule(stack: Stack, schedule: Schedule) -> None:
 
 
 def add_scheduler_role(stack: Stack) -> None:
-    """Add the role with which EventBridge Scheduler invokes those functions that have schedules, if there are any."""
+    """Add the role with which EventBridge Scheduler invokes functions, if there are schedules."""
     functions = sorted({schedule.function for schedule in stack.settings.schedules.values()})
     if not functions:
         return

@@ -60,10 +60,10 @@ def _store_statements(stack: Stack, function: str, uses: Uses) -> list[dict[str,
     for name, operations in sorted(bucket_operations(stack, function, uses).items()):
         place = bucket_place(stack, name)
         if place is None:
-            stack.lack(where, f'thawd.bucket("{name}") fails: {_why_not(stack, name)}')
+            stack.add_missing(where, f'thawd.bucket("{name}") fails: {_why_not(stack, name)}')
             continue
         if "path" in operations:
-            stack.lack(where, f'thawd.bucket("{name}").path fails: objects in S3 have no path; use read')
+            stack.add_missing(where, f'thawd.bucket("{name}").path fails: objects in S3 have no path; use read')
         statements += _bucket_statements(*place, operations=operations)
     for name in table_names(stack, uses):
         operations = uses.tables.get(name, uses.tables.get(ANY, ()))
@@ -71,7 +71,7 @@ def _store_statements(stack: Stack, function: str, uses: Uses) -> list[dict[str,
         if table is None:
             declared = stack.settings.tables.get(name)
             reason = "the configuration declares no such table" if declared is None else f"it is at {declared.url}"
-            stack.lack(where, f'thawd.table("{name}") fails: {reason}')
+            stack.add_missing(where, f'thawd.table("{name}") fails: {reason}')
             continue
         actions = [_TABLE_ACTIONS[operation] for operation in operations]
         if not table.key:
@@ -81,7 +81,7 @@ def _store_statements(stack: Stack, function: str, uses: Uses) -> list[dict[str,
 
 
 def _bucket_statements(bucket: str, prefix: str, *, operations: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Statements that allow operations on the objects of a bucket."""
+    """Return the statements that allow operations on the objects of a bucket."""
     arn = f"arn:${{AWS::Partition}}:s3:::{bucket}"
     actions = [_BUCKET_ACTIONS[name] for name in operations if name in _BUCKET_ACTIONS]
     statements = [statement(actions, sub(f"{arn}/{prefix}*"))] if actions else []
@@ -124,7 +124,7 @@ def _boto3_statements(stack: Stack, function: Function, uses: Uses) -> list[dict
             name = naming.bucket_name(stack.name, bucket.name)
             statements += _bucket_statements(name, prefix, operations=("read",))
     if not any(entry.function in (None, function.name) for entry in stack.aws.statements):
-        stack.lack(
+        stack.add_missing(
             f"functions.{function.name}.code",
             "it uses boto3, and its role allows only what thawd.toml shows; add [[deploy.aws.statements]] for the rest",
         )
@@ -133,7 +133,7 @@ def _boto3_statements(stack: Stack, function: Function, uses: Uses) -> list[dict
 
 def _source_statements(stack: Stack, function: Function) -> list[dict[str, Any]]:
     actions = ("sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage")
-    places = [stack.place(source.sqs) for source in stack.settings.sources.get(function.name, ())]
+    places = [stack.arn_of(source.sqs) for source in stack.settings.sources.get(function.name, ())]
     return [statement(actions, place) for place in places]
 
 

@@ -1,4 +1,4 @@
-"""HTTP: routes become an HTTP API of API Gateway; function URLs stay function URLs."""
+"""Routes, as an HTTP API of API Gateway, and function URLs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_routes(stack: Stack) -> None:
     routes = []
     for route in stack.settings.routes:
         if route.asynchronous:
-            stack.lack(
+            stack.add_missing(
                 f'routes."{route.key}"', "there is no such route: HTTP APIs cannot invoke functions asynchronously"
             )
         else:
@@ -47,7 +47,7 @@ def add_routes(stack: Stack) -> None:
 def _add_route(stack: Stack, route: Route) -> None:
     function = stack.settings.functions[route.function]
     if function.timeout_s > _LONGEST_ANSWER_S:
-        stack.lack(f'routes."{route.key}"', f"clients get 503 after {_LONGEST_ANSWER_S} s; the function runs on")
+        stack.add_missing(f'routes."{route.key}"', f"clients get 503 after {_LONGEST_ANSWER_S} s; the function runs on")
     kind = f"Integration{route.payload_format.partition('.')[0]}"
     integration = stack.add(
         naming.logical_id(route.function, kind),
@@ -73,7 +73,7 @@ def add_url(stack: Stack, function: str, url: FunctionUrl) -> None:
     """Add a function URL of the function's alias."""
     if url.invoke_mode == "RESPONSE_STREAM" and stack.order.code[function].runtime.startswith("python"):
         where = f"functions.{function}.url.invoke_mode"
-        stack.lack(where, "Lambda's Python runtimes do not stream; answers of a Python function arrive complete")
+        stack.add_missing(where, "Lambda's Python runtimes do not stream; answers of a Python function arrive complete")
     alias = naming.logical_id(function, "Alias")
     properties = {
         "TargetFunctionArn": ref(stack.function_id(function)),

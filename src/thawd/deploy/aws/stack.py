@@ -1,4 +1,4 @@
-"""The stack that is being made: its resources so far, what it will lack, and the values that name resources in it."""
+"""The stack while it is made: its resources so far, the settings that AWS cannot carry out, and references."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class DeploymentError(ThawdError):
 
 
 class Missing(msgspec.Struct, frozen=True, kw_only=True):
-    """Something of the configuration that AWS does not have.
+    """A setting of thawd.toml that AWS cannot carry out.
 
     Attributes:
         where: key path in ``thawd.toml``.
-        what: what will be missing or different on AWS.
+        what: text that says what will be missing or different on AWS.
     """
 
     where: str
@@ -57,12 +57,12 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key: key of the object in the bucket of archives.
         runtime: Lambda's runtime identifier.
-        uses: what the code uses; None: the code is not Python.
-        handler: the handler that Lambda is to call; None: the function's own.
+        uses: the buckets, tables and modules that the code uses; None: the code is not Python.
+        handler: the handler that Lambda calls, if it is not the function's own; otherwise None.
         layers: layers with the function's packages, in order.
-        part: name of the archive that the function fetches when it is initialised, in the stack's folder of the bucket
-            of archives; None: it fetches none.
-        ephemeral_storage_mb: size of ``/tmp``, MB; None: as declared.
+        part: name of the archive that the function fetches in its init phase, in the stack's folder of the bucket of
+            archives; None: it fetches no archive.
+        ephemeral_storage_mb: size of ``/tmp``, MB; None: the declared size.
     """
 
     key: str
@@ -75,14 +75,14 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be deployed.
+    """A configuration to deploy, with the archives of its code.
 
     Attributes:
         settings: the configuration.
         stack: name of the stack.
         code: code of each function, by function name.
         layer_key: key of the archive with the package ``thawd``; None: no function needs it.
-        deployed: the template that is deployed now; None: there is no stack.
+        deployed: the template that is deployed at present; None: there is no stack.
     """
 
     settings: Settings
@@ -109,13 +109,13 @@ def sub(text: str) -> Any:
 
 @dataclass(slots=True)
 class Stack:
-    """The stack that is being made.
+    """The stack while it is made.
 
     Attributes:
-        order: what is to be deployed.
+        order: the configuration to deploy.
         resources: resources by logical id.
         outputs: outputs by logical id.
-        missing: what the stack will lack, in the order of the file.
+        missing: settings of thawd.toml that AWS cannot carry out, in the order of the file.
         notified_functions: logical ids of the permissions that a bucket's notifications need, by bucket name.
     """
 
@@ -151,8 +151,8 @@ class Stack:
             raise AssertionError(f"two resources with the logical id {logical_id}")
         return logical_id
 
-    def lack(self, where: str, what: str) -> None:
-        """Record that something cannot be carried over."""
+    def add_missing(self, where: str, what: str) -> None:
+        """Record a setting that AWS cannot carry out."""
         self.missing.append(Missing(where=where, what=what))
 
     def output(self, logical_id: str, value: Any, description: str) -> None:
@@ -160,15 +160,15 @@ class Stack:
         self.outputs[logical_id] = {"Description": description, "Value": value}
 
     def function_id(self, function: str) -> str:
-        """Logical id of a function."""
+        """Return the logical id of a function."""
         return naming.logical_id(function, "Function")
 
     def alias(self, function: str) -> dict[str, Any]:
-        """Reference to a function's alias: its ARN."""
+        """Return a reference to a function's alias. Its value is the alias's ARN."""
         return ref(naming.logical_id(function, "Alias"))
 
     def function_arn(self, function: str) -> str:
-        """ARN of a function without qualifier, as a text for `sub`. It does not refer to the resource."""
+        """Return the ARN of a function without qualifier, as a text for `sub`. It does not refer to the resource."""
         name = naming.function_name(self.name, function)
         return f"arn:${{AWS::Partition}}:lambda:${{AWS::Region}}:${{AWS::AccountId}}:function:{name}"
 
@@ -178,8 +178,8 @@ class Stack:
         Args:
             function: name of the function.
             principal: the service.
-            source: what makes the logical id unique among the function's permissions.
-            source_arn: ARN that the service's resource has; it must not refer to a resource that needs the permission.
+            source: makes the logical id unique among the function's permissions.
+            source_arn: ARN of the service's resource. It must not refer to a resource that needs the permission.
         """
         properties = {
             "Action": "lambda:InvokeFunction",
@@ -194,14 +194,14 @@ class Stack:
             properties,
         )
 
-    def place(self, address: str) -> Any:
-        """ARN of a queue, topic, event bus or stream that the configuration names by ARN or by a queue's URL.
+    def arn_of(self, address: str) -> Any:
+        """Return the ARN of a queue, topic, event bus or stream that thawd.toml names by ARN or by a queue's URL.
 
-        Addresses with the account of thawd's emulator have no counterpart in the account, so the stack gets a resource
-        for each of them. Others are returned unchanged.
+        If the address has the account of thawd's emulator, nothing exists in AWS for it. Then the stack gets a new
+        resource, and the result refers to it. Other ARNs are returned unchanged.
 
         Raises:
-            DeploymentError: it belongs to the emulator, and stacks have no resource of this kind.
+            DeploymentError: the address belongs to the emulator, and stacks have no resource of this kind.
         """
         found = _QUEUE_URL.fullmatch(address)
         if found is not None:
@@ -212,9 +212,9 @@ class Stack:
             service, account, rest = arn[1], arn[3], arn[4]
         else:
             return address
-        return sub(address) if account != ACCOUNT_ID else self._own_place(service, rest)
+        return sub(address) if account != ACCOUNT_ID else self._emulated_arn(service, rest)
 
-    def _own_place(self, service: str, rest: str) -> Any:
+    def _emulated_arn(self, service: str, rest: str) -> Any:
         if service == "sqs":
             self.queue(rest)
             return attribute(naming.logical_id(rest, "Queue"), "Arn")
@@ -230,7 +230,7 @@ class Stack:
         raise DeploymentError(f"{rest} of {service} is an emulated resource; name one of your account by its ARN")
 
     def queue(self, name: str) -> str:
-        """Add the queue for an emulated one, if it is not there, and return its name in the account."""
+        """Add a queue that replaces an emulated one, unless the stack has it. Return its name in the account."""
         timeouts = [
             self.settings.functions[function].timeout_s
             for function, sources in self.settings.sources.items()

@@ -1,8 +1,8 @@
 """Carries out deployments: reads and changes stacks, uploads archives. The only module here that imports boto3.
 
 AWS keeps the state, so a process that is killed loses nothing: CloudFormation finishes or rolls back the change that it
-has begun, and the next deployment starts from there. Change sets make sure that of two deployments that were planned at
-the same time, the second is refused.
+has begun, and the next deployment continues from the result. If two deployments were planned at the same time,
+CloudFormation refuses the change set of the second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LAST_STATES = ("CREATE_COMPLETE", "UPDATE_COMPLETE")
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """How AWS is reached; None: as AWS's own settings say.
+    """Region, credentials and endpoint of AWS. A field that is None gets its value from AWS's own settings.
 
     Attributes:
         region: region.
@@ -73,7 +73,7 @@ class DeployedStack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StackEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a resource of a stack.
+    """An event of a stack: the new status of a resource.
 
     Attributes:
         resource: the resource's logical id.
@@ -168,7 +168,7 @@ class AwsAccount:
         )
 
     def upload(self, archives: tuple[Asset, ...], *, report: Callable[[str], None]) -> None:
-        """Upload those archives that are not there yet. `report` gets the key of each that is uploaded."""
+        """Upload the archives that the bucket does not have yet. `report` is called with the key of each of them."""
         bucket, owner = self._assets_bucket()
         for asset in archives:
             with explained():
@@ -185,8 +185,8 @@ class AwsAccount:
         Args:
             name: name of the stack.
             text: the template.
-            planned: the deployed template that the plan was compared with; None: there was none.
-            report: gets each event of the stack.
+            planned: the deployed template when the plan was made; None: there was no stack.
+            report: called with each event of the stack.
 
         Returns:
             Whether CloudFormation changed something.
@@ -291,7 +291,8 @@ class AwsAccount:
             name: name of the stack.
             text: the template.
             is_new: whether the stack has no resources.
-            is_first: whether there is no stack, so that one is made, which is removed again if the template is refused.
+            is_first: whether the stack does not exist yet. It is then made, and removed again if the template is
+                refused.
         """
         client = self.client("cloudformation")
         place = {"TemplateBody": text}
@@ -443,7 +444,10 @@ def _require_unchanging(name: str, stack: DeployedStack | None) -> None:
 
 
 def _first(failures: list[StackEvent]) -> str:
-    """Return the first failure that is a cause: CloudFormation then cancels what runs beside it."""
+    """Return the resource and reason of the first failure that is not a consequence of another one.
+
+    After a failure, CloudFormation cancels the other operations, and reports them as failed.
+    """
     causes = [event for event in failures if "cancelled" not in event.reason] or failures
     if not causes:
         return "CloudFormation gave no reason"
@@ -451,7 +455,7 @@ def _first(failures: list[StackEvent]) -> str:
 
 
 def _looks(timeout_s: float | None) -> Iterator[None]:
-    """Yield whenever it is time to look again: soon at first, then less often, until the time is over."""
+    """Yield whenever it is time to poll again: first after short pauses, then after longer ones, until the time-out."""
     begun_s, pause_s = time.monotonic(), _FIRST_LOOK_S
     while timeout_s is None or time.monotonic() < begun_s + timeout_s:
         yield

@@ -1,4 +1,4 @@
-"""The model: a configuration as a CloudFormation template. Pure: the same order gives the same bytes."""
+"""Makes the CloudFormation template of a configuration. Pure: the same configuration and code give the same bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         template: the template.
-        missing: what the stack will lack.
+        missing: settings of thawd.toml that AWS cannot carry out.
     """
 
     template: dict[str, Any]

@@ -1,7 +1,7 @@
-"""Finds out which buckets and tables a function's code uses, by reading the code, so that its role allows these only.
+"""Finds out which buckets and tables a function's code uses, so that its role allows only these.
 
-Starts at the handler's module and follows the imports of modules in the code folder. Nothing is executed. Where the
-code leaves open which bucket or table it uses, or what for, everything that is possible is assumed.
+It parses the handler's module and the modules of the code folder that it imports. Nothing is executed. If the code does
+not show which bucket or table it uses, or with which operation, all possible ones are assumed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _DYNAMIC = ("__import__", "import_module", "exec", "eval", "run_module", "run_pa
 
 
 class Uses(msgspec.Struct, frozen=True, kw_only=True):
-    """What a function's code uses.
+    """The buckets, tables and modules that a function's code uses.
 
     Attributes:
         buckets: operations of `BUCKET_OPERATIONS`, by name of the bucket, or `ANY` or `NOTIFYING`.
         tables: operations of `TABLE_OPERATIONS`, by name of the table, or `ANY`.
-        other_names: what the code uses of ``thawd`` besides ``bucket`` and ``table``, such as ``models``.
+        other_names: names of ``thawd`` that the code uses besides ``bucket`` and ``table``, such as ``models``.
         has_boto3: whether the code imports boto3 or botocore.
         is_coroutine: whether the handler is ``async def``.
-        has_generator: whether the handler is a generator: its answer is streamed.
+        has_generator: whether the handler is a generator, which streams its answer.
     """
 
     buckets: dict[str, tuple[str, ...]] = {}
@@ -48,7 +48,7 @@ class Uses(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_uses(code: Path, handler: str) -> Uses:
-    """Return what the code of a Python function uses.
+    """Return the buckets, tables and modules that the code of a Python function uses.
 
     Args:
         code: the code folder.
@@ -229,7 +229,7 @@ class _Module:
                 self._found.other_names.add(parent.attr)
 
     def _read_store(self, function: ast.expr, kind: str) -> None:
-        """Add the store that a mention of ``thawd.bucket`` or ``thawd.table`` leads to."""
+        """Add the store that an expression with ``thawd.bucket`` or ``thawd.table`` names."""
         call = self._parents[function]
         if not (isinstance(call, ast.Call) and call.func is function):
             self._found.add(kind, ANY, _OPERATIONS[kind])
@@ -253,7 +253,7 @@ class _Module:
         return NOTIFYING if is_notifying else ANY
 
     def _operations(self, call: ast.Call, kind: str) -> tuple[str, ...]:
-        """What is done with the store that a call returns: a method is called, also on the variable that holds it."""
+        """Return the operations on the store that a call returns: methods of the result, or of its variable."""
         holder: ast.expr = call
         parent = self._parents[call]
         loads: list[ast.expr] = [call]
@@ -312,7 +312,7 @@ def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.Name,
 
 
 def _constant_texts(values: dict[str, list[ast.expr | None]]) -> dict[str, str]:
-    """Return the texts of those names that get one text, and nothing else anywhere in the module."""
+    """Return the texts of the names to which the module assigns one text and no other value."""
     texts = {}
     for name, given in values.items():
         only = given[0] if len(given) == 1 else None

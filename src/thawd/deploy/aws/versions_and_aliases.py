@@ -1,4 +1,4 @@
-"""Versions and aliases: which share of requests a new version gets, and provisioned concurrency."""
+"""Versions and aliases: the share of requests that a new version gets, gradual rollouts, provisioned concurrency."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _PROVISIONED = "lambda:function:ProvisionedConcurrency"
 
 
 def add_alias(stack: Stack, function: Function, version_id: str, version: Mapping[str, Any]) -> None:
-    """Add the function's version and its alias, and what shifts requests and keeps environments initialised.
+    """Add the function's version and its alias, with its rollout and its provisioned concurrency.
 
     Args:
         stack: the stack.
         function: the function.
-        version_id: logical id of the new version; it contains a digest of all that the version is made of.
+        version_id: logical id of the new version. It contains a digest of the version's code and settings.
         version: the version's resource.
     """
     stack.resources[version_id] = dict(version)
@@ -32,7 +32,7 @@ def add_alias(stack: Stack, function: Function, version_id: str, version: Mappin
     more: dict[str, Any] = {}
     rollout = stack.aws.rollout
     if rollout.endswith("%") and (previous := _previous(stack, function, version_id)) is not None:
-        # The version that has served until now stays in the template, unchanged, and keeps the rest of the requests.
+        # The previous version stays in the template unchanged, and gets the rest of the requests.
         stack.resources[previous[0]] = previous[1]
         alias["FunctionVersion"] = attribute(previous[0], "Version")
         weight = {"FunctionVersion": attribute(version_id, "Version"), "FunctionWeight": int(rollout[:-1]) / 100}
@@ -51,9 +51,9 @@ def add_alias(stack: Stack, function: Function, version_id: str, version: Mappin
 
 
 def _previous(stack: Stack, function: Function, version_id: str) -> tuple[str, dict[str, Any]] | None:
-    """Logical id and resource of the version that has served until now; None: the new version is the first.
+    """Return the logical id and resource of the previous version; None: the new version is the first.
 
-    While a rollout is unfinished, this is the version that served before the rollout.
+    During a rollout, the previous version is the one from before the rollout.
     """
     resources = (stack.order.deployed or {}).get("Resources", {})
     alias = resources.get(naming.logical_id(function.name, "Alias"), {}).get("Properties", {})

@@ -1,4 +1,4 @@
-"""What serving an API needs from the rest of thawd and from moto."""
+"""The services of thawd and moto that requests to APIs use, and the part of an API that a request is for."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from thawd.server.emulator.api_gateway.usage_plans import Usage
 
 @dataclass(frozen=True, slots=True)
 class ApiServices:
-    """What serving an API needs.
+    """The services that requests to APIs use.
 
     Attributes:
         functions: invokes functions.
         client: returns a boto3 client for thawd's port, by the name of the service.
-        connection: returns how thawd's port is reached: ``url``, ``access_key``, ``secret``.
+        connection: returns the URL and keys of thawd's port: ``url``, ``access_key``, ``secret``.
         complain: prints a line for the operator.
         cache: answers of authorizers.
         token_keys: public keys of issuers.
@@ -36,13 +36,13 @@ class ApiServices:
 
 
 class Target(NamedTuple):
-    """What of an API a request is for.
+    """The stage and path that a request is for.
 
     Attributes:
         stage: name of the stage.
         path: percent-encoded path after the stage.
-        base_path: path of the mapping of a custom domain, without slashes at its ends; None: the request uses no custom
-            domain.
+        base_path: if the request uses a custom domain, the path of the domain's mapping, without slashes at its ends;
+            otherwise None.
     """
 
     stage: str

@@ -1,11 +1,11 @@
-"""Keeps what Lambda authorizers have answered, for as long as their time to live says.
+"""Caches the answers of Lambda authorizers for the time to live that is configured.
 
-An entry belongs to one authorizer in one stage and to all values of its identity sources. So a caller gets only what
-the authorizer answered for the same identity. On AWS an entry serves all methods of the stage that have the authorizer;
-so does it here, and therefore the policy in it is evaluated again for each request.
+The key of an entry is the stage, the authorizer and the values of all its identity sources. So a caller gets only what
+the authorizer answered for the same identity. As on AWS, all methods of the stage that have the authorizer share an
+entry. The policy in the entry is therefore evaluated again for each request.
 
-Two requests may ask an authorizer at the same time. The answer to the later question stays, and an answer to a question
-from before a flush is not kept.
+If two requests invoke an authorizer at the same time, the cache keeps the answer to the later invocation. It does not
+keep the answer to an invocation that began before the cache was flushed.
 
 Source: API Gateway developer guide, "Use API Gateway Lambda authorizers", caching; "Control access to HTTP APIs with
 AWS Lambda authorizers", caching authorizer responses.
@@ -23,7 +23,7 @@ _MOST = 10_000
 
 
 class _Kept(NamedTuple):
-    """An answer, when the authorizer was asked for it, and until when it is kept."""
+    """An answer, the time when the authorizer was invoked for it, and the time until which it is kept."""
 
     asked_s: float
     until_s: float
@@ -44,11 +44,11 @@ class AuthorizerCache:
         self._flushed_s: dict[tuple[str, str], float] = {}
 
     def now_s(self) -> float:
-        """Return the time at which a question that is asked now is asked, for `keep`."""
+        """Return the current time, for the argument `asked_s` of `keep`."""
         return self._clock()
 
     def find(self, stage: tuple[str, str], key: tuple[Hashable, ...]) -> Any:
-        """Return the answer for an identity; None: there is none, or its time is over.
+        """Return the answer for an identity; None: the cache has none, or it has expired.
 
         Args:
             stage: id of the API, and name of the stage.
@@ -61,14 +61,14 @@ class AuthorizerCache:
     def keep(
         self, stage: tuple[str, str], key: tuple[Hashable, ...], answer: Any, *, ttl_s: float, asked_s: float
     ) -> None:
-        """Keep an answer for `ttl_s` seconds, unless it is out of date.
+        """Keep an answer for `ttl_s` seconds, unless the cache was flushed or has a later answer.
 
         Args:
             stage: as for `find`.
             key: as for `find`.
             answer: the answer.
-            ttl_s: how long, seconds; 0: it is not kept.
-            asked_s: when the authorizer was asked (`now_s`).
+            ttl_s: time to live, seconds; 0: the answer is not kept.
+            asked_s: the time when the authorizer was invoked (`now_s`).
         """
         if ttl_s <= 0:
             return
@@ -82,7 +82,7 @@ class AuthorizerCache:
                 self._kept.popitem(last=False)
 
     def flush(self, stage: tuple[str, str]) -> None:
-        """Forget all answers for a stage, also those to questions that have not been answered yet."""
+        """Remove all answers for a stage. Answers to invocations that are running are not kept either."""
         with self._lock:
             self._flushed_s[stage] = self._clock()
             for key in [one for one in self._kept if one[:2] == stage]:

@@ -13,7 +13,7 @@ _ACTION = "execute-api:Invoke"
 
 
 class Verdict(enum.Enum):
-    """What a policy says about a request."""
+    """The result of evaluating a policy for a request."""
 
     ALLOWED = "allowed"
     DENIED = "denied"
@@ -25,10 +25,10 @@ class PolicyError(ValueError):
 
 
 def verdict(document: Any, arn: str) -> Verdict:
-    """What a policy says about invoking a method.
+    """Evaluate a policy for the invocation of a method.
 
-    A statement with a condition never allows, and denies whatever its condition says, because conditions are not
-    evaluated.
+    Conditions are not evaluated. So an Allow statement with a condition never allows, and a Deny statement with a
+    condition always denies.
 
     Args:
         document: the policy document.
@@ -74,7 +74,7 @@ def _texts(statement: dict[str, Any], name: str) -> list[str]:
 def _matches(pattern: str, text: str) -> bool:
     """Return whether a text matches a pattern, in which ``*`` stands for any text and ``?`` for one character.
 
-    Only the last star that was passed is tried again, so the time is at most the product of both lengths.
+    Backtracking returns only to the last star. So the time is at most proportional to the product of both lengths.
     """
     at = place = 0
     star, taken = -1, 0  # the last star, and the place in the text after what it stands for

@@ -33,7 +33,7 @@ class TokenError(Exception):
     Args:
         message: what is wrong.
         code: ``invalid_token`` or ``insufficient_scope``.
-        is_expired: whether the token was accepted before its time was over.
+        is_expired: whether the only problem is that the token has expired.
     """
 
     def __init__(self, message: str, *, code: str = "invalid_token", is_expired: bool = False) -> None:
@@ -46,8 +46,8 @@ class TokenKeys:
     """Public keys of issuers.
 
     Args:
-        pool_keys: returns the keys of an emulated user pool, by region and id, as a JSON Web Key Set; None: there is
-            none.
+        pool_keys: returns the keys of an emulated user pool, by region and id, as a JSON Web Key Set; None: there is no
+            such pool.
         fetch: returns the JSON document at a URL.
         clock: seconds, from any starting point.
     """
@@ -68,7 +68,7 @@ class TokenKeys:
 
         Args:
             issuer: URL of the issuer.
-            key_id: the key that is needed; if it is not among the kept keys, they are fetched again.
+            key_id: id of the key that is needed. If it is not among the cached keys, the keys are fetched again.
 
         Raises:
             TokenError: the keys cannot be fetched.
@@ -98,7 +98,7 @@ def fetched(url: str) -> Any:
 
     Raises:
         OSError: it cannot be fetched.
-        ValueError: it is no JSON, or the URL is none of HTTP.
+        ValueError: the document is not JSON, or the URL is not an HTTP URL.
     """
     if not url.startswith(("https://", "http://")):
         raise ValueError(f"{url} is not a URL of HTTP")
@@ -108,7 +108,7 @@ def fetched(url: str) -> Any:
 
 
 def checked(token: str, keys: TokenKeys, *, issuers: Iterable[str], now_s: float) -> Claims:
-    """Return the claims of a token that one of the issuers has signed, and whose time is not over.
+    """Verify a token: one of the issuers has signed it, and it has not expired. Returns its claims.
 
     Args:
         token: the token, without ``Bearer``.
@@ -164,7 +164,7 @@ def require_audience(claims: Claims, audiences: Iterable[str]) -> None:
     """Check that a token is meant for one of the audiences.
 
     Raises:
-        TokenError: it is for another one.
+        TokenError: the token is for another audience.
     """
     given = claims.get("aud", claims.get("client_id"))
     names = given if isinstance(given, list) else [given]
@@ -181,17 +181,17 @@ def scopes_of(claims: Claims) -> list[str]:
 
 
 def require_scope(scopes: Iterable[str], wanted: Iterable[str]) -> None:
-    """Check that a token has one of the scopes that a route wants, if it wants any.
+    """Check that a token has one of the scopes that a route requires. A route may require none.
 
     Raises:
-        TokenError: it has none of them.
+        TokenError: the token has none of the scopes.
     """
     if wanted and not set(wanted) & set(scopes):
         raise TokenError("the token has none of the route's scopes", code="insufficient_scope")
 
 
 def as_texts(claims: Claims) -> dict[str, str]:
-    """Claims as they are in events: each value is a text."""
+    """Return claims as events contain them: each value is a string."""
     return {name: _text(value) for name, value in claims.items()}
 
 

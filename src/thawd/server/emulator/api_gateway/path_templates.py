@@ -16,10 +16,10 @@ def matched(template: str, path: str, *, is_strict: bool = False) -> dict[str, s
     """Return the values of a template's parameters, percent-encoded as in the path; None: the path does not match.
 
     Args:
-        template: for example ``/users/{id}/{rest+}``; a part with a plus sign takes the rest of the path, which may not
-            be empty.
+        template: for example ``/users/{id}/{rest+}``. A part with a plus sign matches the rest of the path, which may
+            not be empty.
         path: percent-encoded path.
-        is_strict: whether a slash at the end of the path counts, as with HTTP APIs. REST APIs ignore it.
+        is_strict: whether a slash at the end of the path is significant, as with HTTP APIs. REST APIs ignore it.
     """
     wanted = template.removeprefix("/").split("/")
     given = (path.removeprefix("/") if is_strict else path.lstrip("/").rstrip("/")).split("/")
@@ -51,9 +51,9 @@ def best(
     """Return the templates that match a path, each with the values of its parameters, the most specific first.
 
     Args:
-        templates: what to choose from.
+        templates: the candidates, for example the resources of an API.
         path: percent-encoded path.
-        template_of: the template of one of them.
+        template_of: returns the template of a candidate.
         is_strict: as for `matched`.
     """
     matches = [(one, matched(template_of(one), path, is_strict=is_strict)) for one in templates]

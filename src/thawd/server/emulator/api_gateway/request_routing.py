@@ -1,4 +1,4 @@
-"""Finds the API for each request that thawd passes on to the emulator, and has it served."""
+"""Finds the API and the stage for each request that thawd forwards to the emulator: by id, path or custom domain."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _NO_BASE_PATH = "(none)"
 
 
 def serving(application: Application, services: ApiServices) -> Application:
-    """Wrap moto's WSGI application: serve requests to APIs, and pass the others on to moto."""
+    """Wrap moto's WSGI application: answer requests to APIs here, and forward all other requests to moto."""
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")
         if path not in (EXECUTE_PATH, DOMAINS_PATH):
             return application(environ, start_response)
-        if _HEADER not in environ:  # no request of thawd; a web page cannot send the header without permission
+        if _HEADER not in environ:  # the request is not from thawd; a web page may not send this header without CORS
             start_response("404 Not Found", [("Content-Length", "0")])
             return [b""]
         if path == DOMAINS_PATH:
@@ -54,16 +54,16 @@ def answered(request: ApiRequest, services: ApiServices) -> ApiResponse:
         if "." in request.identifier:
             return sendable(_of_domain(request, services))
         return sendable(_of_api(request, services, request.identifier, path=request.path, stage=None, base_path=None))
-    except Exception as error:  # a mistake of this package; the client gets an answer and the operator its cause
+    except Exception as error:  # a bug in this package: the client gets status 500, and the operator the cause
         services.complain(f"thawd: --aws: {request.method} {request.path} of the API {request.identifier}: {error!r}")
         return _message(500, "Internal server error")
 
 
 def sendable(response: ApiResponse) -> ApiResponse:
-    """Return the response, if its headers can be sent: mappings may have put any part of a request into them.
+    """Return the response after a check of its headers, because mappings may put any part of a request into them.
 
     Raises:
-        MalformedResponseError: they cannot.
+        MalformedResponseError: a header cannot be sent.
     """
     for name, value in response.headers:
         checked_name(name)
@@ -162,7 +162,7 @@ def _mappings(domain: str) -> Iterator[_Mapping]:
 
 
 def _of_domain(request: ApiRequest, services: ApiServices) -> ApiResponse:
-    """Answer a request to a custom domain name: the mapping with the longest path that fits serves it."""
+    """Answer a request to a custom domain name. It goes to the mapping with the longest matching path."""
     path = "/" + request.path.lstrip("/")
     fitting = [
         one

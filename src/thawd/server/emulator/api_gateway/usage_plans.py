@@ -1,7 +1,8 @@
 """Counts the requests of API keys and enforces the limits of usage plans: rate, burst and quota.
 
-The counts begin anew when thawd starts. Source: API Gateway developer guide, "Usage plans and API keys for REST APIs in
-API Gateway".
+The counts are not stored, so they are 0 when thawd starts.
+
+Source: API Gateway developer guide, "Usage plans and API keys for REST APIs in API Gateway".
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ class Usage:
         self._counts: dict[tuple[str, str], _Count] = {}
 
     def take(self, plan: str, key: str, *, throttle: Mapping[str, Any], quota: Mapping[str, Any]) -> Refusal | None:
-        """Count a request; returns why it is refused, or None.
+        """Count a request. Returns the reason if the plan refuses it, else None.
 
         Args:
             plan: id of the usage plan.
             key: id of the API key.
             throttle: ``rateLimit`` (requests a second) and ``burstLimit``; empty: there is no limit.
-            quota: ``limit``, ``offset`` (requests that count as made) and ``period`` (``DAY``, ``WEEK`` or ``MONTH``);
-                empty: there is none.
+            quota: ``limit``, ``offset`` (the count with which a period begins) and ``period`` (``DAY``, ``WEEK`` or
+                ``MONTH``); empty: there is no quota.
         """
         now_s = self._clock()
         with self._lock:

@@ -31,7 +31,7 @@ _BEARER = re.compile(r"^Bearer\s+", re.IGNORECASE)
 
 
 def authorize(call: HttpCall, services: ApiServices) -> None:
-    """Check that a request may call its route; what the authorizer says about the caller gets into the call.
+    """Check that a request may call its route. The authorizer's answer about the caller is added to the call.
 
     Raises:
         HttpError: the caller may not call the route, or the authorizer failed.

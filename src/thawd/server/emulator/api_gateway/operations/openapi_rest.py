@@ -17,7 +17,7 @@ ANY_METHOD = f"{EXTENSION}any-method"
 
 
 def install() -> None:
-    """Replace moto's import, which knows only a part of what such documents say."""
+    """Replace moto's import, which supports only a part of OpenAPI and of API Gateway's extensions."""
     from moto.apigateway.exceptions import (
         InvalidOpenAPIDocumentException,
         InvalidOpenApiDocVersionException,
@@ -148,7 +148,7 @@ class _Import:
         return str(made.id)
 
     def _resource(self, path: str) -> Any:
-        """Return the resource of a path; it and those above it are made if they are missing."""
+        """Return the resource of a path. Missing resources on the path are made."""
         api = self._api
         found = api.default if path.strip("/") == "" else None
         parent = api.default

@@ -21,10 +21,11 @@ def apply(target: Any, patches: Iterable[Patch], names: Mapping[str, tuple[str, 
     Args:
         target: moto's object.
         patches: the operations. A path has one part for an attribute, or two for an entry of a mapping or list.
-        names: for each first part of a path, the attribute, and what makes its value from the operation's text.
+        names: for each first part of a path, the attribute and the function that converts the operation's text to the
+            attribute's value.
 
     Raises:
-        PatchError: an operation is unknown, or concerns something that cannot be changed.
+        PatchError: an operation is unknown, or its path names something that cannot be changed.
     """
     for patch in patches:
         action, path = str(patch.get("op")), str(patch.get("path", ""))
@@ -60,5 +61,5 @@ def _change_entry(target: Any, attribute: str, action: str, key: str, value: Any
 
 
 def is_true(text: str) -> bool:
-    """Return whether a text says that something is so."""
+    """Return whether the text of a patch means true."""
     return text.lower() == "true"

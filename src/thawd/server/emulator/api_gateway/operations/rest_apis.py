@@ -1,7 +1,7 @@
 """Operations of REST APIs (``apigateway``) that moto lacks or that differ from AWS's.
 
-The most important difference: on AWS a deployment is a copy of the API. Its stages serve that copy until they are moved
-to another deployment, whatever is changed meanwhile.
+The most important difference: on AWS, a deployment is a copy of the API. Later changes of the API do not change the
+copy. A stage uses the copy until it is moved to another deployment.
 
 Source: API Gateway API reference, version 1; API Gateway developer guide, "Deploy REST APIs in API Gateway".
 """
@@ -149,7 +149,7 @@ def _keep_settings() -> None:
 
 
 def _with_key(patch: dict[str, Any]) -> dict[str, Any]:
-    """Return a patch that adds a binary media type by value, as one that adds it by path."""
+    """Convert a patch that adds a binary media type by its value into one that adds it by its path."""
     if patch.get("path") != "/binaryMediaTypes":
         return patch
     return {**patch, "path": "/binaryMediaTypes/" + str(patch.get("value", "")).replace("/", "~1")}
@@ -213,7 +213,7 @@ def _integration(backend: Any, at: list[str]) -> Any:
 
 
 def _gateway_response(backend: Any, api_id: str, kind: str) -> Any:
-    """Return the gateway response of a type; it is made when it is changed for the first time, as on AWS."""
+    """Return the gateway response of a type. As on AWS, it is made at its first change."""
     api = backend.get_rest_api(api_id)
     if kind not in api.gateway_responses:
         api.put_gateway_response(kind, None, {}, {})

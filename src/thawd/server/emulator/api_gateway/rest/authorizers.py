@@ -33,10 +33,10 @@ _BEARER = re.compile(r"^Bearer\s+", re.IGNORECASE)
 
 
 def authorize(call: RestCall, services: ApiServices) -> None:
-    """Check that a request may call its method; what the authorizer says about the caller gets into ``$context``.
+    """Check that a request may call its method. The authorizer's answer about the caller is added to ``$context``.
 
     Raises:
-        GatewayError: it may not, or the authorizer failed.
+        GatewayError: the request may not call it, or the authorizer failed.
     """
     kind = call.method.get("authorizationType") or "NONE"
     if kind == "NONE":

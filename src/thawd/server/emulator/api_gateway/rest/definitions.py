@@ -1,4 +1,4 @@
-"""The definition of a REST API, as a deployment keeps it: what was changed later does not change what is served.
+"""The definition of a REST API, as a deployment stores it. Later changes of the API do not change the deployment.
 
 Source: API Gateway developer guide, "Deploy REST APIs in API Gateway".
 """

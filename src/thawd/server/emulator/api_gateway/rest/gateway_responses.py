@@ -1,4 +1,4 @@
-"""Gateway responses: what a REST API answers when API Gateway itself refuses a request or fails. No side effects.
+"""Gateway responses: the answers of a REST API if API Gateway itself refuses a request or fails. No side effects.
 
 Source: API Gateway developer guide, "Gateway response types for API Gateway" and "Gateway responses in API Gateway";
 the error types and the forms of the bodies were recorded on AWS.

@@ -1,7 +1,8 @@
 """Maps parameters of REST APIs, such as ``integration.request.header.X`` from ``method.request.querystring.y``.
 
-Source: API Gateway developer guide, "Parameter mapping examples for REST APIs for API Gateway". On AWS the case of
-header names counts; here it does not, because the case in which a client wrote them is not known. No side effects.
+Source: API Gateway developer guide, "Parameter mapping examples for REST APIs for API Gateway". On AWS, header
+names are case-sensitive. Here they are not, because it is not known in which case the client sent them. No side
+effects.
 """
 
 from __future__ import annotations

@@ -102,7 +102,9 @@ def _require_body(call: RestCall) -> None:
 
 
 def schema_errors(schema: Fields, document: Any, models: dict[str, str]) -> list[str]:
-    """What is wrong with a document by a model's schema; schemas may refer to other models of the API by URL.
+    """Validate a document against a model's schema, and return the errors.
+
+    The schema may refer to other models of the API by URL.
 
     Args:
         schema: JSON Schema, draft 4.
@@ -116,7 +118,11 @@ def schema_errors(schema: Fields, document: Any, models: dict[str, str]) -> list
 
 
 def _resolved(schema: Any, models: dict[str, str], parents: tuple[str, ...]) -> Any:
-    """Return the schema with references to other models replaced by them; what refers to itself is not checked."""
+    """Return the schema with each reference to another model replaced by that model's schema.
+
+    A reference to an unknown model, or to a model that contains the reference, is replaced by a schema that accepts
+    everything.
+    """
     if isinstance(schema, list):
         return [_resolved(one, models, parents) for one in schema]
     if not isinstance(schema, dict):
