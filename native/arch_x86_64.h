@@ -50,6 +50,31 @@ static inline void write_jump(unsigned char code[JUMP_BYTES], uint64_t target) {
     copy_bytes(code + sizeof jump, &target, sizeof target);
 }
 
+// Writes a function that makes the system call `number` with its own arguments; with -1, one that returns -ENOSYS.
+#define CALL_BYTES 8
+static inline void write_call(unsigned char code[CALL_BYTES], int number) {
+    static const unsigned char call[CALL_BYTES] = {0xb8, 0, 0, 0, 0, 0x0f, 0x05, 0xc3}; // mov $number, %eax; syscall
+    static const unsigned char none[CALL_BYTES] = {0x48, 0xc7, 0xc0, 0xda, 0xff, 0xff, 0xff, 0xc3}; // mov $-38, %rax
+    copy_bytes(code, number < 0 ? none : call, sizeof call);
+    if (number >= 0)
+        copy_bytes(code + 1, &number, sizeof number);
+}
+
+// Writes a function that makes the system call getrandom, as __vdso_getrandom does if it has no state to work with. A
+// caller asks __vdso_getrandom for the size of that state with -1 as the fifth argument; the answer is then -ENOSYS.
+// Source: the kernel's lib/vdso/getrandom.c.
+#define RANDOM_CALL_BYTES 22
+static inline void write_random_call(unsigned char code[RANDOM_CALL_BYTES]) {
+    static const unsigned char call[RANDOM_CALL_BYTES] = {
+        0x49, 0x83, 0xf8, 0xff,                         // cmp $-1, %r8
+        0x74, 0x08,                                     // je 1f
+        0xb8, 0x3e, 0x01, 0,    0,                      // mov $318, %eax
+        0x0f, 0x05, 0xc3,                               // syscall; ret
+        0x48, 0xc7, 0xc0, 0xda, 0xff, 0xff, 0xff, 0xc3, // 1: mov $-38, %rax; ret
+    };
+    copy_bytes(code, call, sizeof call);
+}
+
 // Continues the thread at the point where a signal interrupted it; `context` is the ucontext in its signal frame.
 // Source: arch/x86/kernel/signal_64.c, rt_sigreturn.
 _Noreturn static inline void resume_context(uint64_t context) {

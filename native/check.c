@@ -64,7 +64,7 @@ static int check_header(struct checking *c) {
         header->anonymous_offset > header->file_bytes)
         return bad(c, "the image's data of anonymous memory begins at an offset that is not valid",
                    header->anonymous_offset);
-    if (header->flags & ~(uint32_t)IMAGE_COPY)
+    if (header->flags & ~(uint32_t)(IMAGE_COPY | IMAGE_INSIDE_VDSO))
         return bad(c, "the image has unknown flags", header->flags);
     return 0;
 }

@@ -33,7 +33,7 @@ int disk_fails(struct disk_failure *failure, long error, int refused, const char
     return (int)error;
 }
 
-static int write_text(const char *path, const char *text) {
+int disk_write_text(const char *path, const char *text) {
     int fd = sys_open(path, O_WRONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return fd;
@@ -50,12 +50,12 @@ static int map_id(const char *path, uint64_t id) {
     put_text(&out, " ");
     put_number(&out, id, 10);
     put_text(&out, " 1");
-    return write_text(path, line);
+    return disk_write_text(path, line);
 }
 
-static int map_ids(uint64_t user, uint64_t group, struct disk_failure *failure) {
+int disk_map_ids(uint64_t user, uint64_t group, struct disk_failure *failure) {
     // An unprivileged process must disable setgroups before it may map its group. Source: user_namespaces(7).
-    int result = write_text("/proc/self/setgroups", "deny");
+    int result = disk_write_text("/proc/self/setgroups", "deny");
     if (!result)
         result = map_id("/proc/self/uid_map", user);
     if (!result)
@@ -94,7 +94,7 @@ static int enter_namespaces(const struct disk *disk, int *with_user, struct disk
         if (!result) {
             if (disk->is_environment)
                 limit_processes();
-            return map_ids(user, group, failure);
+            return disk_map_ids(user, group, failure);
         }
     }
     if (result < 0)

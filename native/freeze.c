@@ -298,6 +298,7 @@ static int freeze(struct freezing *f, const char *partial) {
         return result;
     add_string(f, "");
     f->header.glibc = add_string(f, gnu_get_libc_version());
+    vdso_note(f);
     malloc_trim(0);
     uint32_t restored = thawd_landing.restored;
     thawd_landing.restored = 0; // if this process is a copy, it is now the original of the new image

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include "freeze_parts.h"
@@ -164,6 +166,21 @@ static int drop_and_refuse(struct freezing *f) {
     return 0;
 }
 
+void vdso_note(struct freezing *f) {
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[MAX_LINE];
+    while (maps && fgets(line, sizeof line, maps)) {
+        const char *at = line;
+        if (!strstr(line, " [vdso]\n"))
+            continue;
+        f->vdso_start = take_number(&at, 16);
+        at++;
+        f->vdso_end = take_number(&at, 16);
+    }
+    if (maps)
+        fclose(maps);
+}
+
 int mappings_read(struct freezing *f) {
     int fd = sys_open("/proc/self/smaps", O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
@@ -194,5 +211,6 @@ int mappings_read(struct freezing *f) {
     if (got < 0)
         return fail(f, "mappings", got, "/proc/self/smaps cannot be read");
     result = drop_and_refuse(f);
+    f->inside_vdso = park_is_inside(f->process.vdso_start, f->process.vdso_start + f->process.vdso_bytes);
     return result ? result : fault_point(f, "mappings");
 }

@@ -76,6 +76,7 @@ struct freezing {
     struct freeze_report *report;
     uint64_t scratch, scratch_bytes;
     uint64_t parcel;
+    uint64_t vdso_start, vdso_end; // the code of the vDSO that this process uses, until mappings_read
     int image_fd, pagemap_fd, memory_fd, pid;
     int writer_tid; // the thread that called thawd_freeze
     struct table mappings, ranges, pipes, sources;
@@ -88,6 +89,7 @@ struct freezing {
     struct image_header header;
     struct landing landing_before; // the landing before clocks_note changed it
     int noted;                     // 1: clocks_note has added the processor time until this freeze to the landing
+    int inside_vdso;               // 1: a thread was stopped inside the vDSO
     int is_patched;                // 1: this freeze has patched the C library (libc_patches.c)
 };
 
@@ -119,8 +121,8 @@ uint32_t add_file(struct freezing *f, uint32_t path, int checked);
 // signalled but has not reached the handler, which writes there.
 int park_all(struct freezing *f);
 int park_release(struct freezing *f);
-// Writes to `action` the action that signal 33 had before park_all replaced it.
-void park_replaced_action(struct signal_action *action);
+// If park_all has replaced the action of this signal (33 and SIGTRAP), writes the action of before to `action`.
+void park_replaced_action(int signal, struct signal_action *action);
 // Sends a signal to the calling thread. The signal's handler calls `write(f)` to write the image. Returns 0 or a
 // freeze_result. In a copy it returns, too, with `thawd_landing.restored` set.
 int park_self(struct freezing *f, int (*write)(struct freezing *f));
@@ -132,7 +134,9 @@ int park_who_waits(struct freezing *f, int fd, char *to, uint64_t bytes);
 // Whether a parked thread was stopped at an address in [start, end).
 int park_is_inside(uint64_t start, uint64_t end);
 
-// freeze_mappings.c: reads /proc/self/smaps into `mappings`.
+// freeze_mappings.c: vdso_note finds the vDSO with the help of the C library. mappings_read reads /proc/self/smaps into
+// `mappings`.
+void vdso_note(struct freezing *f);
 int mappings_read(struct freezing *f);
 
 // freeze_rings.c: records a mapping of an io_uring, which is left out of the image. Returns 0 or a freeze_result.

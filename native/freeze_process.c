@@ -150,8 +150,7 @@ static int note_signals(struct freezing *f) {
     for (int signal = 1; signal <= 64; signal++) {
         struct signal_action *action = table_add(&f->sections[SECTION_SIGNALS]);
         sys6(SYS_rt_sigaction, signal, 0, (long)action, 8, 0, 0);
-        if (signal == 33)
-            park_replaced_action(action);
+        park_replaced_action(signal, action);
     }
     return 0;
 }

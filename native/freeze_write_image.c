@@ -125,7 +125,7 @@ int output(struct freezing *f) {
     copy_bytes(header->magic, IMAGE_MAGIC, sizeof header->magic);
     header->layout = IMAGE_LAYOUT;
     header->architecture = ARCHITECTURE;
-    header->flags = f->request->flags & FREEZE_COPY ? IMAGE_COPY : 0;
+    header->flags = (f->request->flags & FREEZE_COPY ? IMAGE_COPY : 0) | (f->inside_vdso ? IMAGE_INSIDE_VDSO : 0);
     header->process = f->process;
     int result = host_describe(&header->host);
     if (result < 0)

@@ -59,13 +59,18 @@ int host_describe(struct host_key *host) {
     return 0;
 }
 
+// Version and patch level of the kernel, so that newer ones have higher numbers: 6018 for 6.18.44.
+static uint64_t kernel_number(const struct host_key *host) {
+    const char *at = host->kernel_release;
+    uint64_t version = take_number(&at, 10);
+    at += *at == '.';
+    return version * 1000 + take_number(&at, 10);
+}
+
 const char *host_difference(const struct host_key *frozen, const struct host_key *now) {
-    if (!text_equal(frozen->kernel_release, now->kernel_release))
-        return "the image was frozen under another kernel release";
-    if (!text_equal(frozen->kernel_version, now->kernel_version))
-        return "the image was frozen under another build of the kernel";
-    if (!text_equal(frozen->boot_id, now->boot_id))
-        return "the machine was restarted after the freeze";
+    if (kernel_number(frozen) > kernel_number(now))
+        return "the image was frozen under a newer kernel, and this one may lack system calls that the process uses; "
+               "freeze it under the oldest kernel that it must run on";
     if (!text_equal(frozen->cpu_vendor, now->cpu_vendor) || frozen->cpu_signature != now->cpu_signature)
         return "the image was frozen on another model of CPU";
     for (int i = 0; i < 6; i++)

@@ -8,7 +8,8 @@
 // Fills in `host`. Returns 0 or -errno.
 int host_describe(struct host_key *host);
 
-// Returns a text about the first difference between `frozen` and `now`; NULL when they are equal.
+// Returns a text about the first thing that `frozen` has and `now` lacks; NULL if a process that was frozen on the one
+// can continue on the other.
 const char *host_difference(const struct host_key *frozen, const struct host_key *now);
 
 #endif

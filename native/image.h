@@ -46,11 +46,12 @@ struct section_place {
     uint32_t record_bytes; // 1 for the last two sections
 };
 
-// The machine on which a process was frozen. Thaw refuses the image if any field differs, and names the difference.
+// The machine on which a process was frozen. Thaw refuses the image if the machine on which it runs lacks something,
+// and names that.
 struct host_key {
-    char kernel_release[72];  // uname -r
-    char kernel_version[72];  // uname -v
-    char boot_id[40];         // /proc/sys/kernel/random/boot_id: clocks and vDSO are new after each boot
+    char kernel_release[72];  // uname -r; the running kernel must not be older (first two numbers)
+    char kernel_version[72];  // uname -v; for display only
+    char boot_id[40];         // /proc/sys/kernel/random/boot_id; for display only
     char cpu_vendor[16];      // CPUID leaf 0
     uint32_t cpu_signature;   // CPUID leaf 1, EAX: family, model, stepping
     uint32_t cpu_features[6]; // CPUID leaf 1 ECX EDX, leaf 7 EBX ECX EDX, leaf 7.1 EAX
@@ -93,7 +94,8 @@ struct process_facts {
 };
 
 enum image_flag {
-    IMAGE_COPY = 1, // thaw reads all page data from the image instead of mapping it
+    IMAGE_COPY = 1,        // thaw reads all page data from the image instead of mapping it
+    IMAGE_INSIDE_VDSO = 2, // a thread was stopped inside the vDSO, so a copy must have the same vDSO
 };
 
 struct image_header {

@@ -17,11 +17,13 @@
 #include <ucontext.h>
 
 #include "freeze_parts.h"
+#include "leave_vdso.h"
 #include "sys.h"
 
 #define PARK_SIGNAL 33
 #define MAX_THREADS 32768
 #define RESTORER_FLAG 0x04000000 // SA_RESTORER
+#define LEAVE_NS 500000000       // how long to wait for threads to leave the vDSO
 #define RETRY_NS 20000000        // waiting time after which threads are listed and signalled again
 
 struct slot {
@@ -38,6 +40,7 @@ struct parking {
     uint32_t signalled_count;
     int32_t signalled[MAX_THREADS]; // ids of the threads that were signalled; none may get the signal twice
     struct slot slots[MAX_THREADS];
+    struct leaving leaving;
 };
 
 static struct parking *parking;
@@ -45,13 +48,15 @@ static struct freezing *writing;
 static int (*write_image)(struct freezing *);
 static int write_result;
 static struct signal_action replaced;
-static int unparked; // 1: a signalled thread has not reached the handler
+static int unparked; // 1: a signalled thread may not have reached the handler, or may be leaving the vDSO
 
 // Weak symbols, because glibc before 2.35 does not have them. Source: tls.h and rseq.h of glibc.
 extern const ptrdiff_t __rseq_offset __attribute__((weak));
 extern const unsigned int __rseq_size __attribute__((weak));
 
 __asm__(".text\n"
+        ".globl thawd_restorer\n"
+        ".hidden thawd_restorer\n"
         ".type thawd_restorer, @function\n"
         "thawd_restorer:\n"
         "mov $15, %eax\n"
@@ -89,11 +94,8 @@ static void pass_on(int signal, siginfo_t *info, void *context) {
         ((void (*)(int, siginfo_t *, void *))replaced.handler)(signal, info, context);
 }
 
-static void on_park(int signal, siginfo_t *info, void *context) {
-    if (info->si_code != SI_QUEUE || info->si_ptr != (void *)&parking) {
-        pass_on(signal, info, context);
-        return;
-    }
+// Called in a signal handler with all signals blocked: waits until the freeze is over.
+static void stop(void *context) {
     struct parking *here = __atomic_load_n(&parking, __ATOMIC_ACQUIRE);
     if (!here)
         return;
@@ -110,6 +112,16 @@ static void on_park(int signal, siginfo_t *info, void *context) {
     while (!__atomic_load_n(&here->open, __ATOMIC_ACQUIRE))
         sys_futex(&here->open, FUTEX_WAIT, 0, 0);
     __atomic_fetch_add(&here->woken, 1, __ATOMIC_ACQ_REL);
+}
+
+static void on_park(int signal, siginfo_t *info, void *context) {
+    if (info->si_code != SI_QUEUE || info->si_ptr != (void *)&parking) {
+        pass_on(signal, info, context);
+        return;
+    }
+    struct parking *here = __atomic_load_n(&parking, __ATOMIC_ACQUIRE);
+    if (here && !leave_vdso(&here->leaving, context))
+        stop(context);
 }
 
 // Sends signal 33 with a value that identifies it as freeze's. A signal that arrives late, when glibc's handler is
@@ -203,17 +215,22 @@ int park_all(struct freezing *f) {
     parking = (struct parking *)f->scratch; // its pages are zero
     unparked = 0;
     int result = install();
+    if (!result)
+        result = leave_begin(&parking->leaving, f->vdso_start, f->vdso_end, stop);
     if (result < 0)
-        return fail(f, "park", result, "signal 33 cannot be handled");
+        return fail(f, "park", result, "signal 33 or SIGTRAP cannot be handled");
     uint64_t timeout_ns = (f->request->park_timeout_ms ? f->request->park_timeout_ms : 2000) * UINT64_C(1000000);
-    uint64_t until_ns = monotonic_ns() + timeout_ns;
+    uint64_t started_ns = monotonic_ns(), until_ns = started_ns + timeout_ns;
+    uint64_t leave_ns = timeout_ns / 2 < LEAVE_NS ? timeout_ns / 2 : LEAVE_NS;
     int quiet = 0, missing = 0;
     // Threads may start other threads meanwhile, so two listings in a row must show that all threads are parked.
     while (quiet < 2) {
         long others = signal_others(f, &missing);
+        uint32_t count = __atomic_load_n(&parking->count, __ATOMIC_ACQUIRE);
+        unparked = others < 0 || count >= MAX_THREADS;
         if (others < 0)
             return fail(f, "park", others, "the threads cannot be listed in /proc/self/task");
-        if (__atomic_load_n(&parking->count, __ATOMIC_ACQUIRE) >= MAX_THREADS)
+        if (unparked)
             return refuse(f, "park", "there are more threads than an image can hold, 32768; end some before the freeze",
                           "");
         quiet = others ? 0 : quiet + 1;
@@ -222,6 +239,8 @@ int park_all(struct freezing *f) {
             const struct timespec wait = {0, 200000};
             sys_futex(&parking->parked, FUTEX_WAIT, parking->parked, &wait);
         }
+        if (monotonic_ns() > started_ns + leave_ns)
+            leave_no_more(&parking->leaving);
         if (others && monotonic_ns() > until_ns)
             return unparkable(f, missing);
     }
@@ -243,16 +262,21 @@ int park_release(struct freezing *f) {
     __atomic_store_n(&parking, 0, __ATOMIC_RELEASE); // if the signal arrives late, the handler returns immediately
     writing = 0;
     // A thread that could not be stopped gets its signal later. Without the handler the signal would kill the process.
-    if (!unparked)
+    if (!unparked) {
         sys6(SYS_rt_sigaction, PARK_SIGNAL, (long)&replaced, 0, 8, 0, 0);
+        leave_end();
+    }
     __atomic_store_n(&here->open, 1, __ATOMIC_RELEASE);
     sys_futex(&here->open, FUTEX_WAKE, INT_MAX, 0);
     await_leaving(here, writers);
     return !unparked;
 }
 
-void park_replaced_action(struct signal_action *action) {
-    *action = replaced;
+void park_replaced_action(int signal, struct signal_action *action) {
+    if (signal == PARK_SIGNAL)
+        *action = replaced;
+    else if (signal == SIGTRAP)
+        leave_replaced_action(action);
 }
 
 int park_self(struct freezing *f, int (*write)(struct freezing *)) {

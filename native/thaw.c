@@ -19,7 +19,9 @@ static const struct stage stages[] = {
      "the copy's own folder is mounted at the frozen process's temporary folder, if --disk-at was given"},
     {"open", stage_open,
      "the image is open, belongs to this user alone, and its tables are in the zone: thaw's own addresses"},
-    {"check", stage_check, "every number in the tables is in bounds; the image was frozen on this machine"},
+    {"check", stage_check,
+     "every number in the tables is in bounds; this machine can continue the frozen process, and its "
+     "clocks do not go back"},
     {"aside", stage_aside, "arguments, environment variables and vDSO are in the zone; thaw runs on its own stack"},
     {"clear", stage_clear, "only the zone is mapped, and the vDSO if it could not be moved there"},
     {"memory", stage_memory, "all memory is at its old addresses, with its contents, protection and advice"},
@@ -92,6 +94,8 @@ static const char help[] =
     "                    1,024 processes at most\n"
     "  --rights none     drop all capabilities after mounting the folders\n"
     "  --rights namespace  enter a user namespace, so that root's capabilities hold in that namespace only\n"
+    "  --clocks-back     thaw even if the clocks that count from the machine's start are behind their values at the\n"
+    "                    freeze, and do not correct them: waits and time-outs last longer, ages become negative\n"
     "  --run             IMAGE is a program: execute it with ARGUMENTs after mounting the folders\n"
     "  --status-fd FD    with --run: if IMAGE cannot be executed, write the error number to FD, four bytes\n"
     "  --try STAGE       only try whether the image can be thawed: exit with status 0 after STAGE\n"
@@ -100,6 +104,7 @@ static const char help[] =
     "  --die-at STAGE    be killed after STAGE\n"
     "  --no-procmap      do not use PROCMAP_QUERY, as on kernels before 6.11\n"
     "  --vdso-jump       leave the vDSO in its place, as on kernels that seal it\n"
+    "  --vdso PATH       use the library PATH in place of the kernel's vDSO; none: as on kernels without a vDSO\n"
     "Exit status: 120 when the image cannot be thawed here (another machine or user, a missing or changed file),\n"
     "121 when a stage failed, 2 when an option is wrong, otherwise the process's own.\n";
 
@@ -208,6 +213,10 @@ static int take_options(struct thaw *t, int argc, char **argv) {
             t->by_text = 1;
         } else if (text_equal(option, "--vdso-jump")) {
             t->vdso_jump = 1;
+        } else if (text_equal(option, "--vdso") && has_value) {
+            keep(t->vdso_file, sizeof t->vdso_file, argv[++i]);
+        } else if (text_equal(option, "--clocks-back")) {
+            t->clocks_back = 1;
         } else if (text_equal(option, "--run")) {
             t->run = 1;
         } else if (text_equal(option, "--status-fd") && has_value) {

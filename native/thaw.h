@@ -41,12 +41,14 @@ struct provided {
 struct thaw {
     // From the command line.
     char path[4096];
-    char die_at[32];  // a stage, or empty
-    char end_at[32];  // a stage, or empty
-    int by_text;      // do not use PROCMAP_QUERY
-    int vdso_jump;    // leave the vDSO in place: it is sealed, or --vdso-jump
-    int again;        // number of earlier attempts (see exec_again)
-    struct disk disk; // its texts are on the first stack, which `clear` unmaps
+    char die_at[32];      // a stage, or empty
+    char end_at[32];      // a stage, or empty
+    int by_text;          // do not use PROCMAP_QUERY
+    int vdso_jump;        // leave the vDSO in place: it is sealed, differs from the frozen one, or --vdso-jump
+    char vdso_file[4096]; // for tests: a library to use in place of the kernel's vDSO, or "none"; empty: neither
+    int clocks_back;      // let the clocks of the copy go back (--clocks-back)
+    int again;            // number of earlier attempts (see exec_again)
+    struct disk disk;     // its texts are on the first stack, which `clear` unmaps
     enum { RIGHTS_FROZEN, RIGHTS_NAMESPACE, RIGHTS_NONE } rights; // further limits on the copy's rights
     int status_fd;      // gets the error number, four bytes, if the program cannot be executed; 0: not requested
     int run;            // execute a program instead of thawing an image, after the disk was mounted
@@ -103,6 +105,12 @@ _Noreturn void thaw_resume(struct thaw *t);
 
 // Opens the image. The stage `open` checks it.
 void open_image(struct thaw *t);
+// thaw_clocks.c: lets the clocks that count from the machine's start go on from the freeze. Enters a time namespace if
+// they are behind their values at the freeze; ends this process if it cannot.
+void clocks_go_on(struct thaw *t);
+// thaw_vdso.c: finds this process's vDSO. Puts code at the frozen vDSO's addresses that jumps to this process's vDSO.
+void vdso_find(struct thaw *t);
+void vdso_redirect(struct thaw *t);
 // Ends this process if it was started under fewer seccomp filters than the frozen process.
 void rights_check(struct thaw *t);
 // Sets the frozen process's resource limits, and whether other processes may inspect the copy. Called last, since both

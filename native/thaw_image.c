@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <linux/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "check.h"
 #include "host.h"
@@ -46,16 +45,6 @@ void stage_open(struct thaw *t) {
     t->tables_bytes = tables;
 }
 
-// Refuses an image if the clocks are behind those of the freeze. Otherwise code that sleeps until a time, or measures
-// time, would wait until the clocks reach the time of the freeze again.
-static void clocks_check(const struct process_facts *process) {
-    if (clock_ns(CLOCK_MONOTONIC) < process->monotonic_ns || clock_ns(CLOCK_BOOTTIME) < process->boottime_ns)
-        thaw_refuse(
-            "the monotonic clock is behind its value at the freeze: this process is in another time namespace, or the "
-            "virtual machine was reset to an earlier state",
-            "");
-}
-
 void stage_check(struct thaw *t) {
     struct stat status;
     struct check_failure failure;
@@ -75,7 +64,7 @@ void stage_check(struct thaw *t) {
     const char *difference = host_difference(&t->header->host, &now);
     if (difference)
         thaw_refuse(difference, "");
-    clocks_check(&t->header->process);
+    clocks_go_on(t);
     rights_check(t);
 }
 

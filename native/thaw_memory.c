@@ -16,7 +16,7 @@ static void unmap(uint64_t start, uint64_t end) {
 void stage_clear(struct thaw *t) {
     uint64_t zone_end = ZONE_START + ZONE_BYTES;
     unmap(0, ZONE_START);
-    if (!t->vdso_jump) {
+    if (!t->vdso_jump || !t->vdso.code_bytes) {
         unmap(zone_end, USER_SPACE_END);
         return;
     }

@@ -1,7 +1,6 @@
 // Runs in thaw's address space. Moves data that is still needed after `clear` into the zone: arguments, environment
 // variables, vDSO. Later moves the vDSO to its address in the frozen process.
 
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mman.h>
@@ -25,38 +24,6 @@ static void keep_words(struct thaw *t) {
         keep_word(t, argument[i]);
     for (char **variable = t->envp; *variable; variable++, t->variable_count++)
         keep_word(t, *variable);
-}
-
-// Finds the vDSO in /proc/self/maps, which is short for this program.
-static void find_vdso(struct thaw *t) {
-    static char maps[16384];
-    long bytes = read_text_file("/proc/self/maps", maps, sizeof maps);
-    if (bytes < 0)
-        thaw_fail("/proc/self/maps cannot be read", "", bytes);
-    for (char *line = maps; *line;) {
-        char *end = line;
-        while (*end && *end != '\n')
-            end++;
-        int more = *end == '\n';
-        *end = 0;
-        const char *at = line;
-        uint64_t start = take_number(&at, 16);
-        at++;
-        uint64_t stop = take_number(&at, 16);
-        while (*at && *at != '[')
-            at++;
-        if (text_equal(at, "[vdso]")) {
-            t->vdso.code_start = start;
-            t->vdso.code_bytes = stop - start;
-        } else if (text_begins(at, "[vvar")) {
-            if (!t->vdso.vvar_bytes)
-                t->vdso.vvar_start = start;
-            t->vdso.vvar_bytes = stop - t->vdso.vvar_start;
-        }
-        line = end + more;
-    }
-    if (!t->vdso.code_bytes)
-        thaw_refuse("this kernel provides no vDSO", "");
 }
 
 static int overlaps_image(struct thaw *t, uint64_t start, uint64_t end) {
@@ -113,19 +80,27 @@ static int move_vdso(struct thaw *t, uint64_t start, uint64_t end, uint64_t to) 
     return 0;
 }
 
-// Moves the vDSO into the zone. If the kernel has sealed the vDSO, it stays where it is. If the image has memory
-// there, thaw executes itself again, to get a vDSO at another address.
+static int is_frozen_vdso(const struct vdso_parts *vdso, const struct process_facts *process) {
+    struct vdso_parts frozen = {process->vvar_start, process->vvar_bytes, process->vdso_start, process->vdso_bytes};
+    return vdso->code_bytes == frozen.code_bytes &&
+           vdso->code_start - vdso_start(vdso) == frozen.code_start - vdso_start(&frozen) &&
+           checksum((const void *)vdso->code_start, vdso->code_bytes) == process->vdso_hash;
+}
+
+// Moves the vDSO into the zone. If the kernel has sealed the vDSO, or has another one than at the freeze, it stays
+// where it is. If the image has memory there, thaw executes itself again, to get a vDSO at another address.
 static void park_vdso(struct thaw *t) {
     struct vdso_parts *vdso = &t->vdso;
-    const struct process_facts *process = &t->header->process;
-    struct vdso_parts frozen = {process->vvar_start, process->vvar_bytes, process->vdso_start, process->vdso_bytes};
     uint64_t start = vdso_start(vdso), end = vdso->code_start + vdso->code_bytes;
-    if (vdso->code_bytes != frozen.code_bytes ||
-        end - start != frozen.code_start + frozen.code_bytes - vdso_start(&frozen) ||
-        checksum((const void *)vdso->code_start, vdso->code_bytes) != process->vdso_hash)
-        thaw_refuse("this kernel has another vDSO", "");
+    if (!is_frozen_vdso(vdso, &t->header->process))
+        t->vdso_jump = 1;
     if (!t->vdso_jump && move_vdso(t, start, end, ZONE_PARKED) == 0)
         return;
+    if (t->header->flags & IMAGE_INSIDE_VDSO)
+        thaw_refuse(
+            "a thread was frozen inside the vDSO, and this kernel has another one, or one that cannot be moved; "
+            "let threads that read clocks all the time rest during the freeze",
+            "");
     t->vdso_jump = 1;
     if (overlaps_image(t, start, end))
         exec_again(t);
@@ -144,50 +119,15 @@ void stage_aside(struct thaw *t) {
     t->spare_fd = highest_descriptor(t) + 1;
     t->image_fd = keep_aside(t, t->image_fd);
     keep_words(t);
-    find_vdso(t);
+    vdso_find(t);
     park_vdso(t);
-}
-
-// Replaces a function in the vDSO's copy at the old address by a jump to the same function of this process's vDSO,
-// which cannot be moved.
-static void redirect(struct thaw *t, unsigned char *code, const Elf64_Sym *symbol) {
-    if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC || symbol->st_shndx == SHN_UNDEF)
-        return;
-    if (symbol->st_size < JUMP_BYTES || symbol->st_value + JUMP_BYTES > t->vdso.code_bytes)
-        thaw_fail("a function of the vDSO is too short for a jump", "", EINVAL);
-    write_jump(code + symbol->st_value, t->vdso.code_start + symbol->st_value);
-}
-
-static void jump_to_vdso(struct thaw *t) {
-    uint64_t bytes = t->header->process.vdso_bytes;
-    long at = sys_mmap(t->header->process.vdso_start, bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (SYS_FAILED(at))
-        thaw_fail("the vDSO's copy cannot be mapped", "", at);
-    unsigned char *code = (unsigned char *)at;
-    copy_bytes(code, SECTION(t, char, SECTION_VDSO), bytes);
-    // SAFETY: this is the vDSO that the kernel has mapped, so its headers are valid. park_vdso has compared its hash
-    // with that of the image's vDSO, so both are the same.
-    const Elf64_Ehdr *elf = (const Elf64_Ehdr *)(const void *)t->vdso.code_start;
-    const Elf64_Shdr *sections = (const Elf64_Shdr *)(const void *)(t->vdso.code_start + elf->e_shoff);
-    int redirected = 0;
-    for (int i = 0; i < elf->e_shnum; i++) {
-        if (sections[i].sh_type != SHT_DYNSYM)
-            continue;
-        const Elf64_Sym *symbols = (const Elf64_Sym *)(const void *)(t->vdso.code_start + sections[i].sh_offset);
-        for (uint64_t k = 0; k < sections[i].sh_size / sizeof *symbols; k++, redirected++)
-            redirect(t, code, &symbols[k]);
-    }
-    if (!redirected)
-        thaw_fail("the vDSO has no table of functions", "", EINVAL);
-    sys_mprotect((uint64_t)at, bytes, PROT_READ | PROT_EXEC);
 }
 
 void stage_vdso(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
     struct vdso_parts frozen = {process->vvar_start, process->vvar_bytes, process->vdso_start, process->vdso_bytes};
     if (t->vdso_jump) {
-        jump_to_vdso(t);
+        vdso_redirect(t);
         return;
     }
     uint64_t bytes = t->vdso.code_start + t->vdso.code_bytes - vdso_start(&t->vdso);

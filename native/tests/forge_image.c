@@ -1,6 +1,6 @@
-// Runs as a separate test program: `forge_image IMAGE FIELD`. Changes one field of an image's header and corrects the
-// checksum, so that the image seems to come from another machine or another version. Without arguments it lists the
-// fields.
+// Runs as a separate test program: `forge_image IMAGE FIELD [TEXT]`. Changes one field of an image's header and
+// corrects the checksum, so that the image seems to come from another machine or another version. The field becomes
+// TEXT, or one of its bits changes. Without arguments it lists the fields.
 
 #include "../image.h"
 
@@ -46,7 +46,11 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < FIELDS; i++) {
         if (strcmp(fields[i].name, argv[2]) != 0)
             continue;
-        ((unsigned char *)&header)[fields[i].offset] ^= 0x40; // changes one bit of the field's first byte
+        unsigned char *field = (unsigned char *)&header + fields[i].offset;
+        if (argc > 3)
+            strncpy((char *)field, argv[3], fields[i].bytes);
+        else
+            *field ^= 0x40;
         header.header_checksum = 0;
         header.header_checksum = checksum(&header, sizeof header);
         return pwrite(fd, &header, sizeof header, 0) == sizeof header ? 0 : 1;

@@ -72,11 +72,8 @@ def test_an_empty_list_says_how_to_get_a_snapshot(project: Project, store: Snaps
     assert 'thawd.toml has snapshots = "off"' in command(project, "list")[0]
 
 
-def test_the_list_shows_what_is_in_use_unused_stale_and_not_usable(project: Project, store: SnapshotStore) -> None:
-    snapshots = {name: add(store, function=name) for name in ("used", "unused", "stale", "loose")}
-    sidecar = snapshots["stale"].path.with_suffix(".json")
-    document = json.loads(sidecar.read_text())
-    sidecar.write_text(json.dumps({**document, "boot_id": "another"}))
+def test_the_list_shows_what_is_in_use_unused_and_not_usable(project: Project, store: SnapshotStore) -> None:
+    snapshots = {name: add(store, function=name) for name in ("used", "unused", "loose")}
     snapshots["loose"].path.chmod(0o644)
     with store.use(snapshots["used"]):
         said, errors = command(project, "list")
@@ -84,17 +81,17 @@ def test_the_list_shows_what_is_in_use_unused_stale_and_not_usable(project: Proj
     header, *rows, total = said.splitlines()
     assert " ".join(header.split()) == "id function on disk created last used init freeze self-test state"
     states = {row.split()[1]: row.rpartition("  ")[2] for row in rows}
-    assert states == {"used:1": "in use", "unused:1": "unused", "stale:1": "stale", "loose:1": "not usable"}
+    assert states == {"used:1": "in use", "unused:1": "unused", "loose:1": "not usable"}
     assert all(f"{snapshot.id}  {name}:1" in said for name, snapshot in snapshots.items())
     assert "2.90 s  210 ms  passed" in rows[0]
-    assert total.startswith("4 snapshots, 0.")
+    assert total.startswith("3 snapshots, 0.")
     assert (
         "the mode 0644, with which other users may access it. The snapshot is not used; remove it: thawd snapshot rm"
         in errors
     )
     shown = next(item for item in documents if item["function"] == "used")
     assert shown["id"] == snapshots["used"].sha256
-    assert (shown["in_use"], shown["stale"], shown["problem"]) == (True, False, None)
+    assert (shown["in_use"], shown["problem"]) == (True, None)
     assert shown["created_at"].endswith("Z")
     assert (shown["init_ms"], shown["self_test"], shown["python"]) == (2900.5, "passed", "3.12.1")
 

@@ -25,15 +25,14 @@ FORGED = {
     "anonymous_offset": "anonymous memory begins at an offset that is not valid",
     "flags": "unknown flags",
     "tables_checksum": "tables are damaged",
-    "host.kernel_release": "another kernel release",
-    "host.kernel_version": "another build of the kernel",
-    "host.boot_id": "restarted",
     "host.cpu_vendor": "another model of CPU",
     "host.cpu_signature": "another model of CPU",
     "host.cpu_features": "other features",
     "host.xsave_bytes": "other registers",
     "host.xcr0": "other registers",
 }
+
+NOT_COMPARED = {"host.kernel_release", "host.kernel_version", "host.boot_id"}  # see test_other_machines.py
 
 
 def refused(outcome: Outcome, *words: str) -> None:
@@ -72,7 +71,7 @@ def forge(engine: Engine) -> Path:
 
 def test_every_field_that_tells_machines_and_versions_apart_is_compared(frozen: Trial, forge: Path) -> None:
     listed = subprocess.run([forge], capture_output=True, text=True, check=True).stdout.split()
-    assert sorted(listed) == sorted(FORGED)
+    assert set(listed) == set(FORGED) | NOT_COMPARED
     for name, word in FORGED.items():
         forged = frozen.folder / "forged"
         shutil.copy2(frozen.image, forged)

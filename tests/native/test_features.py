@@ -26,6 +26,7 @@ PROGRAMS = (
     "sockets",
     "unix_sockets",
     "timers",
+    "other_boot",
     "rings",
     "mutexes",
     "restartable",

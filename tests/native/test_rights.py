@@ -72,16 +72,14 @@ def test_in_a_user_namespace_of_the_copys_own_it_may_do_no_more_either(name: str
 
 @pytest.mark.parametrize("case", [PLAIN, SLEEPS], ids=str)
 @pytest.mark.parametrize("clock", ["monotonic", "boottime"])
-def test_a_clock_that_stands_before_the_freeze_is_refused(clock: str, case: Case, trial: Callable[..., Trial]) -> None:
-    """Within the same boot a clock cannot go back.
-
-    A thread that sleeps until a certain time would sleep an hour too long.
-    """
+def test_a_clock_that_stands_before_the_freeze_goes_on_from_there(
+    clock: str, case: Case, trial: Callable[..., Trial]
+) -> None:
+    """Otherwise a thread that sleeps until a certain time would sleep too long."""
     one = frozen(trial(case))
     offset = 2 - int(time.clock_gettime(CLOCKS[clock]))  # no clock can be set below 0
     back = end_of(one.keeper.start([*namespace("--time", f"--{clock}", str(offset)), one.engine.thaw, one.image]))
-    assert back.status == REFUSED
-    assert "is behind its value at the freeze" in back.errors
+    require(case, back)
 
 
 def test_a_clock_that_has_gone_on_is_none_of_our_business(trial: Callable[..., Trial]) -> None:

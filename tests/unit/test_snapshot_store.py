@@ -122,7 +122,7 @@ def test_what_is_told_of_an_image_is_found_again_by_a_later_store(folder: Path, 
     assert found.sidecar.created_unix_s == found.last_used_unix_s == clock.now_unix_s
     assert found.sidecar.image_bytes == 5
     assert found.name == "classify:1"
-    assert (found.in_use, found.stale, found.problem, found.disk) == (False, False, None, None)
+    assert (found.in_use, found.problem, found.disk) == (False, None, None)
     assert SnapshotStore(folder).find("b") is None
 
 
@@ -406,12 +406,13 @@ def test_the_holes_of_an_image_count_nothing(folder: Path) -> None:
     assert store.evict() == []
 
 
-def test_an_image_of_an_earlier_start_of_the_machine_is_stale_and_evicted(store: SnapshotStore) -> None:
+def test_an_image_of_an_earlier_start_of_the_machine_is_found_and_kept(store: SnapshotStore) -> None:
     snapshot = add(store)
-    _edit(lambda document: document.update(boot_id="another"))(snapshot)
-    assert store.snapshots()[0].stale
-    assert store.find("key") is None
-    assert [gone.sha256 for gone in store.evict()] == [snapshot.sha256]
+    _edit(lambda document: document.update(boot_id="another", kernel="5.10.0"))(snapshot)
+    found = store.find("key")
+    assert found is not None
+    assert found.sha256 == snapshot.sha256
+    assert store.evict() == []
 
 
 def test_leftovers_go_and_what_lives_or_is_foreign_stays(store: SnapshotStore, folder: Path) -> None:

@@ -289,7 +289,6 @@ def _document(snapshot: Snapshot) -> dict[str, Any]:
         "stored_bytes": snapshot.stored_bytes,
         "last_used_at": _utc(snapshot.last_used_unix_s),
         "in_use": snapshot.in_use,
-        "stale": snapshot.stale,
         "problem": snapshot.problem,
         "disk": snapshot.disk and str(snapshot.disk),
     }
@@ -330,8 +329,6 @@ def _row(snapshot: Snapshot) -> dict[str, Any]:
 def _state(snapshot: Snapshot) -> str:
     if snapshot.problem is not None:
         return "not usable"
-    if snapshot.stale:
-        return "stale"
     return "in use" if snapshot.in_use else "unused"
 
 

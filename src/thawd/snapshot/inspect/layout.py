@@ -41,7 +41,7 @@ DESCRIPTOR_KINDS = (
 SOCKET_REVIVALS = ("ended", "new", "listening", "mute")
 
 # The names of flags, by bit.
-IMAGE_FLAGS = {1: "copy"}
+IMAGE_FLAGS = {1: "copy", 2: "inside_vdso"}
 OPERATION_FLAGS = {1: "noreserve", 2: "stack"}
 ADVICE = {
     1: "dontfork",

@@ -43,7 +43,6 @@ from thawd.snapshot.store.trust_and_locks import (
     using,
 )
 from thawd.system import folders
-from thawd.system.boot import boot_id
 
 # Beginnings of the names of drafts, and of what `sweep` deletes.
 _DRAFT = ".new-"
@@ -149,7 +148,7 @@ class ImageFolder:
         """One image by its digest; None when it does not exist."""
         image = self.path / f"{sha256}{IMAGE}"
         with using(image):
-            found = look(image, in_use=_is_held(image), boot_id=boot_id())
+            found = look(image, in_use=_is_held(image))
         if found is None or found.problem is not None or found.base is None:
             return found
         if not os.path.lexists(self.path / f"{found.base}{IMAGE}"):

@@ -73,7 +73,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
         image_bytes: size of the image, holes included.
         parts_bytes: disk space of the image's disk snapshot; 0 when it has none.
         created_unix_s: when the image was put into the store.
-        boot_id: id of the kernel's boot during which the image was made; after another boot it cannot be thawed.
+        boot_id: id of the kernel's boot during which the image was made.
         kernel: release of the kernel on which the image was made.
         thawd: version of thawd that made the image.
         origin: the function and process that were frozen.
@@ -105,7 +105,6 @@ class Snapshot:
         stored_bytes: disk space of the image and its parts.
         last_used_unix_s: when the image was stored, or a lease on it last began or ended.
         in_use: whether a process holds a lease on the image.
-        stale: whether the image was frozen before the machine's last start, so that it cannot be thawed any more.
         problem: why the image must not be used, and what to do; None when it can be used.
     """
 
@@ -115,7 +114,6 @@ class Snapshot:
     stored_bytes: int
     last_used_unix_s: float
     in_use: bool
-    stale: bool
     problem: str | None
 
     @property
@@ -162,13 +160,12 @@ def write_sidecar(path: Path, sidecar: Sidecar) -> None:
     folders.sync(path)
 
 
-def look(image: Path, *, in_use: bool, boot_id: str) -> Snapshot | None:
+def look(image: Path, *, in_use: bool) -> Snapshot | None:
     """Examine the image at a path; None when it does not exist.
 
     Args:
         image: path of the image, whose name must have the form that the store uses.
         in_use: whether a process holds a lease on the image.
-        boot_id: id of the kernel's current boot.
 
     Raises:
         OSError: the folder cannot be searched.
@@ -190,7 +187,6 @@ def look(image: Path, *, in_use: bool, boot_id: str) -> Snapshot | None:
         stored_bytes=status.st_blocks * 512 + (sidecar.parts_bytes if sidecar else 0),
         last_used_unix_s=status.st_mtime if used_unix_s is None else used_unix_s,
         in_use=in_use,
-        stale=sidecar is not None and sidecar.boot_id != boot_id,
         problem=problem,
     )
 

@@ -218,10 +218,7 @@ class SnapshotStore:
         fitting = [
             (snapshot.sidecar.created_unix_s, snapshot.sha256, snapshot)
             for snapshot in found
-            if snapshot.sidecar is not None
-            and snapshot.sidecar.origin.key == key
-            and snapshot.problem is None
-            and not snapshot.stale
+            if snapshot.sidecar is not None and snapshot.sidecar.origin.key == key and snapshot.problem is None
         ]
         return max(fitting)[2] if fitting else None
 
@@ -372,11 +369,11 @@ class SnapshotStore:
         self._folder.sweep()
 
     def evict(self) -> list[Snapshot]:
-        """Remove snapshots that are stale or unused for `max_age_s`, then others until the rest fits `max_bytes`.
+        """Remove snapshots that are unused for `max_age_s`, then others until the rest fits `max_bytes`.
 
-        A stale snapshot was frozen before the machine's last start. The least recently used are removed first. A
-        snapshot in use is never removed, and neither is a base while other snapshots refer to it. Call this after all
-        versions of a configuration have taken their snapshots into use; otherwise their snapshots could be removed.
+        The least recently used are removed first. A snapshot in use is never removed, and neither is a base while other
+        snapshots refer to it. Call this after all versions of a configuration have taken their snapshots into use;
+        otherwise their snapshots could be removed.
 
         Returns:
             The snapshots that were removed.
@@ -391,8 +388,8 @@ class SnapshotStore:
             oldest_use_unix_s = self._now() - self._max_age_s
             dependents = Counter(snapshot.base for snapshot in left)  # SHA-256 -> number of images that refer to it
             # Bases come last: then a base can be removed, too, if all images that refer to it have just been removed.
-            for snapshot in sorted(left, key=lambda s: (s.sha256 in dependents, not s.stale, s.last_used_unix_s)):
-                is_expired = snapshot.stale or snapshot.last_used_unix_s < oldest_use_unix_s
+            for snapshot in sorted(left, key=lambda s: (s.sha256 in dependents, s.last_used_unix_s)):
+                is_expired = snapshot.last_used_unix_s < oldest_use_unix_s
                 is_needed = snapshot.in_use or dependents[snapshot.sha256] > 0
                 if (is_expired or total_bytes > self._max_bytes) and not is_needed:
                     self._folder.remove(snapshot)

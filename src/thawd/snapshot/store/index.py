@@ -14,7 +14,6 @@ from pathlib import Path
 
 from thawd.snapshot.store.image_facts import IMAGE, SIDECAR, Snapshot, digest_in, look
 from thawd.snapshot.store.trust_and_locks import using
-from thawd.system.boot import boot_id
 
 # A folder's modification time advances only every few milliseconds. If the folder was listed less than this time
 # after its last change, a later change may have left the modification time as it was. Source: inode_timestamps(7),
@@ -75,7 +74,7 @@ class KeyIndex:
         if known is not None and known[0] == inode:
             return None
         self._forget(name)
-        found = look(self._folder / f"{digest}{IMAGE}", in_use=False, boot_id=boot_id())
+        found = look(self._folder / f"{digest}{IMAGE}", in_use=False)
         if found is None or found.problem is not None or found.sidecar is None:
             return found
         key = _compact(found.sidecar.origin.key)
