@@ -15,6 +15,9 @@ from pathlib import Path
 
 from thawd.oci.layer_writing import NewEntry
 
+PROGRAMS = "/usr/bin:/bin"
+"""Folders of this machine where programs are searched for, in the form of PATH."""
+
 _LIBRARY = re.compile(r"^\s*(?:(\S+) => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
 _SYSTEM = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
 _MOST_LINKS = 40
@@ -58,7 +61,7 @@ class HostFiles:
 
     def add_programs(self, names: Iterable[str]) -> None:
         """Add programs of the usual folders, as far as this machine has them, with their libraries."""
-        found = [Path(path) for name in names if (path := shutil.which(name, path="/usr/bin:/bin"))]
+        found = [Path(path) for name in names if (path := shutil.which(name, path=PROGRAMS))]
         for program in found:
             self.add(program)
         self.add_libraries(found, elsewhere="usr/lib")

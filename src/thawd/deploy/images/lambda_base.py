@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from thawd.deploy.images.host_files import HostFiles
+from thawd.deploy.images.host_files import PROGRAMS, HostFiles
 from thawd.deploy.images.installed_packages import add_package, packages
 from thawd.deploy.images.stage_state import StageState, store
 from thawd.deploy.images.step_records import StepRecords
@@ -180,9 +181,15 @@ def make(
     records = StepRecords(images, use_cache=True, on_line=on_line)
     state = StageState(key="lambda base")
     with images.adding():
-        key = state.step(_RECIPE, interpreter, installed, version)
+        tools = [shutil.which(name, path=PROGRAMS) for name in _TOOLS]
+        key = state.step(_RECIPE, interpreter, installed, version, tools)
         state.add(
-            records.layer(key, lambda: _with_folders(_system(layout, version) | _runtime(installed, layout, version))),
+            # After an update of this machine's libraries, the image would keep the earlier ones.
+            records.layer(
+                key,
+                lambda: _with_folders(_system(layout, version) | _runtime(installed, layout, version)),
+                of_machine=True,
+            ),
             f"Python {version} and awslambdaric, in the paths of Lambda",
         )
         state.env |= _environment()

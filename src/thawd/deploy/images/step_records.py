@@ -2,7 +2,8 @@
 
     build/KEY        digests of the layer as JSON, written when the layer is in the store; its mtime is its last use
 
-A record whose layer is gone is of no use, and the step is carried out again.
+A record whose layer is gone is of no use, and the step is carried out again. The same holds for a layer of this
+machine's own files when one of them has changed.
 """
 
 from __future__ import annotations
@@ -23,10 +24,18 @@ _KEPT_S = 7 * 86_400.0
 
 
 class _Record(msgspec.Struct):
-    """A step's layer; None: the step changed no file."""
+    """A step's layer.
+
+    Attributes:
+        blob: the layer; None: the step changed no file.
+        diff_id: digest of the uncompressed layer.
+        sources: files of this machine that the layer was made from: path, size in bytes, and modification time in
+            nanoseconds since 1970.
+    """
 
     blob: Descriptor | None
     diff_id: str
+    sources: list[tuple[str, int, int]] = []
 
 
 class StepRecords:
@@ -45,7 +54,12 @@ class StepRecords:
         self._on_line = on_line
 
     def layer(
-        self, key: str, make: Callable[[], Mapping[str, NewEntry]], *, check: Callable[[], None] = lambda: None
+        self,
+        key: str,
+        make: Callable[[], Mapping[str, NewEntry]],
+        *,
+        check: Callable[[], None] = lambda: None,
+        of_machine: bool = False,
     ) -> Layer | None:
         """Return the layer of a step: of an earlier build, or a new one.
 
@@ -53,23 +67,32 @@ class StepRecords:
             key: digest of the step with all that it depends on.
             make: carries out the step, and returns the entries of its layer.
             check: called when a new layer has been written, before it is recorded; raises if the key is not its own.
+            of_machine: whether the layer has files of this machine that the key does not depend on.
 
         Returns:
             The layer; None if the step changes no file.
         """
         path = self._folder / key
         record = _read(path) if self._use_cache else None
-        if record is not None and (record.blob is None or self._images.blobs.has(record.blob.digest)):
+        if record is not None and self._is_usable(record):
             os.utime(path)
             self._on_line("  from an earlier build")
             return None if record.blob is None else Layer(record.blob, record.diff_id)
         entries = make()
+        sources = _sources(entries) if of_machine else []
         layer = write_layer(self._images.blobs, entries) if entries else None
         check()
         folders.make(self._folder, mode=0o700)
         with folders.replacing(path) as file:
-            file.write(msgspec.json.encode(_Record(layer.blob if layer else None, layer.diff_id if layer else "")))
+            file.write(
+                msgspec.json.encode(_Record(layer.blob if layer else None, layer.diff_id if layer else "", sources))
+            )
         return layer
+
+    def _is_usable(self, record: _Record) -> bool:
+        if record.blob is not None and not self._images.blobs.has(record.blob.digest):
+            return False
+        return all(_state(path) == (size, modified_ns) for path, size, modified_ns in record.sources)
 
 
 def recent(images: Images) -> list[str]:
@@ -83,6 +106,19 @@ def recent(images: Images) -> list[str]:
         elif record.blob is not None:
             found.append(record.blob.digest)
     return found
+
+
+def _sources(entries: Mapping[str, NewEntry]) -> list[tuple[str, int, int]]:
+    files = sorted({str(each.content) for each in entries.values() if isinstance(each.content, Path)})
+    return [(path, *state) for path in files if (state := _state(path)) is not None]
+
+
+def _state(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - thousands of files
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def _read(path: Path) -> _Record | None:
