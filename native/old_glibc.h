@@ -2,9 +2,10 @@
 // so that one library serves every glibc that Python interpreters run on.
 //
 // glibc 2.34 moved these functions from libdl.so.2 to libc.so.6 and gave them new versions. It keeps the old versions,
-// with the same code. CMakeLists.txt links libdl.so.2, where an older glibc has them.
+// with the same code. With an older glibc, a process that loads this library has loaded libdl.so.2, because it calls
+// dlopen, and the loader finds the functions there. The library does not name libdl.so.2: an image may lack that file.
 //
-// Source: glibc, NEWS for 2.34; Debian, libc6.symbols.
+// Source: glibc, NEWS for 2.34, and check_match in elf/dl-lookup.c; Debian, libc6.symbols.
 
 #ifndef THAWD_OLD_GLIBC_H
 #define THAWD_OLD_GLIBC_H

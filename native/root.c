@@ -11,12 +11,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
+#include <sys/stat.h>
 
 #include "disk_parts.h"
 #include "text.h"
 
 #define DETACH 2 // MNT_DETACH
 #define OWN_FOLDER "/.thawd"
+#define SYS_MOUNT_SETATTR 442    // since Linux 5.12; newer than some headers
+#define RECURSIVE 0x8000         // AT_RECURSIVE
+#define ATTRIBUTE_READ_ONLY 1    // MOUNT_ATTR_RDONLY
+#define ATTRIBUTES_BYTES (4 * 8) // struct mount_attr: flags to set, flags to clear, propagation, a descriptor
 
 // What a process sees of the machine in its root: devices, and files, which are read-only and may be missing.
 static const struct {
@@ -27,6 +32,9 @@ static const struct {
     {"/dev/urandom", 0}, {"/etc/hosts", 1}, {"/etc/resolv.conf", 1},
 };
 #define SHOWN (int)(sizeof shown / sizeof *shown)
+
+// What /proc has of the machine, not of processes. The machine's root may write to it without any capability.
+static const char *const of_the_kernel[] = {"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"};
 
 static const struct {
     const char *path, *target;
@@ -131,10 +139,36 @@ static int cannot_mount(struct disk_failure *failure, long error, const char *at
                       at);
 }
 
+// Whether the machine's root runs this process: then it owns what is the machine's, and could change it by that right.
+static int owns(const char *path) {
+    struct stat status;
+    return !sys_stat(path, &status) && status.st_uid == (uint32_t)sys3(SYS_geteuid, 0, 0, 0);
+}
+
+static int protect_kernel(struct disk_failure *failure) {
+    static const uint64_t read_only[] = {ATTRIBUTE_READ_ONLY, 0, 0, 0};
+    for (unsigned i = 0; i < sizeof of_the_kernel / sizeof *of_the_kernel && owns("/proc/sys"); i++) {
+        const char *at = of_the_kernel[i];
+        int from = open_path(at);
+        if (from == -ENOENT)
+            continue;
+        long result = attach(from, at, 1);
+        if (from >= 0)
+            sys_close(from);
+        if (!result)
+            result = sys6(SYS_MOUNT_SETATTR, AT_FDCWD, (long)at, RECURSIVE, (long)read_only, ATTRIBUTES_BYTES, 0);
+        if (result == -ENOSYS)
+            result = disk_make_read_only(at);
+        if (result < 0)
+            return cannot_mount(failure, result, at);
+    }
+    return 0;
+}
+
 static int mount_shown(const struct sources *from, struct disk_failure *failure) {
     for (int i = 0; i < SHOWN; i++) {
         long result = attach(from->shown[i], shown[i].path, 0);
-        if (!result && shown[i].is_file)
+        if (!result && (shown[i].is_file || owns(shown[i].path))) // a device can be written to nevertheless
             result = disk_make_read_only(shown[i].path);
         else if (result == -ENOENT && shown[i].is_file)
             result = 0;
@@ -171,7 +205,9 @@ static int mount_all(const struct disk *disk, const struct sources *from, struct
     long result = attach(from->proc, "/proc", 1); // with what is mounted in it: a container hides parts of it
     if (result < 0)
         return cannot_mount(failure, result, "/proc");
-    int error = mount_shown(from, failure);
+    int error = protect_kernel(failure);
+    if (!error)
+        error = mount_shown(from, failure);
     if (!error)
         error = mount_temporary(disk, from, failure);
     return error ? error : mount_binds(disk, from, failure);

@@ -223,10 +223,19 @@ def test_a_handler_sees_nothing_of_the_machine_but_its_root(server: Running, ima
         "open('/etc/resolv.conf', 'a')",
         "open('/.thawd/thawd/new', 'w')",
         "os.mkdir('/dev/new')",
+        # The machine's own, which its root could change without a capability. Neither call would change anything.
+        "open('/proc/sys/vm/swappiness', 'r+')",
+        "os.chmod('/dev/null', 0o666)",
     ],
 )
-def test_a_handler_cannot_write_to_its_root(server: Running, attempt: str) -> None:
-    assert evaluated(server, "thawed", f"attempt(lambda: {attempt})") in ("Read-only file system", "Permission denied")
+@pytest.mark.parametrize("function", ["thawed", "cold"])
+def test_a_handler_cannot_write_to_its_root(server: Running, function: str, attempt: str) -> None:
+    refused = ("Read-only file system", "Permission denied", "Operation not permitted")
+    assert evaluated(server, function, f"attempt(lambda: {attempt})") in refused
+
+
+def test_devices_can_be_written_to(server: Running) -> None:
+    assert evaluated(server, "thawed", "attempt(lambda: open('/dev/null', 'w').write('x') and None)") is None
 
 
 @pytest.mark.parametrize(
