@@ -382,7 +382,7 @@ def test_a_stream_made_anew_under_the_same_name_is_read_from_its_start(streams: 
     streams.put(arn, "new1", "new2", "new3")
     client.update_event_source_mapping(UUID=uuid, Enabled=True)
     streams.until_seen("new1", "new2", "new3")
-    streams.running.until_said("was made anew")
+    streams.running.until_said("was made again")
     client.delete_event_source_mapping(UUID=uuid)
     eventually(lambda: not client.list_event_source_mappings()["EventSourceMappings"], what="the deletion")
     assert positions(streams.project) == 0

@@ -2,8 +2,9 @@
 
 Guarantees:
 - each invocation has its own time limit, answer and error;
-- an invocation that exceeds its time limit fails alone. The process is told to cancel it, and gets no further
-  invocations. It is killed when the others have ended, because the handler may have been interrupted anywhere;
+- an invocation that exceeds its time limit fails alone. The platform tells the process to cancel it, and gives the
+  process no further invocations. The process is killed when its other invocations have ended, because the handler may
+  have been interrupted anywhere;
 - if the process ends, all invocations that run in it fail.
 """
 

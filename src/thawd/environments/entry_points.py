@@ -33,7 +33,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class EntryPoint:
-    """What the environments of an image execute. All paths are paths in the image.
+    """The command line that the environments of an image execute. All paths are paths in the image.
 
     Attributes:
         argv: the image's command line.
@@ -59,7 +59,7 @@ class EntryPoint:
 
 
 def entry_point_of(function: Function, root: Root) -> EntryPoint:
-    """What the environments of a function with a container image execute.
+    """Decide what the environments of a function with a container image execute.
 
     Args:
         function: as declared; its image configuration replaces the image's own, part by part.

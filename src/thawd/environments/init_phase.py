@@ -25,7 +25,7 @@ _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class PackagesHead(msgspec.Struct):
-    """What a process of a package base reports; see `thawd.runtime.package_base`.
+    """The report of a process of a package base; see `thawd.runtime.package_base`.
 
     Attributes:
         refused: why a base must not hold the packages; None when it may.

@@ -98,7 +98,7 @@ def find_program(
         environ: environment variables that say where to search, and with which programs are run.
 
     Raises:
-        EnvironmentBuildError: no program works; the message says what was searched for and what to do.
+        EnvironmentBuildError: no program works; the message names the programs that were searched, and the remedy.
     """
     runtime = function.runtime
     assert runtime is not None

@@ -15,7 +15,7 @@ def check_tenant(tenant_id: str | None, *invocations: Invocation) -> None:
 
     Args:
         tenant_id: the tenant; None: the environment belongs to no tenant.
-        invocations: what is to run.
+        invocations: the invocations that are to run.
 
     Raises:
         ServiceException: an invocation names another tenant, or names one and the environment has none (500).

@@ -108,7 +108,7 @@ class Version:
 
     @property
     def paths(self) -> str:
-        """What its processes see: ``image``, ``lambda`` (Lambda's paths) or ``real``."""
+        """The paths that the version's processes see: ``image``, ``lambda`` (Lambda's paths) or ``real``."""
         return "image" if self.root is not None else "real" if self.places is None else "lambda"
 
     @property

@@ -1,6 +1,6 @@
 """The documents of the OCI image specification, and those of Docker that have the same fields, as structs.
 
-Documents from outside are decoded here and nowhere else. What they say about digests and sizes is checked by
+Documents from outside are decoded here and nowhere else. The digests and sizes in them are checked by
 `thawd.oci.blobs` when the blobs are stored.
 
 Source: https://github.com/opencontainers/image-spec (manifest, image index, configuration, descriptor).
@@ -85,7 +85,7 @@ class Index(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class ProcessConfig(msgspec.Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """How a container of the image runs by default. Docker writes null for what is not declared."""
+    """The defaults for containers of the image. Docker writes null for a field that is not declared."""
 
     user: str | None = None
     exposed_ports: dict[str, Any] | None = None
@@ -206,7 +206,7 @@ def media_type_of(content: bytes, declared: str, what: str) -> str:
     if own in (*MANIFESTS, *INDEXES):
         return str(own)
     if document.get("schemaVersion") == 1:
-        raise ImageError(f"{what}: it has a manifest of schema 1, without digests of its layers; push the image anew")
+        raise ImageError(f"{what}: it has a manifest of schema 1, without digests of its layers; push the image again")
     if isinstance(document.get("manifests"), list):
         return INDEX
     if isinstance(document.get("layers"), list) and isinstance(document.get("config"), dict):

@@ -145,7 +145,7 @@ def _manifest(registry: Registry, reference: Reference) -> bytes:
         if media_type in documents.MANIFESTS:
             return content
         index = documents.decode_index(content, str(reference))
-        # What the index says is verified only if its digest is one that `Registry.manifest` verifies.
+        # The index's content is verified only if its digest is one that `Registry.manifest` verifies.
         wanted = documents.checked_digest(
             documents.choose(index, documents.machine_architecture(), str(reference)).digest
         )

@@ -356,7 +356,7 @@ def _reason(answer: httpx.Response, registry: str) -> str:
     try:
         [first, *_] = json.loads(_limited(answer, registry))["errors"]
         return " ".join(f"{first.get('code')}: {first.get('message')}".split())[:300]
-    except Exception:  # whatever a broken registry sends: its status has been said
+    except Exception:  # a broken registry may send anything; the message already has the status
         return "it does not say why"
 
 

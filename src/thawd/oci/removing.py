@@ -1,4 +1,4 @@
-"""Removes folders of images, whatever modes and depth an image gave them."""
+"""Removes folders of images, also folders whose modes forbid it, and deep ones."""
 
 from __future__ import annotations
 

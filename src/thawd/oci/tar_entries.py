@@ -21,7 +21,7 @@ _HEADER_BYTES = 4 << 20  # for one entry: headers, pax records, the map of a spa
 _USUAL_HEADER_BYTES = 2048
 _PADDING_BYTES = 16 << 20  # a writer of tapes fills up a block
 _READ_BYTES = 64 << 10
-# What `tarfile` raises for headers that it does not understand, other than by its own errors.
+# Exceptions that `tarfile` raises for invalid headers, besides its own.
 _UNREADABLE = (tarfile.TarError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError, EOFError)
 _NO_ID = (1 << 32) - 1
 _LONGEST_PATH_BYTES = 4095  # PATH_MAX less its NUL
@@ -29,7 +29,7 @@ _LONGEST_PATH_BYTES = 4095  # PATH_MAX less its NUL
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a layer may consume.
+    """Limits on a layer.
 
     Attributes:
         bytes: contents of the files, holes of sparse files included.

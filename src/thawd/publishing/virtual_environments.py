@@ -263,7 +263,7 @@ class Installation:
         )
 
     async def _discard(self) -> None:
-        """Remove the virtual environment. Moving it aside first makes its path free at once, even if removing fails."""
+        """Remove the virtual environment. Moving it aside first frees its path immediately, even if removing fails."""
         if self._folder.exists():
             aside = tempfile.mkdtemp(prefix=f"{_DISCARDED}{self._fingerprint}-", dir=self._root)
             self._folder.rename(Path(aside) / "environment")
@@ -278,7 +278,7 @@ def remove_unused(root: Path, used: Collection[str], *, unused_s: float) -> None
     Args:
         root: folder of all virtual environments. If it is a symbolic link, nothing is removed: the folder belongs to
             another server, and this server does not know which virtual environments the other server uses.
-        used: names of virtual environments to keep, whatever their age.
+        used: names of virtual environments to keep at any age.
         unused_s: how long a virtual environment is kept after its last use, seconds. Someone who returns to an older
             requirements file within this time need not wait for an installation.
     """

@@ -1,4 +1,4 @@
-"""What a pool gives the dispatcher: leases of environments, and the errors of requests that get none."""
+"""Leases of environments, which a pool gives to the dispatcher, and the errors of requests that get no lease."""
 
 from __future__ import annotations
 

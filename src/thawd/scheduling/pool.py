@@ -358,7 +358,7 @@ class Pool(PoolSpare):
     def _available(self, environment: Environment, *, init_ms: float | None) -> None:
         """Lease a free environment to the first waiting request. If none waits, keep the environment idle.
 
-        If a request waited for this start, the lease begins at once. Otherwise it begins when `Cores` lets it.
+        If a request waited for this start, the lease begins immediately. Otherwise it begins when `Cores` lets it.
 
         Args:
             environment: the environment.

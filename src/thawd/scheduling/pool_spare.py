@@ -11,7 +11,7 @@ from thawd.system.flag import Flag
 
 
 class PoolSpare(Occupant):
-    """A pool, as far as its spare is concerned."""
+    """The part of a pool that concerns its spare."""
 
     version: Version
     account: object

@@ -100,7 +100,7 @@ class Room:
         patience_s: how long an occupant without any environment waits in line before a busy occupant must end one of
             its environments between two requests, seconds. `_has_waited_enough` says what differs if only one of the
             two has synchronous requests.
-        cores: decides when requests may begin; None: every request may begin at once.
+        cores: decides when requests may begin; None: every request may begin immediately.
         spares: highest number of spares at the same time.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""What ``/_thawd/status`` says about each function: its state, kind of start, environments and counts."""
+"""The entry of each function in ``/_thawd/status``: its state, kind of start, environments and counts."""
 
 from __future__ import annotations
 

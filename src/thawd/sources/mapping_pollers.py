@@ -45,7 +45,7 @@ class Poller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PollingContext:
-    """What pollers need.
+    """The objects that pollers use.
 
     Attributes:
         dispatcher: runs functions.

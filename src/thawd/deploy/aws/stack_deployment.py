@@ -348,7 +348,7 @@ class AwsAccount:
         self, name: str, stack_id: str, status: str, failures: list[StackEvent], *, report: Report
     ) -> None:
         said = f"the stack {name} was not deployed: {_first(failures)}"
-        if status == "ROLLBACK_COMPLETE":  # the first deployment: an empty stack is left, which nobody needs
+        if status == "ROLLBACK_COMPLETE":  # the first deployment failed and left an empty stack
             self._delete(DeployedStack(stack_id=stack_id, status=status, reason="", template=None), report)
             raise DeploymentError(f"{said}. Everything was deleted again")
         if status == "UPDATE_ROLLBACK_COMPLETE":

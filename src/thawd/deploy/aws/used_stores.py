@@ -145,7 +145,7 @@ def _with_packages(name: str) -> Iterator[str]:
 
 
 class _Found:
-    """What has been found in the modules that were read."""
+    """The stores and names found so far."""
 
     def __init__(self) -> None:
         self.stores: dict[str, dict[str, set[str]]] = {"bucket": {}, "table": {}}

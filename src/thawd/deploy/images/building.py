@@ -32,7 +32,7 @@ _FROM_A_FILE = (
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """What to build.
+    """A build: its Dockerfile, folder and options.
 
     Attributes:
         context: the folder that COPY takes files from.
@@ -43,7 +43,7 @@ class BuildRequest:
         environments: folder for virtual environments, which Lambda's base images are made from.
         use_cache: whether layers of earlier builds are taken.
         labels: further labels.
-        not_copied: paths that COPY leaves out, whatever .dockerignore says: the data folder.
+        not_copied: paths that COPY always leaves out, for example the data folder.
     """
 
     context: Path

@@ -43,9 +43,9 @@ class Destination:
 
     Attributes:
         root: folder with the image so far.
-        path: absolute path in the image; with a slash at the end if a folder is meant.
+        path: absolute path in the image. A slash at the end means a folder.
         mode: permissions of the flag ``--chmod``; None: those of the sources.
-        uid: owner of what is copied.
+        uid: owner of the copied files.
         gid: owning group.
         owners: user and group of the image's paths that do not belong to root.
     """

@@ -60,14 +60,14 @@ class HostFiles:
                 self.entries["/".join(at)] = entry_of(here)
 
     def add_programs(self, names: Iterable[str]) -> None:
-        """Add programs of the usual folders, as far as this machine has them, with their libraries."""
+        """Add those programs that this machine has in the usual folders, with their libraries."""
         found = [Path(path) for name in names if (path := shutil.which(name, path=PROGRAMS))]
         for program in found:
             self.add(program)
         self.add_libraries(found, elsewhere="usr/lib")
 
     def add_named_libraries(self, names: Iterable[str]) -> None:
-        """Add libraries of the system by their names, as far as this machine has them, and what they need."""
+        """Add those libraries of the system that this machine has, with the libraries that they need."""
         folders = sorted({path.parent for path in _libraries([Path("/bin/sh")]).values()})
         folders += [Path(folder) for folder in _SYSTEM]
         found = [path for name in names if (path := _first(folder / name for folder in folders)) is not None]
@@ -121,7 +121,7 @@ class HostFiles:
 
 
 def entry_of(path: Path) -> NewEntry:
-    """Return the entry of a file: readable for everybody, and executable if its owner may execute it."""
+    """Return the entry of a file: readable by all users, and executable if its owner may execute it."""
     executable = path.stat().st_mode & stat.S_IXUSR
     return NewEntry(0o755 if executable else 0o644, path)
 

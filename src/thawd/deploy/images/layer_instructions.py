@@ -33,7 +33,7 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What all steps of a build use.
+    """The objects that all steps of a build use.
 
     Attributes:
         images: the store.
@@ -41,7 +41,7 @@ class StepContext:
         file: the Dockerfile.
         use_cache: whether layers of earlier builds are taken.
         on_line: called with each line of progress.
-        not_copied: paths that COPY leaves out, whatever .dockerignore says.
+        not_copied: paths that COPY always leaves out.
     """
 
     images: Images

@@ -61,7 +61,7 @@ class Command:
 
 @dataclass(slots=True)
 class _Before:
-    """What was recorded about a copy before the command ran.
+    """The record of a copy before the command ran.
 
     Attributes:
         files: by path, what tells that a file is unchanged.
@@ -150,7 +150,7 @@ def _prepare(work: Path, command: Command, before: _Before, host: Path) -> _Plac
     Args:
         work: the copy of the image.
         command: the command.
-        before: what is known about the copy; added to.
+        before: the record of the copy, to which entries are added.
         host: folder for copies of this machine's files: a command may write to them.
     """
     top = str(work)
@@ -316,7 +316,7 @@ def _owner(found: os.stat_result) -> tuple[int, int]:
 
 
 def _state(found: os.stat_result) -> tuple[int, ...]:
-    """What is different after a file has been written, replaced or changed. For a folder, only its own attributes."""
+    """Return values that change when a file is written, replaced or changed. For a folder, its own attributes."""
     if stat.S_ISDIR(found.st_mode):
         return found.st_mode, found.st_uid, found.st_gid
     return found.st_ino, found.st_ctime_ns, found.st_size, found.st_mode

@@ -1,4 +1,4 @@
-"""``RUN --mount``: folders whose contents are not kept (cache, tmpfs), and files that are lent to the command (bind).
+"""``RUN --mount``: folders whose contents are not kept (cache, tmpfs), and files of a folder or an image (bind).
 
 Source: https://docs.docker.com/reference/dockerfile/#run---mount
 """
@@ -28,7 +28,7 @@ class RunMount:
     Attributes:
         kind: ``bind``, ``cache`` or ``tmpfs``.
         target: absolute path in the image.
-        source: for ``bind``, the path that is lent; ``.``: the whole folder.
+        source: for ``bind``, the mounted path; ``.``: the whole folder.
         image: for ``bind``, the stage or image with the source; None: the build's folder.
     """
 
@@ -64,7 +64,7 @@ def parse_mount(text: str, working_dir: str) -> RunMount:
 
 
 def write_tree(entries: Mapping[str, NewEntry], folder: Path) -> None:
-    """Write entries as files below a new folder, for a mount. What a command writes into them is not kept.
+    """Write entries as files below a new folder, for a mount. Files that a command writes into them are not kept.
 
     Raises:
         OSError: a file cannot be read, or the disk is full.

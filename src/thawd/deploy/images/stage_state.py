@@ -1,4 +1,4 @@
-"""What a stage of a build has so far: layers, configuration, variables, and the key of the last step.
+"""The state of a stage during a build: its layers, configuration, variables, and the key of the last step.
 
 A step's key is a digest of the key before it, the instruction and its inputs. A build whose keys are those of an
 earlier one takes the earlier layers.

@@ -2,8 +2,8 @@
 
     build/KEY        digests of the layer as JSON, written when the layer is in the store; its mtime is its last use
 
-A record whose layer is gone is of no use, and the step is carried out again. The same holds for a layer of this
-machine's own files when one of them has changed.
+If the layer of a record no longer exists, the step is carried out again. So is a step that copied files of this machine
+of which one has changed.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Elf:
 
 
 def read(path: Path) -> Elf | None:
-    """Return what is in an ELF file of 64 bits; None: it is another kind of file, or broken."""
+    """Return the facts about a 64-bit ELF file; None: it is another kind of file, or broken."""
     try:
         with path.open("rb") as file:
             if file.read(len(_MAGIC)) != _MAGIC:

@@ -3,7 +3,7 @@
 Files appear in the output folder complete or not at all. Layers and parts have their digest in their name, and are
 there before the zip file of the function that needs them. ``packages.json`` is written last; then layers and parts that
 it no longer names are removed. So a process that is killed leaves the packages of the last run, or complete new ones.
-What it was writing is in a folder ``.new-*``, which the next run removes. Two runs with one output folder take turns.
+Its unfinished files are in a folder ``.new-*``, which the next run removes. Two runs with one output folder take turns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOCK = ".lock"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be made.
+    """The packages to make: functions, folders and options.
 
     Attributes:
         output: folder for the archives; None: only the plan is made.
@@ -58,7 +58,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Packages(msgspec.Struct, frozen=True, kw_only=True):
-    """What was planned and made.
+    """The plan, and the archives that were written.
 
     Attributes:
         plan: the plan.
@@ -104,7 +104,7 @@ def make(settings: Settings, names: Sequence[str], order: Order, progress: Progr
     Args:
         settings: the configuration.
         names: names of functions of the configuration.
-        order: what is to be made.
+        order: the packages to make.
         progress: called with lines about steps that take long.
 
     Raises:

@@ -14,7 +14,7 @@ from thawd.deploy.packages.contents import Item
 from thawd.deploy.packages.distributions import Distribution
 from thawd.deploy.packages.sizes import Piece
 
-# What a zip file has for each file besides its bytes and, twice, its name; APPNOTE.TXT, 4.3.7 and 4.3.12.
+# Bytes that a zip file has for each file besides its content and, twice, its name; APPNOTE.TXT, 4.3.7 and 4.3.12.
 _HEADERS_BYTES = 30 + 46
 _DIGITS = 32
 

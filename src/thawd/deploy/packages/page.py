@@ -31,8 +31,8 @@ class _Cell:
     """A rectangle of a picture, in percent of it.
 
     Attributes:
-        name: what is written in it; may be empty.
-        title: what is shown when the pointer is on it.
+        name: the text in it; may be empty.
+        title: the text that is shown while the pointer is on it.
         colour: name of the colour, for the CSS class ``k-NAME``.
         inner: rectangles in it, in percent of the picture, too.
     """

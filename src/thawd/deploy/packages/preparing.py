@@ -55,7 +55,7 @@ class Prepared:
 
 @dataclass(slots=True)
 class _Installed:
-    """An installed requirements file, and what is known about it."""
+    """An installed requirements file, with its distributions."""
 
     distributions: list[Distribution]
     groups: dict[str, str]
@@ -147,7 +147,7 @@ class Preparation:
         installed: _Installed,
     ) -> Contents:
         total = _bytes(code) + sum(_bytes(each.items) for each in distributions)
-        # What is packed as an image needs no sizes of zip files, and packing it would take minutes.
+        # An image needs no sizes of zip files, and compressing its files would take minutes.
         fits = total < self._limits.unpacked_bytes + function.ephemeral_storage_mb * _MIB
         packer = self._packer if fits else None
         if fits:

@@ -3,7 +3,7 @@
 A rule is careful: it keeps a folder whose name appears as a module in the remaining source files, and stubs of packages
 that read stubs. Nothing is deleted on the disk: `slim` returns a distribution without the files.
 
-After the removal, a distribution's RECORD lists what is left. So packages that look at their own list of files
+After the removal, a distribution's RECORD lists the remaining files. So packages that look at their own list of files
 (`importlib.metadata.files`) find no missing files.
 """
 
@@ -53,13 +53,13 @@ _RELATIVE = re.compile(rb"^[ \t]*from[ \t]+(\.+)([\w.]*)[ \t]+import[ \t]+(?:\((
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What a rule takes away from a distribution.
+    """The files of a distribution that a rule removes.
 
     Attributes:
         rule: name of the rule.
         distribution: name of the distribution.
         files: number of files; for ``symbols``, of files that become smaller.
-        size_bytes: their size before packing; for ``symbols``, what they have less.
+        size_bytes: their size before packing; for ``symbols``, the size of the removed part.
     """
 
     rule: str

@@ -1,4 +1,4 @@
-"""What the planner knows about functions: names and sizes of their code and of the distributions that they require."""
+"""The planner's input: names and sizes of functions' code and of the distributions that they require."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """What one function consists of.
+    """The parts of one function's package.
 
     Attributes:
         function: name of the function.

@@ -52,7 +52,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """What a package is made for.
+    """The Lambda runtime for which a package is made.
 
     Attributes:
         python: major and minor version; None: a program of another kind runs the function.

@@ -23,7 +23,7 @@ _ROOT = os.path.join(tempfile.gettempdir(), f"package-parts-{os.getuid()}")
 
 
 class _Hashed(io.RawIOBase):
-    """A stream that computes the SHA-256 of what was read from it."""
+    """A stream that computes the SHA-256 of the bytes that were read from it."""
 
     def __init__(self, source: BinaryIO) -> None:
         self.source, self.digest = source, hashlib.sha256()

@@ -54,7 +54,7 @@ def _worst(row: Sequence[float], side: float, scale: float) -> float:
 
 
 def _row(row: Sequence[float], left: Rectangle, scale: float) -> tuple[list[Rectangle], Rectangle]:
-    """Lay a row along the shorter side, and return its rectangles and what is left."""
+    """Lay a row along the shorter side. Return its rectangles and the remaining area."""
     area = sum(row) * scale
     parts = []
     if left.width >= left.height:

@@ -114,7 +114,7 @@ def try_import(
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a zip file that `archives` wrote, with links and permissions, over what is in `folder`.
+    """Unpack a zip file that `archives` wrote, with links and permissions, over the files in `folder`.
 
     Raises:
         OSError: a file cannot be written.

@@ -1,7 +1,7 @@
 """Installs requirements for a target from wheels, into a plain folder. Nothing is built, so no package's code runs.
 
 uv installs, with the settings that the user has made for pip (`thawd.publishing.uv`). If uv lacks one of these
-settings, pip installs. pip evaluates environment markers for its own interpreter, whatever the target is; so it is used
+settings, pip installs. pip evaluates environment markers for its own interpreter, not for the target; so it is used
 only if the target is this machine's.
 
 Source: https://docs.astral.sh/uv/reference/cli/#uv-pip-install, https://pip.pypa.io/en/stable/cli/pip_install/.

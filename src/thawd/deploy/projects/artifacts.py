@@ -44,7 +44,7 @@ _FUNCTIONS = ("AWS::Serverless::Function", "AWS::Lambda::Function")
 # A layer of another account: the account and the layer's name.
 _FOREIGN_LAYER = re.compile(rf":(?!{ACCOUNT_ID})(\d{{12}}:layer:[\w-]+)")
 _LAYERS = ("AWS::Serverless::LayerVersion", "AWS::Lambda::LayerVersion")
-# Builders of SAM that thawd does not run. What `sam build` made with them is used.
+# Builders of SAM that thawd does not run. The output of `sam build` is used instead.
 _BUILT_BY_SAM = ".aws-sam/build"
 
 Packages = Callable[[Path, str], Path]

@@ -26,7 +26,7 @@ from thawd.deploy.projects.template_files import parsed
 from thawd.resources import ACCOUNT_ID, REGION
 
 _PLACES = {"${AWS::AccountId}": ACCOUNT_ID, "${AWS::Region}": REGION, "${AWS::Partition}": "aws"}
-# What `cdk bootstrap` would have put there. Source: CDK's bootstrap template, version 21.
+# The value that `cdk bootstrap` would have stored. Source: CDK's bootstrap template, version 21.
 _BOOTSTRAP_VERSION = "21"
 _BOOTSTRAP_TYPE = "AWS::SSM::Parameter::Value<String>"
 

@@ -1,4 +1,4 @@
-"""Checks a project without a server: what is wrong in it, and what of it cannot be had here."""
+"""Checks a project without a server: finds its errors, and the resources that thawd does not have."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ such a resource fails."""
 
 @dataclass(slots=True)
 class Findings:
-    """What a check has found.
+    """The result of a check.
 
     Attributes:
         mistakes: what keeps a stack from being made, a line each.
-        missing: what is left out, a line each.
+        missing: a line for each resource or property that is left out.
         counts: number of resources by type.
     """
 
@@ -67,7 +67,7 @@ def _not_built(image: ImageAsset) -> str:
 
 
 def _check_types(stack: str, types: Mapping[str, str], missing: Missing, findings: Findings) -> None:
-    """Add a line for each type that cannot be had."""
+    """Add a line for each type that thawd does not have."""
     for kind in sorted(set(types.values())):
         names = ", ".join(name for name, each in types.items() if each == kind)
         try:

@@ -1,6 +1,6 @@
 """The variables of serverless.yml: ``${self:custom.name}``, ``${opt:stage}``, ``${env:NAME, 'default'}``, ...
 
-What begins with no known source stays as it is: it belongs to CloudFormation, for example ``${AWS::Region}``.
+A variable whose source is unknown is left unchanged: it belongs to CloudFormation, for example ``${AWS::Region}``.
 
 Source: Serverless Framework documentation, "Variables", version 3.
 """
@@ -90,7 +90,7 @@ def _value(contents: str, sources: VariableSources, depth: int) -> Any:
 
 
 def _alternatives(contents: str) -> list[str]:
-    """What is between the commas; commas in brackets and in quotation marks do not count."""
+    """Return the parts between commas. Commas in brackets and in quotation marks do not separate."""
     parts, part, quote, brackets = [], "", "", 0
     for letter in contents:
         if quote:

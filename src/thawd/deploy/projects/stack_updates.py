@@ -63,7 +63,7 @@ class ServedProject:
         self.spare_own_programs: Callable[[], AbstractContextManager[None]] = nullcontext
 
     async def deploy(self, url: str, keys: Mapping[str, str]) -> None:
-        """Read the project and make its stacks. A failure is reported, and the server goes on.
+        """Read the project and make its stacks. A failure is reported, and the server continues.
 
         Args:
             url: URL of the server.

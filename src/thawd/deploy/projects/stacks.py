@@ -1,4 +1,4 @@
-"""The stacks that a project consists of, and what they are read with."""
+"""The stacks of a project, and the options with which a project is read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProjectError(ThawdError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectOptions:
-    """What a user gives beside the project.
+    """The options that a user gives for a project.
 
     Attributes:
         parameters: values of the templates' parameters.
@@ -75,7 +75,7 @@ class ImageAsset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodePackage:
-    """What goes into the package of a function's code folder.
+    """The files of a code folder that are put into the function's package.
 
     Attributes:
         patterns: globs, the last of which that matches a file decides; one that begins with ``!`` leaves the file out.
@@ -125,7 +125,7 @@ class Project:
         path: its file.
         stacks: its stacks, each after those that it needs.
         sources: the files that it was read from.
-        notes: lines for the operator: what is missing, once.
+        notes: lines for the operator about missing parts, each once.
         bootstrap: names and values of SSM parameters that must exist.
     """
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from wcmatch import glob
 
-# What no function needs: version control, caches, what other tools and thawd build, virtual environments.
+# Files that no function needs: version control, caches, output of other tools and thawd, virtual environments.
 _LEFT_OUT = {
     ".git", ".hg", ".svn", ".thawd", ".aws-sam", ".serverless", ".mypy_cache", ".pytest_cache", ".ruff_cache",
     "cdk.out", "__pycache__", ".DS_Store",

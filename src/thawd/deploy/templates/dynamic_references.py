@@ -16,7 +16,7 @@ _SECRET_ARN = re.compile(r"(arn:[^:]*:secretsmanager:[^:]*:[^:]*:secret:[^:]+)(?
 
 @dataclass(frozen=True, slots=True)
 class DynamicReference:
-    """What a dynamic reference names.
+    """A parsed dynamic reference.
 
     Attributes:
         service: ``ssm``, ``ssm-secure`` or ``secretsmanager``.
@@ -82,7 +82,7 @@ def resolve_all(value: Any, resolve: Callable[[DynamicReference], str] | None) -
 
 
 def look_up(reference: DynamicReference, resolve: Callable[[DynamicReference], str] | None) -> str:
-    """What `resolve` returns for a reference.
+    """Return the result of `resolve` for a reference.
 
     Raises:
         TemplateError: there is no such parameter or secret, or nothing can resolve the reference.

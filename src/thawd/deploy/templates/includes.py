@@ -41,7 +41,7 @@ def include(
         section: the key under which the macro is written: ``Fn::Transform``, or ``Transform`` at the top of a template.
 
     Raises:
-        TemplateError: the location cannot be read, or what is there is no map.
+        TemplateError: the location cannot be read, or it does not contain a map.
     """
     if isinstance(value, list):
         return [include(each, evaluate, read) for each in value]

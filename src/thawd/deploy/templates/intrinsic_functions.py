@@ -27,7 +27,7 @@ _FIND_IN_MAP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a part of a template may refer to.
+    """The names to which a part of a template may refer, and their values.
 
     Attributes:
         context: pseudo parameters and look-ups.
@@ -56,7 +56,7 @@ def evaluate(value: Any, scope: Scope) -> Any:
     """Evaluate a part of a template.
 
     Returns:
-        A JSON value in which `Unknown` stands for what is not known yet; NO_VALUE if the whole part is left out.
+        A JSON value, with `Unknown` in place of values that are not known yet; NO_VALUE if the whole part is left out.
 
     Raises:
         TemplateError: a function has wrong arguments, or refers to something that is not there.

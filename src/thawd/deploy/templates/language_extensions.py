@@ -16,7 +16,7 @@ from thawd.deploy.templates.refusals import TemplateError
 from thawd.deploy.templates.values import Unknown, is_scalar, text_of
 
 _LOOP = "Fn::ForEach::"
-# A loop may stand within four others. What loops make may have as many values as a template.
+# A loop may be nested in four others. The output of loops may have as many values as a template.
 _MOST_LOOPS = 5
 _MOST_COPIES = 50_000
 _NOT_ALPHANUMERIC = re.compile(r"[^A-Za-z0-9]")
@@ -34,7 +34,7 @@ def expand(document: Mapping[str, Any], evaluate: Evaluate) -> dict[str, Any]:
         evaluate: evaluates what depends on parameters, pseudo parameters, mappings and conditions only.
 
     Raises:
-        TemplateError: a loop is malformed, nested too deeply, makes a key twice, or loops over what is not a list.
+        TemplateError: a loop is malformed, nested too deeply, makes a key twice, or does not loop over a list.
     """
     expansion = _Expansion(evaluate)
     expanded = dict(document)

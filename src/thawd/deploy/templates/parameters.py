@@ -52,7 +52,7 @@ class ParameterValue:
 
     @property
     def resolved(self) -> str | None:
-        """What the parameter store has, as DescribeStacks shows it; None if the type is none of SSM's."""
+        """The value in the parameter store, as DescribeStacks shows it; None: the parameter's type is not one of SSM's."""
         if not _SSM_VALUE.fullmatch(self.type):
             return None
         return self.value if isinstance(self.value, str) else ",".join(self.value)
@@ -144,7 +144,7 @@ def _broken(name: str, declaration: Mapping[str, Any], item: str) -> str | None:
 
 
 def _wanted_number(declaration: Mapping[str, Any], item: str) -> str | None:
-    """What an item should be, if it is not."""
+    """Return a description of the numbers that the declaration allows; None: the item is one of them."""
     try:
         number = float(item)
     except ValueError:

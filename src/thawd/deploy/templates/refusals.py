@@ -7,7 +7,7 @@ class TemplateError(ValueError):
     """The template, or a parameter's value, is wrong. CloudFormation answers with the code ``ValidationError`` (400).
 
     Attributes:
-        message: CloudFormation's text where it is known, else what is wrong and how to mend it.
+        message: CloudFormation's text where it is known, else the problem and the remedy.
     """
 
     def __init__(self, message: str) -> None:

@@ -20,7 +20,7 @@ TRANSFORM = "AWS::Serverless-2016-10-31"
 # The translator keeps the region and its metrics in global variables.
 _ALONE = threading.Lock()
 _LOCAL = "thawd-local-path"
-# Properties of SAM's resources that name local files, and what they become in CloudFormation's.
+# Properties of SAM's resources that name local files, with their counterparts in CloudFormation.
 _PATHS = {
     "AWS::Serverless::Function": ("CodeUri",),
     "AWS::Serverless::LayerVersion": ("ContentUri",),

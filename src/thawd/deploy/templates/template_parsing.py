@@ -14,7 +14,7 @@ from typing import Any
 
 from thawd.deploy.templates.refusals import TemplateError
 
-# A template may have 1 MB. What an anchor repeats counts as often as it is there.
+# A template may have 1 MB. Each use of an anchor counts.
 _MOST_BYTES = 4 * 1024 * 1024
 _MOST_NODES = 500_000
 _DEEPEST = 100

@@ -49,7 +49,7 @@ def _no_export(_name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackContext:
-    """What a template's pseudo parameters and look-ups evaluate to.
+    """The values of a template's pseudo parameters and look-ups.
 
     Attributes:
         account_id: 12 digits.

@@ -92,7 +92,7 @@ class Spawner:
         self._why_no_image = Reason(why)
 
     def origin(self, version: Version) -> Origin:
-        """What environments of `version` are started from."""
+        """Return what environments of `version` are started from: an image, a template or nothing."""
         key = (version.function.name, version.generation)
         if key in self._retired:
             retired = Origin(version)

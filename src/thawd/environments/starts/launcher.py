@@ -42,7 +42,7 @@ _LAST_SWEEP_S = 0.01
 
 @dataclass(slots=True)
 class Start:
-    """What a process gets at its start.
+    """The properties of a process that is to be started.
 
     Attributes:
         identifier: identifies its environment or template, 32 hexadecimal digits.
@@ -348,8 +348,8 @@ class Launcher:
     def thaw(self, version: Version, command: list[str], start: Start) -> Child:
         """Execute thawd-thaw and follow the process. If that fails, abandon `start`.
 
-        Uses posix_spawn, because Popen takes a millisecond longer. What Popen would add is not needed: all descriptors
-        of this process are closed on exec, and the image contains the copy's working folder and signal handlers.
+        Uses posix_spawn, because Popen takes a millisecond longer. Popen's features are not needed: all descriptors of
+        this process are closed on exec, and the image contains the copy's working folder and signal handlers.
 
         Args:
             version: the version that the copy will run.

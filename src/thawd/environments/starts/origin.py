@@ -69,7 +69,7 @@ _RUNS_A_PROGRAM = Reason("the function runs a program over the Runtime API; thaw
 
 
 class Origin:
-    """What a version's environments are started from.
+    """The image or template from which a version's environments are started, and the reasons for slower starts.
 
     Attributes:
         version: the version.
@@ -205,7 +205,7 @@ class Origin:
         return "; ".join(obstacle.text for obstacle in obstacles) or None
 
     def describe(self) -> dict[str, Any]:
-        """What ``/_thawd/status`` says about the image; `ApplyOn` and `OptimizationStatus` are fields of SnapStart."""
+        """Return the image's entry in the status document. `ApplyOn` and `OptimizationStatus` are SnapStart's fields."""
         wanted = self.why_no_image is None or self.why_no_image.kind is not None
         return {
             "ApplyOn": "PublishedVersions" if wanted else "None",

@@ -127,7 +127,7 @@ def _translated(environ: dict[str, Any], status: int, body: bytes) -> tuple[str,
 
 
 def _operation(environ: dict[str, Any]) -> str:
-    """What a request asked for, for people."""
+    """Return a description of a request, for the operator."""
     service = _protocol(environ)[1] or "unsigned"
     action = environ.get(ACTION)
     return f"{service}:{action}" if action else f"{service}: {environ['REQUEST_METHOD']} {environ.get('PATH_INFO')}"

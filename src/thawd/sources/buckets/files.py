@@ -65,7 +65,7 @@ class FileState(Enum):
 
 @dataclass(slots=True)
 class UnfinishedFile:
-    """What is remembered of a file that was unfinished at the last check.
+    """The record of a file that was unfinished at the last check.
 
     Attributes:
         wait_s: length of the last wait, seconds.

@@ -54,7 +54,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NoticeKind(Enum):
-    """What a notice reports."""
+    """The kind of change that a notice reports."""
 
     FILE = auto()
     """A file or link changed, appeared or disappeared: check this key."""

@@ -14,7 +14,7 @@ from thawd.system.retry import is_set_within
 
 
 class DueKey(NamedTuple):
-    """A key that is due, and what is remembered of its last check."""
+    """A key that is due, and the record of its last check."""
 
     key: bytes
     unfinished: UnfinishedFile | None

@@ -44,7 +44,7 @@ class LookAgain(NamedTuple):
     Attributes:
         key: the key.
         wait_s: when to check it, seconds from now.
-        unfinished: what is remembered of the last check; None: nothing.
+        unfinished: the record of the last check; None: there is no record.
         alone: whether its file is too large for a batch with others.
     """
 
@@ -134,7 +134,7 @@ class Recorder:
         """Check up to `BATCH_KEYS` keys and record what changed. When it returns, the changes are on the disk.
 
         Args:
-            dues: the keys, and what is remembered of their last check.
+            dues: the keys, with the records of their last checks.
             written: files that the platform has just written, by key.
             limit_bytes: read no file larger than this, and stop the batch once more than this was read; None: no limit.
 

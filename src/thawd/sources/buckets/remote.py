@@ -1,8 +1,8 @@
 """Remote buckets, watched by listing: each listing is compared with the catalog.
 
 If an object is new, changed or removed, it is recorded and its events are queued in one transaction, as with folders,
-so that a crash neither loses nor repeats an event. A listing that fails is started again. What it had recorded until
-then is kept, and no object counts as removed until a listing is complete. To find removed objects, a listing keeps a
+so that a crash neither loses nor repeats an event. A failed listing is repeated. The objects that it had recorded stay
+recorded, and no object is taken as removed until a listing is complete. To find removed objects, a listing keeps a
 digest of each key in memory, eight bytes for each object. So the store may list the objects in any order.
 """
 

@@ -60,7 +60,7 @@ Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[set[str]]]
 
 
 class Receiver:
-    """Receives, holds and deletes messages; `handle` alone knows what they are for.
+    """Receives, holds and deletes messages; `handle` processes them.
 
     Args:
         queue: the queue.

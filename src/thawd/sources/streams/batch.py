@@ -44,7 +44,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ShardContext:
-    """What the batches of one shard share.
+    """The objects that the batches of one shard share.
 
     Attributes:
         mapping: the event source mapping.
@@ -80,7 +80,7 @@ Done = Callable[[Sequence[StreamRecord]], Awaitable[None]]
 
 
 class BatchRun:
-    """One batch on its way to success or discard.
+    """One batch, until it succeeds or is discarded.
 
     Args:
         context: what the batches of the shard share.
@@ -166,7 +166,7 @@ class BatchRun:
         return first_failure(result.payload, records) if has_names else None
 
     async def _failed(self, part: _Part, result: Result, request_id: str) -> None:
-        """Decide how it goes on after a failed attempt: in halves, again, or not at all."""
+        """Decide what follows a failed attempt: two halves, a retry, or discarding the batch."""
         middle = len(part.records) // 2
         if self._mapping.bisects and middle:  # a split does not count as a retry
             self._parts.extendleft(

@@ -189,7 +189,7 @@ class ShardReader:
         """Go on at the oldest record, because the stream has dropped those that should have come next."""
         self._context.report(
             f"{self.shard.id}: the stream no longer has the record {self._reached or 'to begin with'}, so records "
-            "after it may be missing; reading goes on with the oldest that it has"
+            "after it may be missing; thawd continues with the oldest record that it has"
         )
         self._reached = ""
         self._position = Position(window=self._position.window, state=self._position.state)
@@ -205,7 +205,7 @@ class ShardReader:
         if self._reached:
             if self._reached == self._position.sequence and not await self._is_same():
                 self._context.report(
-                    f"{shard}: the stream was made anew or set back, because it has another record "
+                    f"{shard}: the stream was made again or reset, because it has another record "
                     f"{self._position.sequence}; it is read from the start"
                 )
                 self._position, self._reached = Position(), ""

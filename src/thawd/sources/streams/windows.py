@@ -79,7 +79,7 @@ class Window:
             self._state = _EMPTY
 
     def close(self) -> None:
-        """End the window, or begin its state anew if it was ended early: its next record opens it again."""
+        """End the window, or reset its state if it was ended early: its next record opens it again."""
         self.start, self._state = None, _EMPTY
 
     def event(self, records: Sequence[StreamRecord]) -> bytes:

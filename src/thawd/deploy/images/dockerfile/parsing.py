@@ -175,7 +175,7 @@ def _heredocs(
 
 
 def _json_form(rest: str) -> tuple[str, ...] | None:
-    """Return the elements of the JSON form. What is not a list of strings is the shell form, as in Docker."""
+    """Return the elements of the JSON form. Anything but a list of strings is the shell form, as in Docker."""
     if not rest.startswith("["):
         return None
     try:

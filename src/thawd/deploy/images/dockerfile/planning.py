@@ -52,7 +52,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be built.
+    """The stages to build.
 
     Attributes:
         stages: the stages that the target needs; each one after those that it needs itself. The last is the target.

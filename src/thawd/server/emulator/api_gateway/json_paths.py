@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Any
 
-# What makes a JSONPath find any number of values: ``..``, a wildcard, a slice, several names, a filter.
+# The parts of a JSONPath that can match several values: ``..``, a wildcard, a slice, several names, a filter.
 _SEVERAL = re.compile(r"\.\.|\[[^'\"\]]*[*:?,]|\.\*|\[\?")
 
 

@@ -31,7 +31,7 @@ class TokenError(Exception):
     """A token is not accepted; the message says why.
 
     Args:
-        message: what is wrong.
+        message: the reason.
         code: ``invalid_token`` or ``insufficient_scope``.
         is_expired: whether the only problem is that the token has expired.
     """
@@ -161,7 +161,7 @@ def _verify(token: str, key_set: Any) -> None:
 
 
 def require_audience(claims: Claims, audiences: Iterable[str]) -> None:
-    """Check that a token is meant for one of the audiences.
+    """Check that a token's audience is one of these.
 
     Raises:
         TokenError: the token is for another audience.

@@ -26,7 +26,7 @@ def tags_view(tags: dict[str, str]) -> list[View]:
 
 
 def parameters_view(parameters: list[tuple[str, str, str | None]]) -> list[View]:
-    """Parameters with their values, as far as those may be shown."""
+    """Parameters with their values. Values that must not be shown are masked."""
     return [
         _without_none({"ParameterKey": name, "ParameterValue": value, "ResolvedValue": resolved})
         for name, value, resolved in parameters

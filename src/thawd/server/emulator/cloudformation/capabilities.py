@@ -37,7 +37,7 @@ def needed(resources: Iterable[tuple[str, Mapping[str, Any]]], transforms: Colle
 
 
 def missing(given: Collection[str], needs: Iterable[str]) -> str | None:
-    """What CloudFormation says about capabilities that are missing; None if none is.
+    """Return CloudFormation's message about missing capabilities; None if none is missing.
 
     `NAMED_IAM` includes `IAM`.
     """
@@ -47,7 +47,7 @@ def missing(given: Collection[str], needs: Iterable[str]) -> str | None:
 
 
 def missing_for(plan: Prepared, given: Collection[str], transforms: Collection[str] = ()) -> str | None:
-    """What is missing for the resources of a plan, which transforms have made, and for `transforms`; or None."""
+    """Return the message about capabilities missing for a plan's resources and for its `transforms`; or None."""
     resources = ((resource.type, resource.raw_properties) for resource in plan.resources.values())
     return missing(given, needed(resources, transforms))
 

@@ -19,7 +19,7 @@ def walk(
         needs: the nodes, each with the nodes that come before it; nodes that are no keys are ignored.
         work: does the work for a node.
         stop: when it is set, no more work begins.
-        goes_on: after a failure, work goes on with the nodes that do not need the failed ones.
+        goes_on: whether work continues after a failure with the nodes that do not need the failed ones.
 
     Returns:
         The failures, by node.

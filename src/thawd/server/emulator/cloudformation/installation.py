@@ -69,7 +69,7 @@ class Stacks:
         threading.Thread(target=self._publish, daemon=True).start()
 
     def module_changes(self) -> dict[str, list[Callable[[], None]]]:
-        """What changes modules of moto, so that this package answers the requests that moto's server gets."""
+        """Return the functions that change moto's modules, so that this package answers CloudFormation's requests."""
         return {
             "moto.cloudformation.parsing": [_refuse_functions_of_stack_sets],
             "moto.cloudformation.responses": [self._answer],

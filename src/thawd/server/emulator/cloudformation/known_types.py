@@ -16,7 +16,7 @@ def _registry() -> Registry:
 
 
 def missing_without(kind: str) -> str | None:
-    """What a stack lacks because resources of a type are only recorded; None if nothing is missing.
+    """Return what a stack does not do because resources of a type are only recorded; None if nothing is missing.
 
     Raises:
         ProjectError: a stack with such a resource fails; the message says why.

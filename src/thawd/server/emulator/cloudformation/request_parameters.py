@@ -71,7 +71,7 @@ def settings_of(aws: Aws, given: Parameters, former: Stack | None = None) -> Set
         former: the stack whose previous values the request may use.
 
     Raises:
-        StackError: the request contradicts itself, or names what is not there.
+        StackError: the request contradicts itself, or names something that does not exist.
     """
     old = former.settings if former is not None else None
     values: dict[str, str] = {}

@@ -28,7 +28,7 @@ _ENDING_WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What operations on stacks use.
+    """The services that operations on stacks use.
 
     Attributes:
         store: the records of stacks.

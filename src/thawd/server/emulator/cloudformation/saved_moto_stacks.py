@@ -43,7 +43,7 @@ RENAMED: Mapping[tuple[str, str], type] = {
 }
 """The classes of saved objects, by their former module and name."""
 
-# What a kind needs to find a resource that moto's class has made: the name of the fact that is the physical id.
+# For types whose resources moto's class has made: the name of the fact that contains the physical id.
 _FACTS = {
     "AWS::SQS::Queue": "QueueUrl",
     "AWS::SNS::Topic": "TopicArn",

@@ -1,4 +1,4 @@
-"""What is known about a stack: its settings, resources, events and change sets, as they are stored in a file.
+"""The records of a stack, as they are stored in a file: its settings, resources, events and change sets.
 
 All times are seconds since the epoch.
 """
@@ -124,7 +124,7 @@ class Change(msgspec.Struct):
         properties: the names of the properties that change.
         scope: which parts change: ``Properties``, ``Metadata``, ``DeletionPolicy``, ...
         before: for ``Modify`` and ``Remove``: the properties before.
-        after: for ``Add`` and ``Modify``: the properties after, as far as they are known.
+        after: for ``Add`` and ``Modify``: the properties after the change that are known already.
     """
 
     action: str

@@ -1,4 +1,4 @@
-"""What a template asks for and contains, for GetTemplateSummary and ValidateTemplate."""
+"""Summarises a template for GetTemplateSummary and ValidateTemplate: parameters, types, capabilities."""
 
 from __future__ import annotations
 

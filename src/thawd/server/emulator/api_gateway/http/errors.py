@@ -22,7 +22,7 @@ class HttpError(Exception):
         status: HTTP status.
         message: message for the client; None: the status's own.
         headers: further headers of the answer.
-        reason: what is wrong, for the operator; "": nothing is to be said.
+        reason: the problem, for the operator; "": nothing is printed.
     """
 
     def __init__(

@@ -84,7 +84,7 @@ def _answered(call: HttpCall, shared: Cors | None, services: ApiServices) -> Api
 
 
 def _deployed(api: Any, name: str) -> HttpDefinition | None:
-    """What a stage serves; None: there is no such stage, or nothing is deployed to it."""
+    """Return the definition that a stage serves; None: there is no such stage, or nothing is deployed to it."""
     stage = api.stages.get(name)
     if stage is None:
         return None

@@ -53,7 +53,7 @@ class GatewayError(Exception):
         kind: type of the gateway response, such as ``MISSING_AUTHENTICATION_TOKEN``.
         message: message for the client; None: the kind's own.
         status: HTTP status; None: the kind's own.
-        reason: what is wrong, for the operator; "": nothing is to be said.
+        reason: the problem, for the operator; "": nothing is printed.
     """
 
     def __init__(self, kind: str, message: str | None = None, *, status: int | None = None, reason: str = "") -> None:

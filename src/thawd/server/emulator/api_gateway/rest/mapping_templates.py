@@ -89,7 +89,7 @@ class _List(list[Any]):
 
 
 class _Null(str):
-    """What a JSONPath finds where there is nothing: on AWS it equals both null and the empty text, and prints as ""."""
+    """The result of a JSONPath that matches nothing. On AWS, it equals both null and "", and is printed as ""."""
 
     def __eq__(self, other: object) -> bool:
         return other is None or other == ""

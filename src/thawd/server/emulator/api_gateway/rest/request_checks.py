@@ -22,7 +22,7 @@ def require_api_key(call: RestCall, backend: Any, usage: Usage) -> None:
     """If the method requires an API key, check that the request has one whose usage plans allow it.
 
     Args:
-        call: the call. The key gets into ``$context``.
+        call: the call. The key is added to its ``$context``.
         backend: moto's backend, which has the keys and the usage plans.
         usage: counts requests.
 

@@ -79,7 +79,7 @@ def _route(call: RestCall, *, exists: bool) -> None:
     """Find the resource and method for a request.
 
     Args:
-        call: the call; it gets what is found.
+        call: the call, to which resource and method are added.
         exists: whether the stage exists, and may be called by this address.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 from thawd.server.emulator import template_values
 
-# Error codes that say that what is to be deleted is gone, in the words of several services.
+# Error codes of several services for a resource that does not exist any more.
 _GONE = frozenset(
     {
         "ResourceNotFoundException",

@@ -39,7 +39,7 @@ Handler = Callable[[Aws, str, Properties, Properties], Properties]
 
 
 def handler_of(function: str) -> Handler | None:
-    """What does the work of a function; None: the function itself.
+    """Return the handler that does the work of a function; None: the function itself does it.
 
     Args:
         function: ARN of the function that a stack has for a custom resource, as `recorded` has made it.
@@ -54,7 +54,7 @@ def handler_of(function: str) -> Handler | None:
 def recorded(aws: Aws, wanted: Wanted) -> Made | None:
     """The record of a function whose work is done here; None: the function must be made.
 
-    Such a function is recognised by its code, whatever it is called.
+    Such a function is recognised by its code. Its name does not matter.
     """
     kind = kind_of(_source(aws, wanted.properties))
     if kind is None:
@@ -92,11 +92,11 @@ def _source(aws: Aws, properties: Properties) -> str:
             small = [entry for entry in found if entry.file_size <= _LARGEST_BYTES]
             return "".join(archive.read(entry).decode(errors="replace") for entry in small)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError):
-        return ""  # the Lambda API says what is wrong with it
+        return ""  # the Lambda API then reports the problem
 
 
 def _earlier_handler(logical_id: str) -> Handler | None:
-    """What does the work of a function that an earlier version of thawd has recorded, by its logical id in CDK."""
+    """Return the handler of a function that an earlier version of thawd recorded by its logical id in CDK."""
     for constant, kind in _EARLIER.items():
         if logical_id.startswith(constant) and _DIGEST.fullmatch(logical_id.removeprefix(constant)):
             return _HANDLERS[kind][0]
@@ -232,7 +232,7 @@ def _merged(found: Properties, former: Properties, wanted: Properties) -> Proper
 
 
 def _target(configuration: Properties) -> Any:
-    """What tells the notifications of a bucket apart: target, events and filter, without the generated id."""
+    """Return the identity of a notification of a bucket: target, events and filter, without the generated id."""
     return {name: value for name, value in configuration.items() if name != "Id"}
 
 
@@ -241,7 +241,7 @@ def _leave_group(aws: Aws, request: str, properties: Properties, more: Propertie
     return {"PhysicalResourceId": properties.get("DefaultSecurityGroupId") or "default"}
 
 
-# What does the work of each of CDK's functions, and the words by which its source is recognised.
+# The handler of each of CDK's functions, and the words by which its source is recognised.
 _HANDLERS: dict[str, tuple[Handler, tuple[str, ...]]] = {
     "calls": (cdk_calls.call, ("PHYSICAL:RESOURCEID:", "ignoreErrorCodesMatching", "outputPaths")),
     "notifications": (_notify, ("put_bucket_notification_configuration", "NotificationConfiguration", "ResponseURL")),

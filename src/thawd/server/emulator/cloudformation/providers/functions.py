@@ -60,7 +60,7 @@ def _change_function(aws: Aws, resource: Resource, wanted: Wanted) -> Made | Non
     kept = ("Architectures", "PackageType")
     old, new = _configuration(before), _configuration(after)
     if old != new:
-        # What the template no longer has, returns to its default.
+        # A property that is no longer in the template returns to its default.
         configuration = {**{name: _DEFAULTS[name] for name in old if name in _DEFAULTS}, **new}
         given = {key: value for key, value in configuration.items() if key not in kept}
         aws.call("lambda", "update_function_configuration", {**given, "FunctionName": name})

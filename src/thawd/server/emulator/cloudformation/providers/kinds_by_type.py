@@ -85,11 +85,11 @@ class Registry:
         )
 
     def missing(self, kind: str) -> str | None:
-        """What a stack lacks because resources of this type exist as records only; None or empty: nothing."""
+        """Return what a stack does not do because resources of this type are only recorded; None or empty: nothing."""
         return types_without_effect.missing_without(kind) if self._find(kind) is None else None
 
     def attributes(self, resource: Resource) -> Mapping[str, Any]:
-        """What GetAtt returns for a resource, by name."""
+        """Return the values of Fn::GetAtt for a resource, by name."""
         return moto_models.attributes_of(resource)
 
     def _find(self, kind: str) -> Kind | None:

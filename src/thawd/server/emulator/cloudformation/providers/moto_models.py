@@ -131,7 +131,7 @@ def kept(stack: Stack, logical_id: str, identifier: str, found: Any) -> Properti
 
 
 def attributes_of(resource: Resource) -> Mapping[str, Any]:
-    """What GetAtt returns for a resource that moto has made: of its object, so that new values are seen, too."""
+    """Return the values of Fn::GetAtt for a resource of moto, read from its object, so that they are current."""
     place = resource.facts.get("place")
     found = _objects(*place).get(resource.facts["key"]) if place else None
     return resource.attributes if found is None else Attributes(found)

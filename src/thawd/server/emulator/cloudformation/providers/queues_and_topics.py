@@ -17,7 +17,7 @@ from thawd.server.emulator.cloudformation.stack_records import Resource
 
 Properties = dict[str, Any]
 
-# What an attribute of a queue becomes again when the template no longer has it.
+# The values that attributes of a queue get when the template no longer has them.
 _QUEUE_DEFAULTS = {
     "DelaySeconds": "0",
     "MaximumMessageSize": "1048576",

@@ -1,6 +1,6 @@
-"""Types that nobody makes here, and without which the rest of a stack works: they watch, describe or pace it.
+"""Resource types that are accepted but not made. They watch, describe or pace a stack, which works without them.
 
-A stack goes on without such a resource. Its events and a line to the operator say what is missing.
+The stack's events, and a line on the console, say what is missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MISSING = {
     "AWS::CloudWatch::": _ALARMS,
     "AWS::ApplicationInsights::": _ALARMS,
     "AWS::ApplicationAutoScaling::": _SCALING,
-    "AWS::CodeDeploy::": "an alias moves to its new version at once",
+    "AWS::CodeDeploy::": "an alias moves to its new version immediately",
     "AWS::IAM::": _ACCESS,
     "AWS::Logs::ResourcePolicy": _ACCESS,
     "AWS::Logs::QueryDefinition": "the query is not stored",
@@ -24,12 +24,12 @@ _MISSING = {
     "AWS::Budgets::": "no cost is watched",
     "AWS::ResourceGroups::": "resources are not grouped",
     "AWS::ServiceCatalogAppRegistry::": "the application is not registered",
-    "AWS::Chatbot::": "nobody is notified by it",
+    "AWS::Chatbot::": "it sends no notifications",
 }
 
 
 def missing_without(kind: str) -> str | None:
-    """What a stack lacks without resources of this type; None: the stack needs them."""
+    """Return what a stack does not do without resources of this type; None: the stack needs them."""
     for beginning, missing in _MISSING.items():
         if kind == beginning or (beginning.endswith("::") and kind.startswith(beginning)):
             return missing
