@@ -9,7 +9,7 @@ Calls block: use a thread. No module opens a connection unless the user named a 
 - `blobs`: files named by their SHA-256; verifies each blob's digest while it is written
 - `unpacking`, `tar_entries`, `compression`: unpack a layer with its whiteouts into a folder of its own
 - `merging`: merges unpacked layers into one folder, and applies their whiteouts
-- `removing`: removes folders of images, whatever modes and depth an image gave them
+- `removing`: removes folders of images
 - `layout_reading`, `layout_writing`: image files: OCI layouts, and those of ``docker save``
 - `layer_writing`: writes new layers
 - `references`, `documents`: names of images; the JSON documents of the OCI specification

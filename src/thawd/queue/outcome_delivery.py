@@ -104,7 +104,7 @@ class Outcomes:
         report: takes a line for the operator.
 
     Attributes:
-        under_way: number of stored outcomes that are being delivered.
+        in_delivery: number of stored outcomes that are being delivered.
         on_follow_ups: called with the names of functions for which deliveries have queued new events.
     """
 
@@ -123,7 +123,7 @@ class Outcomes:
         self._awake = asyncio.Event()
         self._store_backoff = Backoff(first_s=_BACKOFF_FIRST_S, longest_s=_RECHECK_S)
         self._stopping = False
-        self.under_way = 0
+        self.in_delivery = 0
         self.on_follow_ups: Callable[[set[str]], None] = lambda functions: None
 
     async def settle(
@@ -174,10 +174,10 @@ class Outcomes:
             while True:
                 self._awake.clear()
                 most = 0 if self._stopping else 1 if self._store_backoff.wait_s else _AT_ONCE
-                for waiting in await self._lease(most - self.under_way) if self.under_way < most else []:
-                    self.under_way += 1
+                for waiting in await self._lease(most - self.in_delivery) if self.in_delivery < most else []:
+                    self.in_delivery += 1
                     tasks.create_task(self._deliver_kept(waiting))
-                await is_set_within(self._awake, _RECHECK_S if self.under_way >= most else await self._until_due_s())
+                await is_set_within(self._awake, _RECHECK_S if self.in_delivery >= most else await self._until_due_s())
 
     def break_off(self) -> None:
         """Abort the running deliveries and start no more, because thawd is stopping. Their outcomes stay stored."""
@@ -213,7 +213,7 @@ class Outcomes:
             await self._back_off(error)
         finally:
             self._outbox.ended(waiting.id)
-            self.under_way -= 1
+            self.in_delivery -= 1
             self._awake.set()
 
     async def _back_off(self, error: StoreError) -> None:

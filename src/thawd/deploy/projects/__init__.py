@@ -4,7 +4,10 @@
 - `reading`: reads a project of any kind
 - `template_files`: reads templates of SAM and CloudFormation, and samconfig.toml
 - `assemblies`: reads cloud assemblies of CDK (``cdk.out``)
-- `serverless_files`, `serverless_variables`, `serverless_events`: read serverless.yml
+- `serverless_files`: turns serverless.yml into a template of SAM, with these modules:
+- `serverless_variables`, `serverless_properties`: variables; properties that thawd does not have
+- `serverless_functions`, `serverless_packages`: the sections ``functions`` and ``package``
+- `serverless_events`, `serverless_apis`: events; HTTP APIs and authorizers
 - `stacks`: the stacks that a project consists of
 - `artifacts`, `zip_files`: package the local code of a template
 - `project_images`: builds the container images of a project's functions

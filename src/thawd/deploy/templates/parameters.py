@@ -52,7 +52,7 @@ class ParameterValue:
 
     @property
     def resolved(self) -> str | None:
-        """The value in the parameter store, as DescribeStacks shows it; None: the parameter's type is not one of SSM's."""
+        """The value in the parameter store, as DescribeStacks shows it; None: the type is not one of SSM's."""
         if not _SSM_VALUE.fullmatch(self.type):
             return None
         return self.value if isinstance(self.value, str) else ",".join(self.value)

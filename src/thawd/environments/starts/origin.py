@@ -205,7 +205,7 @@ class Origin:
         return "; ".join(obstacle.text for obstacle in obstacles) or None
 
     def describe(self) -> dict[str, Any]:
-        """Return the image's entry in the status document. `ApplyOn` and `OptimizationStatus` are SnapStart's fields."""
+        """Return the image's entry in the status document. The fields with capitals are those of SnapStart."""
         wanted = self.why_no_image is None or self.why_no_image.kind is not None
         return {
             "ApplyOn": "PublishedVersions" if wanted else "None",

@@ -1,5 +1,8 @@
 """Runs event source mappings: receives messages from SQS queues in batches, and deletes messages that were handled.
 
-Reading order: `source` (invokes functions for mappings), `receiver` (receives, holds and deletes messages), `batch`
-(batches and figures, which both use), `records` (makes Lambda's event from messages), `client` (calls SQS with boto3).
+- `source`: invokes functions for a mapping
+- `receiver`: receives and deletes messages, and extends their visibility timeouts
+- `batch`: one batch, and its figures
+- `records`: makes Lambda's event from messages
+- `client`: calls SQS with boto3
 """

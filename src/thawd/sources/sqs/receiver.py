@@ -97,7 +97,7 @@ class Receiver:
         self.progress = progress
         self._report = report
         self.visibility_s = _HOLD_S
-        self._under_way = 0
+        self._in_progress = 0
         self._pollers = 1
         self._freed = asyncio.Event()
         self.stopping = asyncio.Event()
@@ -115,7 +115,7 @@ class Receiver:
             looking = batches.create_task(self._look_now_and_then())
             gathering: set[asyncio.Task[bool]] = set()
             while not self.stopping.is_set():
-                room = self._room() - self._under_way - len(gathering)
+                room = self._room() - self._in_progress - len(gathering)
                 more = max(0, min(room, self._pollers - len(gathering)))
                 gathering |= {batches.create_task(self._gather_one(batches)) for _ in range(more)}
                 await self._wait(gathering, most_s=None if room > 0 else _RECHECK_S)
@@ -192,7 +192,7 @@ class Receiver:
             self._release([batch])
             raise
         if batch.messages:
-            self._under_way += 1
+            self._in_progress += 1
             batches.create_task(self._process(batch))
         else:
             batch.over.set()
@@ -337,7 +337,7 @@ class Receiver:
             self._report(f"a batch failed inside thawd, and will be received again: {error!r}")
         finally:
             batch.over.set()
-            self._under_way -= 1
+            self._in_progress -= 1
             self._freed.set()
 
     async def _delete(self, messages: Sequence[ReceivedMessage]) -> None:

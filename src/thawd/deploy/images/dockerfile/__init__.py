@@ -1,7 +1,9 @@
 """Dockerfiles: read, and planned. Nothing here touches a store or starts a process.
 
-Reading order: `parsing` (text to instructions), `substitution` (``$VARIABLES`` and quotes), `planning` (instructions to
-the stages that a target needs), `ignoring` (.dockerignore).
+- `parsing`: text to instructions
+- `substitution`: ``$VARIABLES`` and quotes
+- `planning`: the stages that a target needs, in the order in which they are built
+- `ignoring`: ``.dockerignore``
 
 Source: https://docs.docker.com/reference/dockerfile/
 """

@@ -7,7 +7,7 @@ rolled back or completed after a restart.
 
 - `api`: operations that create, change, delete and show stacks
 - `change_sets`: operations on change sets
-- `request_parameters`: reads the parameters of both
+- `request_parameters`, `capabilities`: read the parameters of both; check ``Capabilities``
 - `api_answers`: the documents that both answer
 - `templates_shown`: GetTemplateSummary and ValidateTemplate
 - `engine`: creation, update, deletion and rollback of a whole stack
