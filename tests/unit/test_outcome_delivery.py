@@ -338,7 +338,7 @@ def test_while_the_state_file_takes_nothing_outcomes_are_delivered_seldom_and_th
         post.outcomes._outbox.next_due = counted  # type: ignore[method-assign]
         async with post:
             await until(lambda: tried == AT_ONCE + 3)
-            assert post.outcomes.under_way == 1
+            assert post.outcomes.in_delivery == 1
             assert asked <= 4, "what is due and may not be tried costs nothing"
             assert len([line for line in post.told if "the disk is full" in line]) == 1
             full = False

@@ -87,7 +87,7 @@ class FakeDestinations:
     """Deliveries that are in progress until the test lets them arrive, or that fail."""
 
     def __init__(self) -> None:
-        self.under_way: list[asyncio.Future[None]] = []
+        self.in_delivery: list[asyncio.Future[None]] = []
         self.failure: Exception | None = None
         self.at_once = False
         self.follow_ups: list[NewEvent] = []
@@ -96,8 +96,8 @@ class FakeDestinations:
         if self.failure is not None:
             raise self.failure
         if not self.at_once:
-            self.under_way.append(asyncio.get_running_loop().create_future())
-            await self.under_way[-1]
+            self.in_delivery.append(asyncio.get_running_loop().create_future())
+            await self.in_delivery[-1]
         return self.follow_ups
 
     def break_off(self) -> None:
@@ -127,7 +127,7 @@ class Desk:
         await asyncio.gather(self.running, return_exceptions=True)
 
     async def arrive(self, count: int) -> None:
-        for future in [future for future in self.destinations.under_way if not future.done()][:count]:
+        for future in [future for future in self.destinations.in_delivery if not future.done()][:count]:
             future.set_result(None)
         await turns()
 
@@ -145,14 +145,14 @@ def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_sixteen_outcomes_are_tried_at_a_time_and_each_that_arrives_makes_room_for_one() -> None:
     async def work() -> None:
         async with Desk(FakeOutbox(40)) as desk:
-            assert (desk.outcomes.under_way, len(desk.destinations.under_way)) == (16, 16)
+            assert (desk.outcomes.in_delivery, len(desk.destinations.in_delivery)) == (16, 16)
             await desk.arrive(3)
-            assert (desk.outcomes.under_way, len(desk.destinations.under_way)) == (16, 19)
+            assert (desk.outcomes.in_delivery, len(desk.destinations.in_delivery)) == (16, 19)
             await desk.arrive(16)
             await desk.arrive(16)
             await desk.arrive(16)
             assert sorted(desk.queue.done_ids) == list(range(40))
-            assert desk.outcomes.under_way == 0
+            assert desk.outcomes.in_delivery == 0
 
     claim(work)
 
@@ -175,7 +175,7 @@ def test_once_thawd_stops_no_kept_outcome_is_tried_any_more() -> None:
             desk.outcomes.wake()
             await turns()
             assert desk.outbox.limits == []
-            assert desk.destinations.under_way == []
+            assert desk.destinations.in_delivery == []
 
     claim(work)
 
@@ -397,6 +397,6 @@ def test_a_mistake_of_thawds_own_with_one_outcome_ends_that_one_and_keeps_it() -
                 }
             ]
             assert len(desk.told) == 1
-            assert desk.outcomes.under_way == 0
+            assert desk.outcomes.in_delivery == 0
 
     claim(work)
