@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from thawd.deploy.projects.artifacts import Packaged, package
+from thawd.deploy.projects.artifacts import BuildTools, Packaged, package
 from thawd.deploy.projects.discovery import find_project
 from thawd.deploy.projects.reading import read_project
 from thawd.deploy.projects.stacks import ImageAsset, Project, ProjectError, ProjectOptions
@@ -34,8 +34,9 @@ def _read(folder: Path, text: str, **options: Any) -> Project:
     return read_project(folder / "template.yaml", ProjectOptions(**options))
 
 
-def _packaged(folder: Path, text: str, packages: Any = None) -> Packaged:
-    return package(_read(folder, text).stacks[0], packages, lambda image: f"{image.repository}:built")
+def _packaged(folder: Path, text: str, packages: Any = None, **others: Any) -> Packaged:
+    tools = BuildTools(packages, lambda image: f"{image.repository}:built", **others)
+    return package(_read(folder, text).stacks[0], tools)
 
 
 def _names(content: bytes) -> list[str]:
@@ -155,13 +156,19 @@ def test_nested_templates_are_packaged_with_their_code(folder: Path) -> None:
     assert {path.name for path in packaged.sources} == {"child.yaml", "src"}
 
 
-def test_code_that_is_not_there_or_is_built_by_a_tool_is_refused_with_the_way_out(folder: Path) -> None:
+def test_code_that_is_not_there_or_is_built_by_a_tool_is_refused_with_the_way_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     head = "Transform: AWS::Serverless-2016-10-31\nResources: {F: {Type: AWS::Serverless::Function, "
     with pytest.raises(ProjectError, match=r"F: there is no .*gone; the template says 'gone'"):
         _packaged(folder, head + "Properties: {CodeUri: gone}}}")
     built = head + "Metadata: {BuildMethod: esbuild}, Properties: {CodeUri: src}}}"
-    with pytest.raises(ProjectError, match="F is built by esbuild, which thawd does not run: run `sam build`"):
+    monkeypatch.setenv("PATH", str(folder))
+    with pytest.raises(ProjectError, match="F is built by esbuild, which is not on this machine: install it"):
         _packaged(folder, built)
+    made = built.replace("esbuild", "makefile")
+    with pytest.raises(ProjectError, match="F is built by makefile, which thawd does not run: run `sam build`"):
+        _packaged(folder, made)
     (folder / ".aws-sam/build/F").mkdir(parents=True)
     (folder / ".aws-sam/build/F/app.js").touch()
     [content] = _packaged(folder, built).objects.values()
@@ -212,7 +219,7 @@ def test_images_are_built_as_the_metadata_of_functions_say(folder: Path) -> None
         built.append(image)
         return f"{image.repository}:built"
 
-    packaged = package(stack, lambda requirements, runtime: requirements, build)
+    packaged = package(stack, BuildTools(lambda requirements, runtime: requirements, build))
     first, second = built
     assert (first.folder, first.dockerfile.name) == ((folder / "src").resolve(), "Dockerfile.captions")
     assert (first.target, first.build_args, second.target) == ("last", {"VERSION": "3"}, None)
@@ -228,10 +235,3 @@ def test_images_are_built_as_the_metadata_of_functions_say(folder: Path) -> None
 def test_a_dockerfile_that_is_not_there_is_named(folder: Path) -> None:
     with pytest.raises(ProjectError, match=r"there is no .*Dockerfile\.captions"):
         _packaged(folder, _IN_IMAGE)
-
-
-def test_a_layer_of_another_account_is_named_with_the_way_out(folder: Path) -> None:
-    layer = "!Sub 'arn:aws:lambda:${AWS::Region}:017000801446:layer:AWSLambdaPowertoolsPythonV2:32'"
-    function = f"{{Type: AWS::Serverless::Function, Properties: {{CodeUri: ready.zip, Layers: [{layer}, !Ref Own]}}}}"
-    (note,) = _packaged(folder, f"Resources: {{F: {function}}}").notes
-    assert "F: the layer 017000801446:layer:AWSLambdaPowertoolsPythonV2 belongs to another AWS account" in note

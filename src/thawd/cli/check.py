@@ -22,7 +22,9 @@ _OPTIONAL = ("queue", "schedule")
 @click.command(epilog=examples("thawd check -c staging/thawd.toml"))
 @config_option
 @project_options
-def check(config_path: Path, parameters: Mapping[str, str], stack: str | None, env: str | None) -> None:
+def check(
+    config_path: Path, parameters: Mapping[str, str], stack: str | None, env: str | None, layers: Mapping[str, str]
+) -> None:
     """Check the configuration and print every mistake.
 
     For each mistake, the command prints the file, the key path, the value found and the allowed values. The exit status
@@ -32,7 +34,7 @@ def check(config_path: Path, parameters: Mapping[str, str], stack: str | None, e
     """
     settings = load(config_path)
     if (project := project_of(config_path)) is not None:
-        _check_project(project, options_of(parameters, stack, env))
+        _check_project(project, options_of(parameters, stack, env, layers))
         return
     counts = {
         "function": len(settings.functions),
@@ -58,7 +60,7 @@ def _check_project(path: Path, options: ProjectOptions) -> None:
         from thawd.server.emulator.cloudformation.known_types import missing_without
 
         project = read_project(path, options)
-        findings = check_project(project, missing_without)
+        findings = check_project(project, missing_without, options.layers)
     except ModuleNotFoundError as error:
         fail(f"projects need {error.name}, which is not installed; install it with: pip install 'thawd[aws]'")
     except ProjectError as error:

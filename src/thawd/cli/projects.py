@@ -35,8 +35,17 @@ def _as_map(_: click.Context, __: click.Parameter, given: tuple[tuple[str, str],
 
 
 def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options ``--parameters``, ``--stack`` and ``--env``."""
+    """Add the options ``--parameters``, ``--stack``, ``--env`` and ``--layer``."""
     for option in (
+        click.option(
+            "--layer",
+            "layers",
+            metavar="NAME=PATH",
+            multiple=True,
+            type=Assignments(),
+            callback=_as_map,
+            help="A folder or zip file in place of a layer of another AWS account. May be given several times.",
+        ),
         click.option("--env", help="Environment: a section of samconfig.toml, or the stage of serverless.yml."),
         click.option("--stack", help="Name of the stack; of a CDK app, the only stack to make."),
         click.option(
@@ -51,11 +60,22 @@ def project_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def options_of(parameters: Mapping[str, str], stack: str | None, env: str | None) -> ProjectOptions:
-    """The options as `read_project` wants them."""
+def options_of(
+    parameters: Mapping[str, str], stack: str | None, env: str | None, layers: Mapping[str, str]
+) -> ProjectOptions:
+    """The options as `read_project` wants them.
+
+    Raises:
+        click.UsageError: a layer's path does not exist.
+    """
+    from thawd.deploy.projects.foreign_layers import layer_key
     from thawd.deploy.projects.stacks import ProjectOptions
 
-    return ProjectOptions(parameters=parameters, stack=stack, env=env, variables=dict(os.environ))
+    paths = {layer_key(name): Path(path).absolute() for name, path in layers.items()}
+    for name, path in paths.items():
+        if not path.exists():
+            raise click.UsageError(f"--layer {name}: there is no {path}")
+    return ProjectOptions(parameters=parameters, stack=stack, env=env, variables=dict(os.environ), layers=paths)
 
 
 def served_project(path: Path, settings: Settings, options: ProjectOptions, *, is_real: bool) -> ServedProject | None:
@@ -72,8 +92,10 @@ def served_project(path: Path, settings: Settings, options: ProjectOptions, *, i
 
     project = project_of(path)
     if project is None:
-        if options.parameters or options.stack or options.env:
-            raise click.UsageError("--parameters, --stack and --env need a template, cdk.out or serverless.yml")
+        if options.parameters or options.stack or options.env or options.layers:
+            raise click.UsageError(
+                "--parameters, --stack, --env and --layer need a template, cdk.out or serverless.yml"
+            )
         return None
     if is_real:
         raise click.UsageError("--aws-real: the stacks of a project are made in the emulator, without AWS")

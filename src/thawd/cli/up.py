@@ -83,6 +83,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     parameters: Mapping[str, str],
     stack: str | None,
     env: str | None,
+    layers: Mapping[str, str],
     runtimes: tuple[str, ...],
 ) -> None:
     """Serve everything in the configuration.
@@ -111,7 +112,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     if local_aws and real_aws:
         raise click.UsageError("--aws and --aws-real exclude each other")
     settings = load(config_path, environ)
-    served = served_project(config_path, settings, options_of(parameters, stack, env), is_real=real_aws)
+    served = served_project(config_path, settings, options_of(parameters, stack, env, layers), is_real=real_aws)
     mode = "local" if local_aws or served is not None else "real" if real_aws else "none"
     if ready_file is not None:
         _check_ready_file(ready_file)

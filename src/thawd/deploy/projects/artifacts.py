@@ -11,17 +11,18 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from thawd.config import process_environment
+from thawd.deploy.projects import esbuild
+from thawd.deploy.projects.foreign_layers import ForeignLayers
 from thawd.deploy.projects.stacks import REGISTRY, BuildImage, CodePackage, ImageAsset, ProjectError, ProjectStack
 from thawd.deploy.projects.template_files import parsed
 from thawd.deploy.projects.zip_files import Source, archive
 from thawd.deploy.templates.includes import MACRO
-from thawd.resources import ACCOUNT_ID
 
 BUCKET = "thawd-artifacts"
 
@@ -41,14 +42,29 @@ _FILES = {
     "AWS::ApiGatewayV2::Api": "BodyS3Location",
 }
 _FUNCTIONS = ("AWS::Serverless::Function", "AWS::Lambda::Function")
-# A layer of another account: the account and the layer's name.
-_FOREIGN_LAYER = re.compile(rf":(?!{ACCOUNT_ID})(\d{{12}}:layer:[\w-]+)")
 _LAYERS = ("AWS::Serverless::LayerVersion", "AWS::Lambda::LayerVersion")
 # Builders of SAM that thawd does not run. The output of `sam build` is used instead.
 _BUILT_BY_SAM = ".aws-sam/build"
 
 Packages = Callable[[Path, str], Path]
 """Returns the folder of the packages of a requirements file, for a runtime such as ``python3.12``."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTools:
+    """What code is built with.
+
+    Attributes:
+        packages: installs requirements.
+        build_image: builds an image from a Dockerfile.
+        bundle: bundles the code of a Node function.
+        layers: folders or zip files in place of layers of other accounts, by `foreign_layers.layer_key`.
+    """
+
+    packages: Packages
+    build_image: BuildImage
+    bundle: esbuild.Bundler = esbuild.bundle
+    layers: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -70,13 +86,12 @@ class Packaged:
     notes: list[str] = field(default_factory=list)
 
 
-def package(stack: ProjectStack, packages: Packages, build_image: BuildImage) -> Packaged:
+def package(stack: ProjectStack, tools: BuildTools) -> Packaged:
     """Package the local code of a stack's template, and of the templates that are nested in it. Blocks.
 
     Args:
         stack: the stack. It stays as it is.
-        packages: installs requirements.
-        build_image: builds an image from a Dockerfile.
+        tools: what the code is built with.
 
     Raises:
         ImageError: an image cannot be built.
@@ -86,8 +101,8 @@ def package(stack: ProjectStack, packages: Packages, build_image: BuildImage) ->
     packaged = Packaged(copy.deepcopy(stack.document))
     for image in stack.images:
         packaged.sources.add(_checked(image).folder)
-        packaged.images.add(build_image(image))
-    packaging = _Packaging(stack.folder, packaged, packages, build_image, prefix=f"{stack.name}/")
+        packaged.images.add(tools.build_image(image))
+    packaging = _Packaging(stack.folder, packaged, tools, prefix=f"{stack.name}/")
     packaging.code_packages = stack.packages
     packaging.template(packaged.document)
     return packaged
@@ -99,19 +114,18 @@ class _Packaging:
     Args:
         folder: where its relative paths begin.
         packaged: gets objects, sources and notes.
-        packages: installs requirements.
-        build_image: builds images.
+        tools: what the code is built with.
         prefix: the beginning of the objects' keys.
 
     Attributes:
         code_packages: how the code of functions is packaged, by logical id.
     """
 
-    def __init__(
-        self, folder: Path, packaged: Packaged, packages: Packages, build_image: BuildImage, *, prefix: str
-    ) -> None:
-        self._folder, self._packaged, self._packages, self._prefix = folder, packaged, packages, prefix
-        self._build_image = build_image
+    def __init__(self, folder: Path, packaged: Packaged, tools: BuildTools, *, prefix: str) -> None:
+        self._folder, self._packaged, self._tools, self._prefix = folder, packaged, tools, prefix
+        self._layers = ForeignLayers(
+            tools.layers, lambda content: {"S3Bucket": BUCKET, "S3Key": self._add(content, ".zip")}
+        )
         self.code_packages: Mapping[str, CodePackage] = {}
 
     def template(self, document: dict[str, Any]) -> None:
@@ -121,6 +135,8 @@ class _Packaging:
             kind, properties = resource.get("Type"), resource.setdefault("Properties", {})
             if not isinstance(properties, dict):
                 continue
+            if kind in _FUNCTIONS and "Layers" in properties:
+                properties["Layers"] = self._layers.replaced(name, properties["Layers"])
             if kind in _ZIPPED:
                 self._code(name, resource, _ZIPPED[kind], globals_ if kind == _FUNCTIONS[0] else {})
             elif kind in _TEMPLATES:
@@ -129,6 +145,12 @@ class _Packaging:
                 self._file(properties, _FILES[kind])
         if isinstance(globals_, dict):
             globals_.pop("CodeUri", None)  # each function has its own now
+            if "Layers" in globals_:
+                globals_["Layers"] = self._layers.replaced("Globals", globals_["Layers"])
+        if self._layers.resources:
+            document["Resources"].update(self._layers.resources)
+        self._packaged.sources |= self._layers.sources
+        self._packaged.notes += self._layers.notes
         self._includes(document)
 
     def _includes(self, value: Any) -> None:
@@ -142,11 +164,6 @@ class _Packaging:
         """Package a function or a layer."""
         properties = resource["Properties"]
         both = {**globals_, **properties}
-        for layer in _FOREIGN_LAYER.findall(json.dumps(both.get("Layers", []))):
-            self._packaged.notes.append(
-                f"{name}: the layer {layer} belongs to another AWS account, and thawd cannot fetch it: add what it has "
-                "to the function's requirements, or a layer of your own to the template, and leave it out"
-            )
         given = _unbundled(resource, self._folder) or both.get(attribute)
         if both.get("PackageType") == "Image":
             self._image(name, resource, attribute)
@@ -186,7 +203,7 @@ class _Packaging:
             repository=f"{REGISTRY}/{self._prefix}{name}".lower(),
         )
         self._packaged.sources.add(_checked(image).folder)
-        code["ImageUri"] = self._build_image(image)
+        code["ImageUri"] = self._tools.build_image(image)
         self._packaged.images.add(code["ImageUri"])
 
     def _built(self, name: str, resource: dict[str, Any], path: Path, both: Mapping[str, Any]) -> bytes:
@@ -197,6 +214,10 @@ class _Packaging:
         if path.is_file():
             self._packaged.sources.add(path)
             return path.read_bytes() if path.suffix in (".zip", ".jar") else archive([Source(path, path.name)])
+        if method == esbuild.METHOD and (program := esbuild.find_esbuild(path, process_environment())) is not None:
+            bundle = self._tools.bundle(name, path, metadata.get("BuildProperties"), program, process_environment())
+            self._packaged.sources |= {path, *bundle.inputs}
+            return bundle.content
         if isinstance(method, str) and not method.startswith(("python", "nodejs")):
             path = self._built_by_sam(name, method)
         self._packaged.sources.add(path)
@@ -207,7 +228,7 @@ class _Packaging:
         sources = [Source(path, prefix, package.patterns, package.folder)]
         requirements = path / (package.requirements or "requirements.txt")
         if requirements.is_file() and isinstance(runtime, str) and runtime.startswith("python"):
-            found = self._packages(requirements, runtime)
+            found = self._tools.packages(requirements, runtime)
             sources.insert(0, Source(found, "python" if is_layer else ""))
         elif (path / "package.json").is_file() and not (path / "node_modules").is_dir() and not is_layer:
             self._packaged.notes.append(
@@ -218,9 +239,11 @@ class _Packaging:
     def _built_by_sam(self, name: str, method: str) -> Path:
         built = self._folder / _BUILT_BY_SAM / name
         if not built.is_dir():
-            raise ProjectError(
-                f"{name} is built by {method}, which thawd does not run: run `sam build`, and thawd takes {built}"
-            )
+            if method == esbuild.METHOD:
+                reason = "esbuild, which is not on this machine: install it (`npm install --global esbuild`)"
+            else:
+                reason = f"{method}, which thawd does not run: run `sam build`"
+            raise ProjectError(f"{name} is built by {reason}; thawd also takes what `sam build` puts into {built}")
         return built
 
     def _nested(self, properties: dict[str, Any], attribute: str) -> None:
@@ -230,9 +253,7 @@ class _Packaging:
         path = self._path(given, attribute)
         document = parsed(path)
         self._packaged.sources.add(path)
-        _Packaging(path.parent, self._packaged, self._packages, self._build_image, prefix=self._prefix).template(
-            document
-        )
+        _Packaging(path.parent, self._packaged, self._tools, prefix=self._prefix).template(document)
         key = self._add(json.dumps(document).encode(), ".template")
         properties[attribute] = f"https://s3.us-east-1.amazonaws.com/{BUCKET}/{key}"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from thawd.deploy.projects import artifacts
 from thawd.deploy.projects.deployment import prepared
+from thawd.deploy.projects.esbuild import Bundle
 from thawd.deploy.projects.stacks import ImageAsset, Project, ProjectError, ProjectStack
 
 Missing = Callable[[str], str | None]
@@ -31,15 +32,21 @@ class Findings:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def check_project(project: Project, missing: Missing) -> Findings:
+def check_project(project: Project, missing: Missing, layers: Mapping[str, Path]) -> Findings:
     """Check the stacks of a project: their templates, parameters, local code, and the types of their resources.
 
-    Nothing is installed, and no code is run.
+    Nothing is installed or bundled, and no code is run.
+
+    Args:
+        project: the project.
+        missing: says what a type of resource lacks.
+        layers: see `ProjectOptions.layers`.
     """
     findings = Findings(missing=list(project.notes))
+    tools = artifacts.BuildTools(_not_installed, _not_built, _not_bundled, layers)
     for stack in project.stacks:
         try:
-            types = _types_of(stack)
+            types = _types_of(stack, tools, findings)
         except (ProjectError, OSError) as error:
             findings.mistakes.append(str(error))
             continue
@@ -49,12 +56,13 @@ def check_project(project: Project, missing: Missing) -> Findings:
     return findings
 
 
-def _types_of(stack: ProjectStack) -> Mapping[str, str]:
+def _types_of(stack: ProjectStack, tools: artifacts.BuildTools, findings: Findings) -> Mapping[str, str]:
     """The types of a stack's resources, by logical id."""
     gone = next((asset.path for asset in stack.assets if not asset.path.exists()), None)
     if gone is not None:
         raise ProjectError(f"there is no {gone}, which the cloud assembly names: run `cdk synth` again")
-    packaged = artifacts.package(stack, _not_installed, _not_built)
+    packaged = artifacts.package(stack, tools)
+    findings.missing += packaged.notes
     return {name: resource.type for name, resource in prepared(stack, packaged).resources.items()}
 
 
@@ -64,6 +72,10 @@ def _not_installed(requirements: Path, runtime: str) -> Path:
 
 def _not_built(image: ImageAsset) -> str:
     return f"{image.repository}:{image.tag or 'latest'}"
+
+
+def _not_bundled(name: str, folder: Path, properties: object, program: str, environ: Mapping[str, str]) -> Bundle:
+    return Bundle(b"", frozenset())
 
 
 def _check_types(stack: str, types: Mapping[str, str], missing: Missing, findings: Findings) -> None:

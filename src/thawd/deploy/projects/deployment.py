@@ -56,6 +56,7 @@ class Deployer:
         keys: its access keys; the first one signs. Empty: the server accepts any.
         packages: installs requirements.
         images: builds images.
+        layers: see `ProjectOptions.layers`.
         note: prints a line for the operator.
     """
 
@@ -66,9 +67,11 @@ class Deployer:
         *,
         packages: artifacts.Packages,
         images: ProjectImages,
+        layers: Mapping[str, Path],
         note: Callable[[str], None],
     ) -> None:
-        self._url, self._keys, self._packages, self._images, self._note = url, keys, packages, images, note
+        self._url, self._keys, self._images, self._note = url, keys, images, note
+        self._tools = artifacts.BuildTools(packages, images.build, layers=layers)
         self._clients: dict[str, Any] = {}
         self._noted: set[str] = set()
         # Template, parameters and tags with which this object has made a stack.
@@ -88,7 +91,7 @@ class Deployer:
         return [await self._deploy(stack) for stack in project.stacks]
 
     async def _deploy(self, stack: ProjectStack) -> Deployed:
-        packaged = await asyncio.to_thread(artifacts.package, stack, self._packages, self._images.build)
+        packaged = await asyncio.to_thread(artifacts.package, stack, self._tools)
         for line in packaged.notes:
             self._once(line)
         for asset in stack.assets:

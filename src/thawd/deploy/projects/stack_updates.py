@@ -73,7 +73,9 @@ class ServedProject:
         async with self._alone:
             if self._deployer is None:
                 images = ProjectImages(self._data, say=self._say)
-                self._deployer = Deployer(url, keys, packages=self._packages, images=images, note=self._say_note)
+                self._deployer = Deployer(
+                    url, keys, packages=self._packages, images=images, layers=self._options.layers, note=self._say_note
+                )
             try:
                 project = await asyncio.to_thread(read_project, self._path, self._options)
                 self._sources |= project.sources

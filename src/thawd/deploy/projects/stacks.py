@@ -27,12 +27,14 @@ class ProjectOptions:
         stack: name of the stack; of a CDK app, the only stack that is made. None: the project's own.
         env: environment: a section of samconfig.toml, or the stage of serverless.yml. None: the default.
         variables: environment variables.
+        layers: folders or zip files in place of layers of other accounts, by `foreign_layers.layer_key`.
     """
 
     parameters: Mapping[str, str] = field(default_factory=dict)
     stack: str | None = None
     env: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    layers: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
