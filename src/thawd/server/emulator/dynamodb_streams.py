@@ -13,6 +13,8 @@ import base64
 import json
 from typing import Any
 
+from thawd.server.emulator.kinesis_destinations import table_shard
+
 
 def install() -> None:
     """Change ``moto.dynamodbstreams.models``."""
@@ -25,7 +27,7 @@ def install() -> None:
     def table_of(backend: Any, arn: str) -> Any:
         label = arn.rpartition("/stream/")[2]
         table = find_table(backend, arn)
-        if table.stream_shard is None or table.latest_stream_label != label:
+        if table_shard(table) is None or table.latest_stream_label != label:
             raise ResourceNotFoundException(msg=f"Requested resource not found: Stream: {arn} not found")
         return table
 

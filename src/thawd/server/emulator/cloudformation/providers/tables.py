@@ -25,6 +25,7 @@ _GIVEN = (
     "DeletionProtectionEnabled",
     "TableClass",
 )
+_KINESIS = "KinesisStreamSpecification"
 _FIXED = frozenset({"TableName", "KeySchema", "LocalSecondaryIndexes", "ImportSourceSpecification"})
 
 
@@ -95,6 +96,33 @@ def _settings(aws: Aws, name: str, before: Properties, after: Properties) -> Non
     if changed(before, after, recovery):
         wanted = after.get(recovery) or {"PointInTimeRecoveryEnabled": False}
         aws.call("dynamodb", "update_continuous_backups", {"TableName": name, recovery: wanted})
+
+    if changed(before, after, _KINESIS):
+        _send_changes(aws, name, (before.get(_KINESIS) or {}).get("StreamArn"), after.get(_KINESIS) or {})
+
+
+def _send_changes(aws: Aws, name: str, before: str | None, after: Properties) -> None:
+    """Let changes of a table's items go to a Kinesis data stream, and no longer to another one.
+
+    An update that failed may have done a part of it, so the table itself is asked.
+
+    Args:
+        aws: the emulator's services.
+        name: the table.
+        before: ARN of the stream that got the changes; None: there was none.
+        after: `KinesisStreamSpecification`; empty: there is to be none.
+    """
+    known = aws.call("dynamodb", "describe_kinesis_streaming_destination", {"TableName": name})
+    streams = known["KinesisDataStreamDestinations"]
+    active = {each["StreamArn"] for each in streams if each["DestinationStatus"] == "ACTIVE"}
+    wanted = after.get("StreamArn")
+    if before in active and before != wanted:
+        aws.call("dynamodb", "disable_kinesis_streaming_destination", {"TableName": name, "StreamArn": before})
+    if wanted:
+        settings = {key: value for key, value in after.items() if key != "StreamArn"} or None
+        verb = "Update" if wanted in active else "Enable"
+        given = {"TableName": name, "StreamArn": wanted, f"{verb}KinesisStreamingConfiguration": settings}
+        aws.call("dynamodb", f"{verb.lower()}_kinesis_streaming_destination", given)
 
 
 def _change(aws: Aws, resource: Resource, wanted: Wanted) -> Made:
