@@ -293,6 +293,18 @@ def test_a_signed_request_is_let_in_where_the_method_requires_iam(running: Runni
     assert request(running.url, path, **headers).status == 403
 
 
+def test_an_api_in_front_of_another_one_reaches_it_by_its_address_at_aws(running: Running) -> None:
+    behind, front = RestApi(running.url), RestApi(running.url)
+    behind.function("/x", "echo")
+    behind.deploy()
+    uri = f"https://{behind.id}.execute-api.us-east-1.amazonaws.com/dev/x"
+    front.method("/own", {"type": "HTTP_PROXY", "integrationHttpMethod": "GET", "uri": uri})
+    front.deploy()
+    reached = front.get("/dev/own?a=b").json
+    assert (reached["path"], reached["queryStringParameters"]) == ("/x", {"a": "b"})
+    assert reached["requestContext"]["apiId"] == behind.id
+
+
 def test_a_host_name_that_another_site_can_own_reaches_no_api(running: Running) -> None:
     api = RestApi(running.url)
     api.function("/x", "echo")

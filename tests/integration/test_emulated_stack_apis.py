@@ -11,6 +11,7 @@ from tests.integration.conftest import Project, Running
 from tests.integration.emulated import AwsAt
 from tests.integration.stack_operations import stack_status
 
+RATES = {"/items/{id}/GET": {"BurstLimit": 10, "RateLimit": 5}}
 ECHO = {"Type": "AWS_PROXY", "IntegrationHttpMethod": "POST", "Uri": uri_of("echo")}
 
 
@@ -48,7 +49,7 @@ def rest_template(method: str) -> dict[str, Any]:
         "Key": {"Type": "AWS::ApiGateway::ApiKey", "Properties": {"Enabled": True, "Value": "k" * 24}},
         "Plan": {
             "Type": "AWS::ApiGateway::UsagePlan",
-            "Properties": {"ApiStages": [{"ApiId": api, "Stage": {"Ref": "Stage"}}]},
+            "Properties": {"ApiStages": [{"ApiId": api, "Stage": {"Ref": "Stage"}, "Throttle": RATES}]},
         },
         "PlanKey": {
             "Type": "AWS::ApiGateway::UsagePlanKey",
@@ -109,6 +110,8 @@ def check(running: Running, made: dict[str, str], method: str) -> None:
     assert request(running.url, path, method="OPTIONS").headers["access-control-allow-origin"] == "*"
     assert request(running.url, f"{path}/absent").status == 404
     assert request(running.url, "/x", host=f"{made['Http']}.execute-api.localhost").json["routeKey"] == "GET /x"
+    (plan,) = AwsAt(running.url).client("apigateway").get_usage_plans()["items"]
+    assert plan["apiStages"][0]["throttle"] == {"/items/{id}/GET": {"burstLimit": 10, "rateLimit": 5}}
     assert made["Address"].endswith(f"/_aws/execute-api/{made['Http']}")
 
 

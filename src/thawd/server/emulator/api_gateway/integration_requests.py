@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from thawd.gateway.aws.api_messages import Headers
+from thawd.resources import ACCOUNT_ID
 
 # Services whose name in an integration's URI is not the name of botocore's model.
 _MODELS = {"states": "stepfunctions"}
 _BODILESS = ("GET", "HEAD", "OPTIONS")
 _MOST_BYTES = 10 * 1024**2
+_API = re.compile(r"https?://(?P<id>[a-z0-9]+)\.execute-api\.[a-z0-9-]+\.amazonaws\.com(?::443)?(?P<path>/.*)?")
 
 
 class EndpointFailed(Exception):
@@ -93,6 +96,27 @@ def send(request: OutgoingRequest, *, timeout_s: float) -> EndpointAnswer:
             raise EndpointFailed(f"{request.url} cannot be reached: {error}") from error
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers.raw]
     return EndpointAnswer(answer.status_code, headers, bytes(body))
+
+
+def local_request(request: OutgoingRequest, connection: Callable[[], Mapping[str, str]]) -> OutgoingRequest:
+    """The request, addressed to thawd's port if it is for an API that the emulator has; others stay as they are.
+
+    Args:
+        request: the request.
+        connection: returns the ``url`` of thawd's port.
+    """
+    found = _API.fullmatch(request.url)
+    if found is None or not _is_emulated(found["id"]):
+        return request
+    return replace(request, url=f"{connection()['url'].rstrip('/')}/_aws/execute-api/{found['id']}{found['path'] or '/'}")
+
+
+def _is_emulated(identifier: str) -> bool:
+    from moto.apigateway.models import apigateway_backends
+    from moto.apigatewayv2.models import apigatewayv2_backends
+
+    backends = [*apigateway_backends[ACCOUNT_ID].values(), *apigatewayv2_backends[ACCOUNT_ID].values()]
+    return any(identifier in backend.apis for backend in backends)
 
 
 def service_request(uri: str, request: OutgoingRequest, connection: Mapping[str, str]) -> OutgoingRequest:

@@ -30,6 +30,7 @@ from thawd.server.emulator.api_gateway.integration_requests import (
     EndpointFailed,
     EndpointTimeout,
     OutgoingRequest,
+    local_request,
     send,
 )
 
@@ -58,7 +59,7 @@ def integrate(call: HttpCall, services: ApiServices) -> ApiResponse:
         if integration.get("integrationType") == "AWS_PROXY":
             return _function(call, integration, services, timeout_s)
         if integration.get("integrationType") == "HTTP_PROXY":
-            return _endpoint(call, integration, timeout_s)
+            return _endpoint(call, integration, services, timeout_s)
     except (InvocationTimeout, EndpointTimeout, EndpointFailed) as error:
         raise HttpError(503, reason=str(error)) from error
     except (InvocationFailed, MalformedResponseError) as error:
@@ -84,7 +85,7 @@ def _function(call: HttpCall, integration: Fields, services: ApiServices, timeou
     return ApiResponse(made.status, headers, made.body)
 
 
-def _endpoint(call: HttpCall, integration: Fields, timeout_s: float) -> ApiResponse:
+def _endpoint(call: HttpCall, integration: Fields, services: ApiServices, timeout_s: float) -> ApiResponse:
     uri = with_variables(integration.get("integrationUri") or "", call.variables)
     url = _PATH_VARIABLE.sub(lambda match: call.parameters.get(match[1], match[0]), uri)
     method = integration.get("integrationMethod") or "ANY"
@@ -98,7 +99,7 @@ def _endpoint(call: HttpCall, integration: Fields, timeout_s: float) -> ApiRespo
         call.request.method if method == "ANY" else method, url, query, headers, call.request.body
     )
     parameters.change_request(request, integration.get("requestParameters") or {}, call)
-    answer = send(request, timeout_s=timeout_s)
+    answer = send(local_request(request, services.connection), timeout_s=timeout_s)
     status, made = parameters.changed_response(answer, integration.get("responseParameters") or {}, call)
     kept = [(name, value) for name, value in made if name.lower() not in (*_NOT_PASSED_ON, "date", "server")]
     return ApiResponse(status, kept, answer.body)

@@ -27,6 +27,7 @@ from thawd.server.emulator.api_gateway.integration_requests import (
     EndpointFailed,
     EndpointTimeout,
     OutgoingRequest,
+    local_request,
     send,
     service_request,
 )
@@ -75,7 +76,7 @@ def integrate(call: RestCall, services: ApiServices) -> ApiResponse:
         if kind == "AWS_PROXY":
             return _function_proxy(call, services)
         if kind == "HTTP_PROXY":
-            return _http_proxy(call)
+            return _http_proxy(call, services)
         if kind in ("AWS", "HTTP", "MOCK"):
             return _mapped(call, services)
     except EndpointTimeout as error:
@@ -130,7 +131,7 @@ def _function_proxy(call: RestCall, services: ApiServices) -> ApiResponse:
     return response
 
 
-def _http_proxy(call: RestCall) -> ApiResponse:
+def _http_proxy(call: RestCall, services: ApiServices) -> ApiResponse:
     mapped = integration_parameters(call)
     left_out = (*_NOT_SENT, "host", "content-encoding")
     headers = {name: ",".join(values) for name, values in call.headers.items() if name.lower() not in left_out}
@@ -140,7 +141,7 @@ def _http_proxy(call: RestCall) -> ApiResponse:
     query = {name: list(values) for name, values in call.query.items()}
     for name, value in mapped["querystring"].items():
         query.setdefault(name, []).extend(value if isinstance(value, list) else [as_text(value)])
-    request = _outgoing(call, headers, query, call.request.body, mapped)
+    request = local_request(_outgoing(call, headers, query, call.request.body, mapped), services.connection)
     answer = send(request, timeout_s=_timeout_s(call))
     return ApiResponse(answer.status, _passed_on(answer.headers, _RENAMED), answer.body)
 
@@ -269,6 +270,8 @@ def _called(call: RestCall, services: ApiServices, mapped: Mapped, body: bytes) 
             request = service_request(request.url, request, services.connection())
         except ValueError as error:
             raise GatewayError("DEFAULT_5XX", reason=str(error)) from error
+    else:
+        request = local_request(request, services.connection)
     answer_ = send(request, timeout_s=_timeout_s(call))
     return answer_, str(answer_.status)
 

@@ -179,12 +179,20 @@ def _usage_plan(aws: Aws, wanted: Wanted) -> Made:
         "create_usage_plan",
         name=properties.get("UsagePlanName") or name,
         description=properties.get("Description"),
-        apiStages=[_as_parameters(one) for one in properties.get("ApiStages") or []],
+        apiStages=[_api_stage(one) for one in properties.get("ApiStages") or []],
         quota=_as_parameters(properties.get("Quota")),
         throttle=_as_parameters(properties.get("Throttle")),
         tags=tags_of(properties),
     )
     return Made(made["id"], {"Id": made["id"]}, {"usagePlanId": made["id"]})
+
+
+def _api_stage(properties: Properties) -> Properties:
+    """A stage of a usage plan; its throttle has limits by path and method."""
+    limits = properties.get("Throttle")
+    throttle = {place: _as_parameters(one) for place, one in limits.items()} if limits else None
+    stage = _as_parameters({name: one for name, one in properties.items() if name != "Throttle"})
+    return {**stage, "throttle": throttle} if throttle else stage
 
 
 def _usage_plan_key(aws: Aws, wanted: Wanted) -> Made:
