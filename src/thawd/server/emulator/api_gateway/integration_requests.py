@@ -108,7 +108,9 @@ def local_request(request: OutgoingRequest, connection: Callable[[], Mapping[str
     found = _API.fullmatch(request.url)
     if found is None or not _is_emulated(found["id"]):
         return request
-    return replace(request, url=f"{connection()['url'].rstrip('/')}/_aws/execute-api/{found['id']}{found['path'] or '/'}")
+    return replace(
+        request, url=f"{connection()['url'].rstrip('/')}/_aws/execute-api/{found['id']}{found['path'] or '/'}"
+    )
 
 
 def _is_emulated(identifier: str) -> bool:

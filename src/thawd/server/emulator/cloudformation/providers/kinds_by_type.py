@@ -9,6 +9,7 @@ from thawd.server.emulator.cloudformation.errors import ResourceError
 from thawd.server.emulator.cloudformation.providers import (
     buckets,
     custom_resources,
+    documents_in_s3,
     event_rules,
     functions,
     http_apis,
@@ -95,4 +96,5 @@ class Registry:
     def _find(self, kind: str) -> Kind | None:
         if custom_resources.is_custom(kind):
             return self._custom
-        return self._kinds.get(kind) or (None if kind.startswith(_OURS) else self._moto.find(kind))
+        found = self._kinds.get(kind) or (None if kind.startswith(_OURS) else self._moto.find(kind))
+        return None if found is None else documents_in_s3.reading(kind, found)
