@@ -105,3 +105,36 @@ def test_no_request_leaves_for_aws(project: Project) -> None:
     project.code(LEAVES, "code/module.mjs")
     with project.up("--aws") as running:
         assert running.invoke("module") == (["LeavesForAwsError"] * 4 + [200], None)
+
+
+# As version 2 has it: the clients take the endpoint of the configuration that `lib/core.js` exports.
+_VERSION_2 = {
+    "lib/core.js": "module.exports = { config: {} };\n",
+    "clients/s3.js": (
+        "const core = require('../lib/core');\n"
+        "module.exports = class { where() { return [core.config.endpoint, core.config.s3ForcePathStyle]; } };\n"
+    ),
+    "index.js": "const core = require('./lib/core');\nmodule.exports = { ...core, S3: require('./clients/s3') };\n",
+    "package.json": '{"name": "aws-sdk", "version": "2.1692.0", "main": "index.js"}',
+}
+_USES_VERSION_2 = """
+const AWS = require("aws-sdk");
+const S3 = require("aws-sdk/clients/s3");
+exports.handler = async () => [new AWS.S3().where(), new S3().where(), process.env.AWS_ENDPOINT_URL];
+"""
+_IMPORTS_VERSION_2 = """
+import AWS from "aws-sdk";
+export const handler = async () => [new AWS.S3().where(), process.env.AWS_ENDPOINT_URL];
+"""
+
+
+def test_version_2_of_the_sdk_uses_the_emulated_services(project: Project) -> None:
+    for name, text in _VERSION_2.items():
+        project.code(text, f"code/node_modules/aws-sdk/{name}")
+    project.code(_USES_VERSION_2, "code/common.js")
+    project.code(_IMPORTS_VERSION_2, "code/module.mjs")
+    project.config(CONFIG)
+    with project.up("--aws") as running:
+        here = [running.url, True]
+        assert running.invoke("common") == ([here, here, running.url], None)
+        assert running.invoke("module") == ([here, running.url], None)

@@ -99,6 +99,14 @@ def test_functions_have_the_names_and_settings_that_serverless_gives_them(read: 
     assert (by_default["TABLE"], by_default["SECRET"], by_default["LEVEL"]) == ("rows-dev", "none", "info")
 
 
+def test_the_stage_and_region_of_the_provider_have_the_frameworks_defaults(read: Any) -> None:
+    text = "service: s\nprovider: {name: aws, runtime: python3.12, environment: {A: '${self:provider.stage}-"
+    text += "${self:provider.region}'}}\nfunctions: {f: {handler: a.b}}\n"
+    for env in (None, "prod"):
+        made = _functions(read(text, env=env))["FLambdaFunction"]
+        assert made["Environment"]["Variables"]["A"] == "dev-us-east-1"
+
+
 def test_events_become_sams_events_with_the_resources_that_they_need(read: Any) -> None:
     project = read()
     resources = project.stacks[0].document["Resources"]
@@ -125,6 +133,12 @@ def test_events_become_sams_events_with_the_resources_that_they_need(read: Any) 
         "the plugin serverless-odd is not run",
         "on_file: events of the kind websocket are left out: thawd has no WebSocket APIs",
     ]
+
+
+def test_a_rest_api_of_another_stack_is_left_out_and_named(read: Any) -> None:
+    text = "service: s\nprovider: {name: aws, runtime: python3.12, apiGateway: {restApiId: !ImportValue shared}}\n"
+    project = read(text + "functions: {f: {handler: a.b, events: [{http: GET /}]}}\n")
+    assert project.notes == ("provider.apiGateway.restApiId is left out: the service has a REST API of its own",)
 
 
 def test_images_of_the_service_are_built_and_others_named(read: Any) -> None:

@@ -120,7 +120,10 @@ def _alternative(text: str, sources: VariableSources, depth: int) -> Any:
 def _of_source(source: str, address: str, sources: VariableSources, depth: int) -> Any:
     match source:
         case "self":
-            return _at(sources.document, address, sources, depth)
+            # The framework's defaults. Source: Serverless Framework, reference of serverless.yml, "Provider".
+            defaults = {"provider.stage": "dev", "provider.region": sources.region}
+            value = _at(sources.document, address, sources, depth)
+            return defaults.get(address, _MISSING) if value is _MISSING else value
         case "param":
             return _parameter(address, sources)
         case "ssm":

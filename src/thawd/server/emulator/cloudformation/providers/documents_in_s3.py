@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from thawd.deploy.templates import documents
 from thawd.deploy.templates.refusals import TemplateError
 from thawd.server.emulator.cloudformation.errors import ResourceError
-from thawd.server.emulator.cloudformation.providers.aws import Aws
+from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
 from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
 from thawd.server.emulator.cloudformation.stack_records import Resource
 
