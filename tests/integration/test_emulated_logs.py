@@ -125,3 +125,13 @@ def test_operations_on_alarms_go_to_the_emulator_and_metrics_are_thawds(running:
     running.invoke("f", 1)
     found = cloudwatch.list_metrics(Namespace="AWS/Lambda", MetricName="Invocations")["Metrics"]
     assert {"Name": "FunctionName", "Value": "f"} in [each for metric in found for each in metric["Dimensions"]]
+
+
+def test_resource_policies_are_the_emulators(running: Running) -> None:
+    logs = client_of(running.url, "logs")
+    policy = {"Version": "2012-10-17", "Statement": []}
+    logs.put_resource_policy(policyName="events", policyDocument=json.dumps(policy))
+    (found,) = logs.describe_resource_policies()["resourcePolicies"]
+    assert (found["policyName"], json.loads(found["policyDocument"])) == ("events", policy)
+    logs.delete_resource_policy(policyName="events")
+    assert logs.describe_resource_policies()["resourcePolicies"] == []

@@ -44,7 +44,7 @@ from thawd.gateway.key_check import check_key, has_key
 from thawd.gateway.lambda_api.control import CODE_PREFIX, ControlApi
 from thawd.gateway.lambda_api.invoke import InvokeApi, InvokeAsyncApi
 from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
-from thawd.gateway.logs.endpoint import LogsApi, is_logs_request
+from thawd.gateway.logs.endpoint import LogsApi, is_emulated, is_logs_request
 from thawd.gateway.metrics.endpoint import MetricsApi, is_metrics_request
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
@@ -202,7 +202,9 @@ class Application:
             return parts.cloudwatch
         if parts.aws is not None and parts.aws.claims(scope):
             return parts.aws
-        return parts.logs if is_logs_request(scope) else None
+        if not is_logs_request(scope):
+            return None
+        return parts.aws if parts.aws is not None and is_emulated(scope) else parts.logs
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """Check the request's key or signature.

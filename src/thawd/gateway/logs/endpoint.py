@@ -38,6 +38,8 @@ _SMALL_BYTES = 1 << 20
 # Events of 1 MiB need more as JSON: each has a time, and characters may be escaped.
 _PUT_BYTES = 8 << 20
 _LIVE = "StartLiveTail"
+# Operations on what thawd does not use, and which name no log group: the emulator of AWS has them.
+_EMULATED = ("PutResourcePolicy", "DescribeResourcePolicies", "DeleteResourcePolicy")
 _JSON_1_1 = (b"content-type", b"application/x-amz-json-1.1")
 
 Operation = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any] | None]]
@@ -114,6 +116,11 @@ class LogsApi:
             return inputs.read_document(self._inputs[name], document)
         except ValidationException as error:
             raise InvalidParameterException(error.message) from None
+
+
+def is_emulated(scope: Scope) -> bool:
+    """Whether the emulator of AWS, if there is one, serves a request for the Logs API."""
+    return operation_of(scope) in _EMULATED
 
 
 def operation_of(scope: Scope) -> str:
