@@ -135,12 +135,6 @@ def test_events_become_sams_events_with_the_resources_that_they_need(read: Any) 
     ]
 
 
-def test_a_rest_api_of_another_stack_is_left_out_and_named(read: Any) -> None:
-    text = "service: s\nprovider: {name: aws, runtime: python3.12, apiGateway: {restApiId: !ImportValue shared}}\n"
-    project = read(text + "functions: {f: {handler: a.b, events: [{http: GET /}]}}\n")
-    assert project.notes == ("provider.apiGateway.restApiId is left out: the service has a REST API of its own",)
-
-
 def test_images_of_the_service_are_built_and_others_named(read: Any) -> None:
     project = read("""
 service: x

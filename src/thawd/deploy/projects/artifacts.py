@@ -207,10 +207,8 @@ class _Packaging:
         self._packaged.images.add(code["ImageUri"])
 
     def _built(self, name: str, resource: dict[str, Any], path: Path, both: Mapping[str, Any]) -> bytes:
-        metadata = resource.get("Metadata")
-        method = metadata.get("BuildMethod") if isinstance(metadata, dict) else None
-        if isinstance(metadata, dict) and metadata.get("SkipBuild") is True:
-            method = None
+        metadata = resource["Metadata"] if isinstance(resource.get("Metadata"), dict) else {}
+        method = None if metadata.get("SkipBuild") is True else metadata.get("BuildMethod")
         if path.is_file():
             self._packaged.sources.add(path)
             return path.read_bytes() if path.suffix in (".zip", ".jar") else archive([Source(path, path.name)])

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from thawd.deploy.projects.zip_files import Source, archive
 from thawd.deploy.projects.stacks import ProjectError
+from thawd.deploy.projects.zip_files import Source, archive
 
 METHOD = "esbuild"
 """The value of `BuildMethod`."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from thawd.deploy.projects.zip_files import Source, archive
 from thawd.deploy.projects.stacks import ProjectError
+from thawd.deploy.projects.zip_files import Source, archive
 from thawd.resources import ACCOUNT_ID
 
 # The end of a layer version's ARN, in a text or in an intrinsic function.

@@ -39,7 +39,8 @@ def install_operations() -> None:
 
 def install_records() -> None:
     """Change ``moto.dynamodb.models``: let changes of items reach the destinations."""
-    from moto.dynamodb.models import DynamoDBBackend, Table
+    from moto.dynamodb.models import DynamoDBBackend
+    from moto.dynamodb.models.table import Table
 
     # A property takes the place of the attribute; the value stays in the object, so saved states are as before.
     def shard_of(table: Any) -> Any:
@@ -113,7 +114,8 @@ class _Recorder:
 @contextlib.contextmanager
 def _together() -> Iterator[None]:
     """Send the records of a transaction when it has succeeded."""
-    _pending.sends = sends = []
+    sends: list[Callable[[], None]] = []
+    _pending.sends = sends
     try:
         yield
     finally:

@@ -117,8 +117,8 @@ def _is_emulated(identifier: str) -> bool:
     from moto.apigateway.models import apigateway_backends
     from moto.apigatewayv2.models import apigatewayv2_backends
 
-    backends = [*apigateway_backends[ACCOUNT_ID].values(), *apigatewayv2_backends[ACCOUNT_ID].values()]
-    return any(identifier in backend.apis for backend in backends)
+    rest, http = apigateway_backends[ACCOUNT_ID].values(), apigatewayv2_backends[ACCOUNT_ID].values()
+    return any(identifier in each.apis for each in rest) or any(identifier in each.apis for each in http)
 
 
 def service_request(uri: str, request: OutgoingRequest, connection: Mapping[str, str]) -> OutgoingRequest:

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from thawd.deploy.templates import documents
 from thawd.deploy.templates.refusals import TemplateError
+from thawd.deploy.templates.template_parsing import parse
 from thawd.server.emulator.cloudformation.errors import ResourceError
 from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
 from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
@@ -91,7 +91,7 @@ def _text(aws: Aws, location: Mapping[str, Any]) -> str:
 def _as_json(text: str, location: Mapping[str, Any]) -> str:
     """A state machine's definition as JSON; in S3, it may also be YAML."""
     try:
-        return json.dumps(documents.parse(text))
+        return json.dumps(parse(text))
     except TemplateError as error:
         raise ResourceError(f"{_shown(location)} is neither JSON nor YAML: {error.message}") from error
 
