@@ -16,6 +16,7 @@ functions.
 - `lambda_backend`: thawd's functions in place of moto's, for moto's services that invoke functions
 - `state_machines`: changes to moto's Step Functions: definitions, names of executions, Lambda tasks
 - `dynamodb_streams`, `long_polls`, `bucket_policies`, `object_contents`: changes to moto's DynamoDB streams, SQS and S3
+- `kinesis_destinations`: changes of a table's items become records of Kinesis streams
 - `error_answers`: error documents for operations that moto does not have, and for failures inside moto
 - `trace_headers`: passes the X-Ray trace header of a request on
 - `inline_modules`, `template_values`: modules and conversions for resources of templates

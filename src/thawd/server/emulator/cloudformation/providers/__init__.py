@@ -10,6 +10,7 @@ the emulated services, and the rest by moto's classes (`moto_models`).
 - `buckets`, `tables`, `queues_and_topics`: AWS::S3, AWS::DynamoDB, AWS::SQS and AWS::SNS
 - `event_rules`, `schedules`: AWS::Events and AWS::Scheduler
 - `http_apis`, `rest_apis`: AWS::ApiGatewayV2 and AWS::ApiGateway
+- `documents_in_s3`: definitions of APIs and state machines that a template keeps in S3
 - `log_groups`: AWS::Logs
 - `roles_and_policies`, `security_groups`: AWS::IAM; rules of AWS::EC2 security groups
 - `parameters_and_secrets`: AWS::SSM and AWS::SecretsManager
