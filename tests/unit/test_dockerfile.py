@@ -128,6 +128,9 @@ def test_a_platform_is_substituted() -> None:
         ("# escape=x\nFROM a\n", "line 1: escape"),
         ("FROM a\nARG 1=2\n", None),
         ("{}\n", "not an instruction"),
+        ("FROM a\nCOPY b /c\0d\n", "bytes of zero"),
+        ('FROM a\nRUN ["b\\u0000c"]\n', "line 2: RUN has a character in its JSON form that no argument can have"),
+        ('FROM a\nCMD ["\\ud800"]\n', "line 2: CMD has a character in its JSON form"),
     ],
 )
 def test_what_is_wrong_or_not_supported_is_named_with_its_line(text: str, message: str | None) -> None:

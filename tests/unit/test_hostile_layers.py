@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.oci_layers import digest, entry, files, folder, hard_link, layer, link
+from thawd.deploy.images.added_archives import is_archive
 from thawd.errors import ImageError
 from thawd.oci.merging import merge
 from thawd.oci.removing import remove_tree
@@ -128,3 +129,13 @@ def test_a_hard_link_never_changes_the_file_of_the_layer_below(tmp_path: Path) -
     root, _ = merged(tmp_path, lower, upper)
     assert files(root) == {"f": b"lower", "h": b"upper"}
     assert (tmp_path / "layer0/tree/f").read_bytes() == b"lower"
+
+
+@pytest.mark.parametrize("numbers", [{"GNU.sparse.map": "a,b"}, {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}])
+def test_a_tar_file_with_a_header_that_cannot_be_read_is_no_archive_for_add(
+    tmp_path: Path, numbers: dict[str, str]
+) -> None:
+    (tmp_path / "f.tar").write_bytes(layer(entry("f", b"x" * 600, pax_headers=numbers)))
+    assert not is_archive(tmp_path / "f.tar")
+    with pytest.raises(ImageError, match="L: it is not a tar file that can be read"):
+        unpacked(tmp_path, (tmp_path / "f.tar").read_bytes())

@@ -40,6 +40,24 @@ def test_an_image_of_a_function_outlives_its_name_until_no_version_uses_it(store
         images.digest_of(digest, folder=tmp_path)
 
 
+def test_an_image_is_not_removed_between_being_found_and_being_kept(
+    store: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = add_image(store, layer(entry("a")))
+    images = server(store, tmp_path / "data")
+    keep = Images.set_name
+
+    def late(self: Images, name: str, found: str) -> None:
+        with pytest.raises(ImageError, match="another process uses"):
+            Images(store.folder).collect()
+        keep(self, name, found)
+
+    monkeypatch.setattr(Images, "set_name", late)
+    assert images.digest_of(digest, folder=tmp_path) == digest
+    store.collect()
+    assert store.image(digest).digest == digest
+
+
 def test_servers_that_share_a_store_keep_each_others_images_and_those_of_removed_ones_go(
     store: Images, tmp_path: Path
 ) -> None:

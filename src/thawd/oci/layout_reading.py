@@ -26,7 +26,7 @@ from thawd.oci.blobs import HashingFile, chunks_of
 from thawd.oci.compression import decompressed
 from thawd.oci.documents import Descriptor, Index, Manifest
 from thawd.oci.image_store import NAME, Images
-from thawd.oci.tar_entries import Limits, StrictInfo
+from thawd.oci.tar_entries import UNREADABLE, Limits, StrictInfo
 
 _CONTAINERD_NAME = "io.containerd.image.name"
 _DEEPEST_INDEX = 3
@@ -228,15 +228,7 @@ def _opened(path: Path, store: Path) -> Iterator[_Files]:
         try:
             tar = stack.enter_context(tarfile.open(fileobj=file, mode="r:", tarinfo=StrictInfo))
             members = {posixpath.normpath(member.name): member for member in tar}
-        except (
-            tarfile.TarError,
-            ValueError,
-            ArithmeticError,
-            LookupError,
-            TypeError,
-            RecursionError,
-            EOFError,
-        ) as error:
+        except UNREADABLE as error:
             raise ImageError(f"{path} is not a tar file that can be read: {error}") from None
         yield _Tar(tar, members)
 

@@ -21,8 +21,9 @@ _HEADER_BYTES = 4 << 20  # for one entry: headers, pax records, the map of a spa
 _USUAL_HEADER_BYTES = 2048
 _PADDING_BYTES = 16 << 20  # a writer of tapes fills up a block
 _READ_BYTES = 64 << 10
-# Exceptions that `tarfile` raises for invalid headers, besides its own.
-_UNREADABLE = (tarfile.TarError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError, EOFError)
+UNREADABLE = (tarfile.TarError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError, EOFError)
+"""Exceptions that `tarfile` raises for invalid headers, its own included."""
+
 _NO_ID = (1 << 32) - 1
 _LONGEST_PATH_BYTES = 4095  # PATH_MAX less its NUL
 
@@ -71,7 +72,7 @@ class Content:
         """Return up to `size` bytes; none at the end. Raises ImageError if the tar file ends before that."""
         try:
             return self._file.read(size)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise _unreadable(self._what, error) from None
 
 
@@ -141,7 +142,7 @@ class LayerReader:
                     self._check_limits(count, total)
                     self._source.allow(None)
                     yield from self._entry(tar, info)
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise _unreadable(self._what, error) from None
 
     def digest(self) -> str:

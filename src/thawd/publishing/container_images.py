@@ -96,17 +96,14 @@ class ContainerImages:
         Raises:
             ImageError: there is no such image, or it cannot be used (HTTP 400).
         """
-        known = reference.startswith("sha256:")
-        if known:
-            self._images.image(reference)
-        digest = (
-            reference
-            if known
-            else obtain(self._images, reference, folder=folder, environ=self._environ, on_line=on_line)
-        )
-        name = self._names + digest.partition(":")[2]
-        if self._images.names().get(name) != digest:
-            self._images.set_name(name, digest)
+        with self._images.adding():  # until the image has its name, it may be removed as unused
+            if reference.startswith("sha256:"):
+                digest = self._images.image(reference).digest
+            else:
+                digest = obtain(self._images, reference, folder=folder, environ=self._environ, on_line=on_line)
+            name = self._names + digest.partition(":")[2]
+            if self._images.names().get(name) != digest:
+                self._images.set_name(name, digest)
         return digest
 
     def build(self, wanted: ImageBuild, *, on_line: Progress) -> Version:

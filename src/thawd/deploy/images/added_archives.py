@@ -15,13 +15,14 @@ from typing import IO, cast
 from thawd.errors import ImageError
 from thawd.oci import unpacking
 from thawd.oci.merging import merge
+from thawd.oci.tar_entries import UNREADABLE
 
 
 def is_archive(path: Path) -> bool:
     """Return whether a file is a tar file, also compressed; its name does not matter."""
     try:
         return tarfile.is_tarfile(path)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError):
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, *UNREADABLE):
         return False
 
 

@@ -87,6 +87,8 @@ def parse(text: str, path: Path) -> Dockerfile:
     """
     if len(text) > _LARGEST_BYTES:
         raise ImageError(f"{path} has more than {_LARGEST_BYTES:,} characters; is it a Dockerfile?")
+    if "\0" in text:
+        raise ImageError(f"{path} has bytes of zero; is it a Dockerfile?")
     file = Dockerfile(path)
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     file.escape = _escape(file, lines)
@@ -153,7 +155,10 @@ def _instruction(file: Dockerfile, number: int, line: str, numbered: Iterator[tu
             rest = "\n".join([rest, *lines])
     if not rest and keyword not in ("CMD", "ENTRYPOINT"):
         raise file.error(number, f"{keyword} has nothing after it")
-    return Instruction(keyword, rest, tuple(flags), number, _json_form(rest), heredocs)
+    words = _json_form(rest)
+    if words is not None and not all(_can_be_argument(word) for word in words):
+        raise file.error(number, f"{keyword} has a character in its JSON form that no argument can have")
+    return Instruction(keyword, rest, tuple(flags), number, words, heredocs)
 
 
 def _heredocs(
@@ -185,3 +190,8 @@ def _json_form(rest: str) -> tuple[str, ...] | None:
     if not isinstance(elements, list) or not all(isinstance(element, str) for element in elements):
         return None
     return tuple(elements)
+
+
+def _can_be_argument(word: str) -> bool:
+    """Whether a process can get a text as an argument: it has no NUL, and is one in UTF-8."""
+    return "\0" not in word and not any("\ud800" <= char <= "\udfff" for char in word)
