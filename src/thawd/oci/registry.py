@@ -218,13 +218,13 @@ class Registry:
         found = self._credentials
         if scheme.lower() == "basic":
             if found is None:
-                raise RegistryError(f"{self._name} demands a password: {self._hint}")
+                raise RegistryError(f"{self._name} requires a password: {self._hint}")
             self._authorization = {"Authorization": _basic(found)}
         elif scheme.lower() == "bearer" and "realm" in fields:
             self._authorization = {"Authorization": f"Bearer {self._token(fields, scope)}"}
         else:
             raise RegistryError(
-                f"{self._name} demands a way to sign in that thawd does not have: {scheme or 'none named'}"
+                f"{self._name} requires a way to sign in that thawd does not have: {scheme or 'none named'}"
             )
 
     def _token(self, fields: dict[str, str], scope: str) -> str:

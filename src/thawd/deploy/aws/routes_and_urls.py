@@ -47,7 +47,9 @@ def add_routes(stack: Stack) -> None:
 def _add_route(stack: Stack, route: Route) -> None:
     function = stack.settings.functions[route.function]
     if function.timeout_s > _LONGEST_ANSWER_S:
-        stack.add_missing(f'routes."{route.key}"', f"clients get 503 after {_LONGEST_ANSWER_S} s; the function runs on")
+        stack.add_missing(
+            f'routes."{route.key}"', f"clients get 503 after {_LONGEST_ANSWER_S} s; the function continues to run"
+        )
     kind = f"Integration{route.payload_format.partition('.')[0]}"
     integration = stack.add(
         naming.logical_id(route.function, kind),

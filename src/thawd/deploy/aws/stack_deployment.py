@@ -355,7 +355,7 @@ class AwsAccount:
             raise DeploymentError(f"{said}. Everything is as it was before")
         if status == "UPDATE_ROLLBACK_FAILED":
             raise DeploymentError(
-                f"{said}. The way back failed, too; when its cause is removed, run: aws cloudformation "
+                f"{said}. The rollback failed, too. Remove its cause, then run: aws cloudformation "
                 f"continue-update-rollback --stack-name {name}"
             )
         raise DeploymentError(f"{said}. The stack is {status}; thawd deploy aws destroy deletes it")

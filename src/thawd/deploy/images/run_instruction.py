@@ -259,7 +259,7 @@ def _map_ids(pid: int, command: Command) -> None:
     if command.uid or command.gid:
         raise ImageError(
             f"RUN as the user {command.uid}:{command.gid} needs more than the one id that an unprivileged user has: "
-            "move USER behind RUN, or build as root"
+            "move USER after RUN, or build as root"
         )
     (folder / "setgroups").write_text("deny")
     (folder / "uid_map").write_text(f"0 {os.geteuid()} 1\n")

@@ -91,7 +91,7 @@ def package(stack: ProjectStack, tools: BuildTools) -> Packaged:
 
     Args:
         stack: the stack. It stays as it is.
-        tools: what the code is built with.
+        tools: the tools that build the code.
 
     Raises:
         ImageError: an image cannot be built.
@@ -112,9 +112,9 @@ class _Packaging:
     """Packages one template, and those nested in it.
 
     Args:
-        folder: where its relative paths begin.
-        packaged: gets objects, sources and notes.
-        tools: what the code is built with.
+        folder: the folder to which its relative paths are relative.
+        packaged: the result, to which objects, sources and notes are added.
+        tools: the tools that build the code.
         prefix: the beginning of the objects' keys.
 
     Attributes:
@@ -241,7 +241,7 @@ class _Packaging:
                 reason = "esbuild, which is not on this machine: install it (`npm install --global esbuild`)"
             else:
                 reason = f"{method}, which thawd does not run: run `sam build`"
-            raise ProjectError(f"{name} is built by {reason}; thawd also takes what `sam build` puts into {built}")
+            raise ProjectError(f"{name} is built by {reason}; thawd also uses the output of `sam build` in {built}")
         return built
 
     def _nested(self, properties: dict[str, Any], attribute: str) -> None:
@@ -293,7 +293,7 @@ def _resources(section: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _unbundled(resource: dict[str, Any], folder: Path) -> str | None:
-    """The folder of an asset of CDK whose requirements are to be installed; None if it is complete as it is.
+    """Return the folder of a CDK asset whose requirements must be installed; None: the asset is complete.
 
     Source: SAM developer guide, "How AWS SAM builds AWS CDK applications".
     """

@@ -38,7 +38,7 @@ class Deployed:
         has_changed: whether this deployment made or changed it.
         outputs: values of its outputs.
         physical_ids: physical ids of its resources by type and logical id, also of those in nested stacks.
-        sources: files and folders whose change needs another deployment.
+        sources: files and folders whose change requires another deployment.
     """
 
     name: str
@@ -149,7 +149,7 @@ class Deployer:
         return {"TemplateURL": f"https://s3.{REGION}.amazonaws.com/{artifacts.BUCKET}/{key}"}
 
     async def _settled(self, name: str) -> dict[str, Any] | None:
-        """A stack once nothing changes it any more; None if there is none."""
+        """Wait until no operation on a stack runs, and return the stack; None: it does not exist."""
         wait_s = _FIRST_LOOK_S
         while True:
             described = await self._described(name)
@@ -179,7 +179,7 @@ class Deployer:
         return events
 
     async def _failure(self, name: str, after: Mapping[str, Any] | None, seen: set[str]) -> str:
-        """Why a stack failed: the first event that says so is the cause, later ones follow from it."""
+        """Return why a stack failed: the reason in the first event of a failure, which causes the later ones."""
         events = [each for each in await self._events(name) if each["EventId"] not in seen]
         failed = [each for each in events if "FAILED" in each["ResourceStatus"] and each.get("ResourceStatusReason")]
         failed = [each for each in failed if "cancelled" not in each["ResourceStatusReason"]] or failed
@@ -230,7 +230,7 @@ class Deployer:
         return any(each["Key"] == key for each in answer.get("Contents", ()))
 
     async def _forget_others(self, name: str, objects: Mapping[str, bytes]) -> None:
-        """Remove what earlier deployments of a stack have stored, and this one does not use."""
+        """Remove objects that earlier deployments of a stack stored and this one does not use."""
         if not await self._has_bucket(artifacts.BUCKET):
             return
         answer = await self._call("s3", "list_objects_v2", Bucket=artifacts.BUCKET, Prefix=f"{name}/")
@@ -290,7 +290,7 @@ class Deployer:
 
 
 def prepared(stack: ProjectStack, packaged: artifacts.Packaged) -> Prepared:
-    """A stack's template, prepared without a server: exports and values of services are made up.
+    """Return a stack's template, prepared without a server. Exports and values of services are placeholders.
 
     Raises:
         ProjectError: the template is wrong, or a parameter is.
@@ -314,7 +314,7 @@ def prepared(stack: ProjectStack, packaged: artifacts.Packaged) -> Prepared:
 
 
 def _parameters(stack: ProjectStack, packaged: artifacts.Packaged) -> dict[str, str]:
-    """The value of each parameter of a stack's template, also of those with defaults.
+    """Return the values of all parameters of a stack's template, including defaults.
 
     Raises:
         ProjectError: the template is wrong.

@@ -55,7 +55,7 @@ class ProjectImages:
         return name
 
     def forget_others(self, stack: str, names: Collection[str]) -> None:
-        """Take the names from images that earlier deployments of a stack have built. Versions keep what they use."""
+        """Remove the names of images that earlier deployments of a stack built. Images that versions use are kept."""
         if not self._images.folder.is_dir():
             return
         prefix = f"{REGISTRY}/{stack}/".lower()

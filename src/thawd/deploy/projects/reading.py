@@ -1,4 +1,4 @@
-"""Reads a project of any kind."""
+"""Reads a project: chooses the reader for templates, cloud assemblies or serverless.yml."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def read_project(path: Path, options: ProjectOptions) -> Project:
 
     Args:
         path: its file, or the folder of a cloud assembly.
-        options: what the user gave beside it.
+        options: the options that the user gave.
 
     Raises:
         ProjectError: the project cannot be read; the message says where and why.

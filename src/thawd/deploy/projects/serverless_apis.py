@@ -33,13 +33,13 @@ _HTTP_SOURCES = {
 
 @dataclass(slots=True)
 class Generated:
-    """What the events of all functions need.
+    """The resources and settings that the events of all functions share.
 
     Attributes:
         resources: the template's resources, by logical id: those of the user, and those that events add.
         provider: the section ``provider``.
         functions: logical ids of the functions, by name.
-        notes: what was left out.
+        notes: a line for each property that was left out.
         rest_cors: the first settings of CORS that a path of the REST API has; None: no path has any.
         rest_authorizers: authorizers of the REST API, by name, as SAM wants them.
         has_signed_routes: whether a route of the HTTP API wants signed requests.
@@ -54,7 +54,7 @@ class Generated:
     has_signed_routes: bool = False
 
     def arn_of(self, function: str, where: str) -> Any:
-        """The ARN of a function of the service.
+        """Return the ARN of a function of the service.
 
         Raises:
             ProjectError: there is no such function.
@@ -100,7 +100,7 @@ def route_of(function: str, kind: str, given: Any) -> tuple[str, str, dict[str, 
 
 
 def rest_event(function: str, given: Any, generated: Generated) -> dict[str, Any] | None:
-    """An event ``http``: a path of the REST API.
+    """Return an event ``http``: a path of the REST API.
 
     Raises:
         ProjectError: it is malformed.
@@ -123,7 +123,7 @@ def rest_event(function: str, given: Any, generated: Generated) -> dict[str, Any
 
 
 def _rest_authorizer(function: str, path: str, given: Any, generated: Generated) -> dict[str, Any]:
-    """The authorizer of a path, which is added to the API.
+    """Return the authorizer of a path, which is added to the API.
 
     A name is that of a function of the service; ``aws_iam`` wants signed requests.
     """
@@ -189,7 +189,7 @@ def _sources(expressions: list[str], prefixes: Mapping[str, str]) -> dict[str, l
 
 
 def http_event(function: str, given: Any, generated: Generated) -> dict[str, Any]:
-    """An event ``httpApi``: a route of the HTTP API.
+    """Return an event ``httpApi``: a route of the HTTP API.
 
     Raises:
         ProjectError: it is malformed.
@@ -230,7 +230,7 @@ def _http_auth(function: str, given: Any, generated: Generated) -> dict[str, Any
 
 
 def _http_authorizer(name: str, given: Any, generated: Generated) -> dict[str, Any]:
-    """An authorizer of ``provider.httpApi.authorizers``: it reads JSON web tokens, or asks a function."""
+    """Return an authorizer of ``provider.httpApi.authorizers``: it reads JSON web tokens, or asks a function."""
     options = given if isinstance(given, dict) else {}
     source = options.get("identitySource", [])
     sources = source if isinstance(source, list) else [source]

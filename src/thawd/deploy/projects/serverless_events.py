@@ -21,7 +21,7 @@ Maker = Callable[[str, Any, Generated], Sequence[dict[str, Any]]]
 
 
 def events_of(function: str, event: Any, generated: Generated) -> Sequence[dict[str, Any]]:
-    """The events of SAM for one of serverless.yml.
+    """Return the events of SAM for one of serverless.yml.
 
     Args:
         function: the function's name, for messages.
@@ -52,13 +52,13 @@ def events_of(function: str, event: Any, generated: Generated) -> Sequence[dict[
 
 
 def capitalised(name: str) -> str:
-    """A name as Serverless writes it into logical ids: letters and digits, the first letter capital."""
+    """Return a name as Serverless writes it into logical ids: letters and digits, the first letter capital."""
     text = _NOT_ALPHANUMERIC.sub("", name)
     return text[:1].upper() + text[1:]
 
 
 def _not_intrinsic(options: Any) -> Any:
-    """The options; nothing if they are an intrinsic function, such as ``Fn::GetAtt``."""
+    """Return the options; nothing if they are an intrinsic function, such as ``Fn::GetAtt``."""
     is_intrinsic = isinstance(options, dict) and any(key == "Ref" or key.startswith("Fn::") for key in options)
     return None if is_intrinsic else options
 
@@ -91,7 +91,7 @@ def _s3(function: str, given: Any, generated: Generated) -> Sequence[dict[str, A
 
 
 def _bucket(name: str, generated: Generated) -> str:
-    """The logical id of a bucket: one of the user's, or one that events make, with the settings of ``provider.s3``."""
+    """Return the logical id of a bucket: the user's, or one that events make with the settings of ``provider.s3``."""
     declared = generated.provider.get("s3")
     settings = declared.get(name) if isinstance(declared, dict) else None
     properties = _as_cloudformation(settings) if isinstance(settings, dict) else {}
@@ -112,7 +112,7 @@ def _as_cloudformation(value: Any) -> Any:
 
 
 def _named(resources: Mapping[str, Any], kind: str, attribute: str, name: Any) -> str | None:
-    """The resource of a type that has a name; None if the template has none."""
+    """Return the resource of a type that has a name; None if the template has none."""
     for logical_id, resource in resources.items():
         if isinstance(resource, dict) and resource.get("Type") == kind:
             properties = resource.get("Properties")
@@ -137,7 +137,7 @@ _MAPPED = {
 
 
 def _mapping(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties that events of queues and streams share."""
+    """Return the properties that events of queues and streams share."""
     properties = {_MAPPED[name]: value for name, value in options.items() if name in _MAPPED}
     if "functionResponseType" in options:
         properties["FunctionResponseTypes"] = [options["functionResponseType"]]
@@ -265,7 +265,7 @@ def _retries(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bus(given: Any, generated: Generated) -> Any:
-    """The event bus of a rule. One that is only named is made, as Serverless makes it."""
+    """Return the event bus of a rule. One that is only named is made, as Serverless makes it."""
     if not isinstance(given, str) or given.startswith("arn:") or given == "default":
         return given
     found = _named(generated.resources, "AWS::Events::EventBus", "Name", given)

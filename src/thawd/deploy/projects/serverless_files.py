@@ -77,7 +77,7 @@ def read_serverless(path: Path, options: ProjectOptions) -> Project:
 
 
 def _dotenv(folder: Path, document: Mapping[str, Any]) -> dict[str, str]:
-    """The variables in ``.env``, if serverless.yml says ``useDotenv: true``."""
+    """Return the variables in ``.env``, if serverless.yml says ``useDotenv: true``."""
     file = folder / ".env"
     if document.get("useDotenv") is not True or not file.is_file():
         return {}
@@ -94,7 +94,7 @@ class _Service:
         stage: the stage.
 
     Attributes:
-        notes: what is left out.
+        notes: a line for each property that is left out.
         packages: how the code of functions is packaged, by logical id.
     """
 
@@ -124,7 +124,7 @@ class _Service:
         return str(self._provider.get("stackName") or stack_name(f"{self._name}-{self._stage}"))
 
     def tags(self) -> dict[str, str]:
-        """The stack's tags."""
+        """Return the stack's tags."""
         return {name: str(value) for name, value in section(self._provider, "stackTags").items()}
 
     def parameters(self) -> dict[str, str]:
@@ -133,7 +133,7 @@ class _Service:
         return {str(each.get("ParameterKey")): str(each.get("ParameterValue")) for each in given}
 
     def template(self) -> dict[str, Any]:
-        """The template. Adds what was left out to `notes`."""
+        """Make the template. Adds a line for each property that was left out to `notes`."""
         template = self._own_template()
         functions = section(self._document, "functions")
         ids = {name: logical_id(name) for name in functions}
@@ -152,7 +152,7 @@ class _Service:
         return template
 
     def _own_template(self) -> dict[str, Any]:
-        """The user's own part of the template: the section ``resources``."""
+        """Return the user's own part of the template: the section ``resources``."""
         declared = self._document.get("resources") or {}
         parts = declared if isinstance(declared, list) else [declared]
         template: dict[str, Any] = {"Resources": {}}
@@ -188,7 +188,7 @@ class _Service:
         return resource
 
     def _code(self, name: str, function: Mapping[str, Any]) -> str:
-        """The folder or file of a function's code. Notes how it is packaged."""
+        """Return the folder or file of a function's code. Notes how it is packaged."""
         own, shared = section(function, "package"), section(self._document, "package")
         self.notes += known.unread(known.PACKAGE, f"functions.{name}.package.", own)
         artifact = own.get("artifact") or shared.get("artifact")

@@ -27,7 +27,7 @@ _DESTINATIONS = {"sns": "SNS", "sqs": "SQS", "eventBus": "EventBridge", "functio
 
 
 def section(document: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A section that is a map, or a list of maps that count together.
+    """Return a section that is a map, or a list of maps that are merged.
 
     Raises:
         ProjectError: it is something else.
@@ -44,7 +44,7 @@ def section(document: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def logical_id(function: str) -> str:
-    """The logical id that Serverless gives a function: ``my-fn_a`` becomes ``MyDashfnUnderscoreaLambdaFunction``."""
+    """Return Serverless's logical id of a function: ``my-fn_a`` becomes ``MyDashfnUnderscoreaLambdaFunction``."""
     text = function.replace("-", "Dash").replace("_", "Underscore")
     return f"{text[:1].upper()}{text[1:]}LambdaFunction"
 
@@ -52,7 +52,7 @@ def logical_id(function: str) -> str:
 def function_of(
     name: str, function: Mapping[str, Any], provider: Mapping[str, Any], *, prefix: str, notes: list[str]
 ) -> dict[str, Any]:
-    """A function's resource, without its code and its events.
+    """Return a function's resource, without its code and its events.
 
     Args:
         name: its name in serverless.yml.
@@ -134,7 +134,7 @@ def _settings(function: Mapping[str, Any], provider: Mapping[str, Any]) -> dict[
 
 
 def _asynchronous(function: Mapping[str, Any]) -> dict[str, Any]:
-    """What becomes of asynchronous invocations."""
+    """Return the settings of asynchronous invocations: retries and destinations."""
     made: dict[str, Any] = {ours: function[theirs] for theirs, ours in _ASYNCHRONOUS.items() if theirs in function}
     destinations: dict[str, Any] = {}
     given = function.get("destinations") or {}
@@ -150,7 +150,7 @@ def _asynchronous(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _image(name: str, image: Any, built: Mapping[str, Any], notes: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A function's image: its properties, and the metadata by which SAM builds it.
+    """Return a function's image: its properties, and the metadata by which SAM builds it.
 
     Args:
         name: the function's name.
@@ -196,7 +196,7 @@ def _provider_role(provider: Mapping[str, Any]) -> Any:
 
 
 def _role_of(given: Any) -> Any:
-    """A function's role: an ARN, the logical id of a role, a function that makes an ARN; None: the shared role."""
+    """Return a function's role: an ARN, a role's logical id, or an intrinsic function; None: the shared role."""
     if given is None:
         return {"Fn::GetAtt": [SHARED_ROLE, "Arn"]}
     if isinstance(given, str) and not given.startswith("arn:"):
@@ -205,7 +205,7 @@ def _role_of(given: Any) -> Any:
 
 
 def shared_role(provider: Mapping[str, Any], *, prefix: tuple[str, str], notes: list[str]) -> dict[str, Any]:
-    """The role of the functions that have none of their own.
+    """Return the role of the functions that have none of their own.
 
     Args:
         provider: the section ``provider``.
@@ -241,7 +241,7 @@ def _listed(given: Any) -> Sequence[Any]:
 
 
 def layer_of(name: str, layer: Any, notes: list[str]) -> dict[str, Any]:
-    """A layer's resource.
+    """Return a layer's resource.
 
     Raises:
         ProjectError: it has neither a path nor a package.

@@ -12,7 +12,7 @@ from thawd.deploy.projects.stacks import CodePackage, ProjectError
 
 _REQUIREMENTS_PLUGIN, _REQUIREMENTS_SETTINGS = "serverless-python-requirements", "pythonRequirements"
 _REQUIREMENTS_LAYER = "PythonRequirementsLambdaLayer"
-# What of the settings of serverless-python-requirements thawd does, or need not do.
+# Settings of serverless-python-requirements that thawd carries out or does not need.
 _SETTINGS_DONE = {
     "fileName", "slim", "slimPatterns", "slimPatternsAppendDefaults", "strip", "noDeploy", "dockerizePip",
     "dockerImage", "dockerFile", "dockerSsh", "dockerPrivateKey", "dockerRunCmdExtraArgs", "dockerBuildCmdExtraArgs",
@@ -23,7 +23,7 @@ _BUNDLERS = {
     "serverless-esbuild", "serverless-webpack", "serverless-bundle", "serverless-plugin-typescript",
     "serverless-plugin-optimize", "serverless-jetpack", "serverless-rust", "serverless-go-plugin", "serverless-dotnet",
 }  # fmt: skip
-# Plugins that thawd takes the place of.
+# Plugins whose work thawd does.
 _REPLACED = {
     "serverless-offline": "thawd serves the service",
     "serverless-localstack": "thawd emulates AWS's services",
@@ -35,19 +35,19 @@ _REPLACED = {
     "serverless-offline-ssm": "thawd emulates SSM",
     "serverless-offline-dynamodb-streams": "thawd emulates DynamoDB",
 }
-# Plugins that change nothing of what runs here.
+# Plugins that do not change what runs here.
 _WITHOUT_EFFECT = {"serverless-dotenv-plugin", "serverless-prune-plugin", "serverless-deployment-bucket"}
 
 
 def plugins(document: Mapping[str, Any]) -> list[str]:
-    """The names of a service's plugins."""
+    """Return the names of a service's plugins."""
     section = document.get("plugins") or ()
     named = section.get("modules") or () if isinstance(section, dict) else section
     return [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
 
 
 def plugin_notes(document: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each plugin that is not run, and for each of its settings that has no effect."""
+    """Yield a line for each plugin that is not run, and for each of its settings that has no effect."""
     custom = document.get("custom")
     settings = custom if isinstance(custom, dict) else {}
     for plugin in plugins(document):
@@ -82,7 +82,7 @@ def _requirements_notes(settings: Any) -> Iterator[str]:
 
 
 def requirements_file(document: Mapping[str, Any]) -> str | None:
-    """The requirements file that serverless-python-requirements is told to read; None: ``requirements.txt``."""
+    """Return the requirements file in the settings of serverless-python-requirements; None: ``requirements.txt``."""
     custom = document.get("custom")
     settings = custom.get(_REQUIREMENTS_SETTINGS) if isinstance(custom, dict) else None
     name = settings.get("fileName") if isinstance(settings, dict) else None
@@ -90,12 +90,12 @@ def requirements_file(document: Mapping[str, Any]) -> str | None:
 
 
 def without_requirements_layer(layers: Sequence[Any]) -> list[Any]:
-    """A function's layers without that of serverless-python-requirements, whose packages are in each package here."""
+    """Return a function's layers without that of serverless-python-requirements, which thawd puts into packages."""
     return [each for each in layers if each != {"Ref": _REQUIREMENTS_LAYER}]
 
 
 def package_of(document: Mapping[str, Any], section: Mapping[str, Any], *, requirements: str | None) -> CodePackage:
-    """What goes into a function's package.
+    """Return which files go into a function's package.
 
     Args:
         document: the service.

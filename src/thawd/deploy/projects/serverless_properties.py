@@ -1,4 +1,4 @@
-"""The properties of serverless.yml that thawd knows. Each other property is named, so that none is ignored in silence.
+"""The properties of serverless.yml that thawd knows. All others are reported, so that none is ignored silently.
 
 Source: Serverless Framework documentation, "Serverless.yml Reference", version 3.
 """
@@ -26,10 +26,10 @@ class Section:
 
 
 def unread(section: Section, where: str, given: Any) -> Iterator[str]:
-    """A line for each property of a section that thawd leaves out.
+    """Yield a line for each property of a section that thawd leaves out.
 
     Args:
-        section: what is known about the section.
+        section: the known properties of the section.
         where: the section's place, for example ``functions.read.``.
         given: the section. If it is no map, nothing in it is left out.
     """

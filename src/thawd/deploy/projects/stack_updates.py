@@ -1,4 +1,4 @@
-"""Keeps the stacks of a project in a server as its files say: at the start, and after each change of a file."""
+"""Deploys a project's stacks when the server starts, and again after each change of the project's files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ServedProject:
 
     Args:
         path: the project's file.
-        options: what the user gave beside it.
+        options: the options that the user gave.
         data: the server's data folder; virtual environments are made there.
         runtimes: interpreters, as paths or commands, by Lambda's runtime names.
         say: prints a line of information.

@@ -85,7 +85,7 @@ class Output:
 
 
 def transforms_of(document: Mapping[str, Any]) -> list[str]:
-    """The names of a template's transforms, in their order.
+    """Return the names of a template's transforms, in their order.
 
     Raises:
         TemplateError: ``Transform`` is neither a name nor a list of names.
@@ -212,7 +212,7 @@ class Prepared:
         self._needs = {name: self._references_of(resource) for name, resource in self.resources.items()}
 
     def order(self) -> list[str]:
-        """The logical ids, each after those that it needs.
+        """Return the logical ids, each after those that it needs.
 
         Raises:
             TemplateError: resources need each other.
@@ -224,11 +224,11 @@ class Prepared:
             raise TemplateError(f"Circular dependency between resources: [{members}]") from error
 
     def needs(self, logical_id: str) -> frozenset[str]:
-        """The resources that a resource refers to or depends on."""
+        """Return the resources that a resource refers to or depends on."""
         return self._needs[logical_id]
 
     def properties(self, logical_id: str, made: Mapping[str, Made], *, dynamic: bool = True) -> dict[str, Any]:
-        """A resource's properties, evaluated.
+        """Return a resource's properties, evaluated.
 
         Args:
             logical_id: the resource.
@@ -241,7 +241,7 @@ class Prepared:
         return self._properties(logical_id, replace(self._scope, made=made), dynamic)
 
     def planned(self, logical_id: str, made: Mapping[str, Made]) -> dict[str, Any]:
-        """A resource's properties for a plan: `Unknown` where they need a resource that is not in `made`.
+        """Return a resource's properties for a plan: `Unknown` where they need a resource that is not in `made`.
 
         Dynamic references stay in the texts, as CloudFormation compares them.
 
@@ -251,7 +251,7 @@ class Prepared:
         return self._properties(logical_id, replace(self._scope, made=made, is_plan=True), dynamic=False)
 
     def outputs(self, made: Mapping[str, Made], *, is_plan: bool = False) -> list[Output]:
-        """The outputs whose condition holds.
+        """Return the outputs whose condition holds.
 
         Args:
             made: the resources that exist.
@@ -265,7 +265,7 @@ class Prepared:
         return [_output(key, each, scope) for key, each in declared.items() if self._is_wanted(_checked(key, each))]
 
     def imports(self) -> frozenset[str]:
-        """The names of the exports that resources and outputs import.
+        """Return the names of the exports that resources and outputs import.
 
         Raises:
             TemplateError: a function fails, or an export does not exist.
@@ -354,7 +354,7 @@ class Prepared:
 
 
 def _evaluated_parts(part: Any) -> Any:
-    """The parts of a resource or an output in which functions are evaluated."""
+    """Return the parts of a resource or an output in which functions are evaluated."""
     if not isinstance(part, dict):
         return None
     return [part[key] for key in ("Properties", "Value", "Export") if key in part]

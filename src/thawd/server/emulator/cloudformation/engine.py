@@ -1,4 +1,4 @@
-"""Runs operations on stacks in the background: creation, update, deletion, and the ways back from a failure.
+"""Runs operations on stacks in the background: creation, update, deletion, and rollback after a failure.
 
 Source: CloudFormation user guide, "Stack status codes" and "Stack failure options".
 """
@@ -29,7 +29,7 @@ class Engine:
     """Runs operations.
 
     Args:
-        services: what operations use.
+        services: the services that operations use.
     """
 
     def __init__(self, services: Services) -> None:
@@ -38,7 +38,7 @@ class Engine:
         self._running: dict[str, tuple[threading.Thread, threading.Event]] = {}
 
     def start(self, stack: Stack, work: Callable[[Stack], None]) -> None:
-        """Run an operation in the background. The stack's status must say already that it runs."""
+        """Run an operation in the background. Before this call, give the stack the status of the operation."""
         stop = threading.Event()
         thread = threading.Thread(target=self._run, args=(stack, work), name="stack operation", daemon=True)
         with self._store.lock:
@@ -52,7 +52,9 @@ class Engine:
             pass
         except Exception as error:
             # A bug in this package, or a full disk. The stack gets a FAILED status, so that the user can delete it.
-            self._services.complain(f"thawd: --aws: the operation on the stack {stack.name} broke off: {error!r}")
+            self._services.complain(
+                f"thawd: --aws: the operation on the stack {stack.name} failed inside thawd: {error!r}"
+            )
             failed = stack.status.replace("_CLEANUP_IN_PROGRESS", "").replace("_IN_PROGRESS", "_FAILED")
             with contextlib.suppress(OSError):  # The disk is full. After a restart, `resume` continues the operation.
                 Steps(self._services, stack).set(failed, f"thawd failed inside: {error!r}")
@@ -62,7 +64,7 @@ class Engine:
                     del self._running[stack.id]
 
     def stop(self, stack: Stack) -> threading.Thread | None:
-        """Let the operation on a stack begin no more work; None: there is no operation."""
+        """Stop the operation on a stack: it begins no more work. Returns its thread; None: no operation runs."""
         with self._store.lock:
             thread, stop = self._running.get(stack.id, (None, None))
             if stop is not None:
@@ -77,7 +79,7 @@ class Engine:
     # Creation
 
     def create(self, stack: Stack) -> None:
-        """Create what a stack's settings describe; the stack is CREATE_IN_PROGRESS."""
+        """Create the resources of a stack. Its status must be CREATE_IN_PROGRESS."""
         steps, stop = Steps(self._services, stack), self._stop_of(stack)
         timer = None
         if stack.timeout_s:
@@ -115,7 +117,7 @@ class Engine:
             self.roll_back(stack)
 
     def roll_back(self, stack: Stack) -> None:
-        """Delete what a failed creation has made; the stack is ROLLBACK_IN_PROGRESS."""
+        """Delete the resources that a failed creation made. The status must be ROLLBACK_IN_PROGRESS."""
         failures = self._delete_all(stack, is_rollback=True)
         self._settle(stack)
         steps = Steps(self._services, stack)
@@ -127,7 +129,7 @@ class Engine:
     # Update
 
     def begin_update(self, stack: Stack, settings: Settings) -> None:
-        """Give a stack new settings, and note the state to which a failure returns; call `update` next."""
+        """Give a stack new settings, and record the state for a rollback. Call `update` next."""
         with self._store.lock:
             stack.before = Before(
                 settings=stack.settings,
@@ -143,7 +145,7 @@ class Engine:
         Steps(self._services, stack).set("UPDATE_IN_PROGRESS", _BY_USER)
 
     def update(self, stack: Stack) -> None:
-        """Change a stack to its new settings; the stack is UPDATE_IN_PROGRESS."""
+        """Update a stack to its new settings. Its status must be UPDATE_IN_PROGRESS."""
         steps, stop = Steps(self._services, stack), self._stop_of(stack)
         try:
             plan = self._services.planner.plan(stack, stack.settings)
@@ -168,9 +170,9 @@ class Engine:
             self.roll_update_back(stack)
 
     def clean_up(self, stack: Stack) -> None:
-        """Delete what an update has replaced or removed; the stack is ..._CLEANUP_IN_PROGRESS.
+        """Delete the resources that an update replaced or removed. The status must be ..._CLEANUP_IN_PROGRESS.
 
-        As on AWS, the update is complete even if that fails. The deletion of the stack tries again.
+        As on AWS, the update is complete even if a deletion fails. Deleting the stack tries it again.
         """
         is_rollback = stack.status.startswith("UPDATE_ROLLBACK")
         self._delete_several(stack, list(stack.clean_up), is_rollback=is_rollback)
@@ -180,7 +182,7 @@ class Engine:
         Steps(self._services, stack).set(stack.status.removesuffix("_CLEANUP_IN_PROGRESS"))
 
     def roll_update_back(self, stack: Stack, skipped: tuple[str, ...] = ()) -> None:
-        """Return a stack to the state before an update; the stack is UPDATE_ROLLBACK_IN_PROGRESS."""
+        """Return a stack to its state before an update. The status must be UPDATE_ROLLBACK_IN_PROGRESS."""
         before, steps = stack.before, Steps(self._services, stack)
         if before is None:
             steps.set("UPDATE_ROLLBACK_FAILED", "thawd does not know the state before the update")
@@ -212,7 +214,7 @@ class Engine:
     # Deletion
 
     def delete(self, stack: Stack, *, is_rollback: bool = False) -> None:
-        """Delete a stack; it is DELETE_IN_PROGRESS."""
+        """Delete a stack. Its status must be DELETE_IN_PROGRESS."""
         steps = Steps(self._services, stack)
         used = self.use_of_exports(stack, [])
         failures = self._delete_all(stack, is_rollback=is_rollback) if used is None else {}
@@ -234,10 +236,10 @@ class Engine:
         return failures
 
     def _delete_several(self, stack: Stack, resources: list[Resource], *, is_rollback: bool) -> dict[str, Exception]:
-        """Delete resources, each after those that need it.
+        """Delete resources, each after the resources that depend on it.
 
-        A resource may need another one in a way that the template does not show, so the failed ones are tried again as
-        long as that helps.
+        Dependencies may exist that the template does not show. So failed deletions are repeated until a round deletes
+        no further resource.
         """
         steps = Steps(self._services, stack)
         left = {f"{resource.logical_id}/{number}": resource for number, resource in enumerate(resources)}
@@ -262,7 +264,7 @@ class Engine:
     # After a restart
 
     def resume(self) -> None:
-        """Complete, or roll back, the operations that ran when the process ended."""
+        """Complete or roll back the operations that were interrupted by the end of the process."""
         for stack in self._store.all():
             parent = self._store.by_id(stack.parent_id) if stack.parent_id else None
             if stack.is_busy and not (parent is not None and parent.is_busy):
@@ -300,7 +302,7 @@ class Engine:
         """Evaluate the outputs, and check the exports.
 
         Raises:
-            StackError: an export has another stack's name, or another stack uses one that changes.
+            StackError: another stack has an export of the same name, or imports an export that changes.
         """
         found = [
             Output(key=one.key, value=str(one.value), description=one.description, export=one.export_name)
@@ -318,7 +320,10 @@ class Engine:
         return found
 
     def use_of_exports(self, stack: Stack, outputs: list[Output]) -> str | None:
-        """Why a stack's exports cannot become those of `outputs`: another stack imports one. None: they can."""
+        """Return why a stack's exports cannot be replaced by those of `outputs`; None: they can.
+
+        They cannot if another stack imports an export that would change or disappear.
+        """
         new = {one.export: one.value for one in outputs if one.export}
         for old in stack.outputs:
             if old.export and new.get(old.export) != old.value:
@@ -329,7 +334,7 @@ class Engine:
         return None
 
     def importers(self, stack: Stack, export: str) -> list[str]:
-        """The names of the other stacks that import an export of a stack."""
+        """Return the names of the other stacks that import an export of a stack."""
         others = self._store.here(stack.account, stack.region)
         return [one.name for one in others if export in one.imports and not one.is_deleted and one.id != stack.id]
 

@@ -1,4 +1,4 @@
-"""Does one piece of work for each node of a graph, in the order of its edges, several at the same time."""
+"""Runs a function for each node of a dependency graph, after the nodes it depends on, several at the same time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _AT_ONCE = 8
 def walk(
     needs: Mapping[str, Iterable[str]], work: Callable[[str], None], *, stop: threading.Event, goes_on: bool = False
 ) -> dict[str, Exception]:
-    """Do `work` for each node after it is done for those that the node needs.
+    """Run `work` for each node, after it has run for the nodes that this node needs.
 
     Args:
-        needs: the nodes, each with the nodes that come before it; nodes that are no keys are ignored.
-        work: does the work for a node.
-        stop: when it is set, no more work begins.
+        needs: the nodes, each with the nodes that it needs. Needed nodes that are not keys are ignored.
+        work: called with a node, in a thread.
+        stop: once it is set, no more calls begin.
         goes_on: whether work continues after a failure with the nodes that do not need the failed ones.
 
     Returns:
@@ -52,7 +52,7 @@ def walk(
 
 
 def turned(needs: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
-    """Return the same graph with its edges turned: each node with the nodes that need it."""
+    """Return the graph with reversed edges: each node with the nodes that need it."""
     found: dict[str, set[str]] = {node: set() for node in needs}
     for node, wanted in needs.items():
         for one in wanted:

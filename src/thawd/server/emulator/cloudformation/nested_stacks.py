@@ -23,7 +23,7 @@ Properties = dict[str, Any]
 
 
 def kinds(engine: Engine, services: Services) -> dict[str, Kind]:
-    """The kind of nested stacks, by its type. They are made in the thread of the operation on their parent."""
+    """Return the kind of nested stacks, by its type. The operation on the parent makes them in its own thread."""
 
     def settings_of(wanted: Wanted) -> Settings:
         properties, parent = wanted.properties, wanted.stack.settings

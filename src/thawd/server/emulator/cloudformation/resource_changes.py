@@ -1,4 +1,4 @@
-"""Makes, changes and deletes single resources of a stack, and records each step with its events."""
+"""Makes, changes, replaces and deletes single resources of a stack, and records each step with its events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Services:
         registry: the kinds of resources.
         aws: clients for AWS's services.
         settle: waits until the state of moto's services is saved.
-        notify: gets each event, for the topics that a stack notifies.
+        notify: called with each event, to publish it to the topics of the stack.
         complain: prints a line for the operator.
         ending: is set when this process is about to end.
     """
@@ -52,10 +52,10 @@ class Services:
 
 
 class Steps:
-    """The steps of operations on one stack. Several threads may do steps for different resources.
+    """The steps of an operation on one stack. Several threads may run steps for different resources.
 
     Args:
-        services: what the steps use.
+        services: the services that the steps use.
         stack: the stack.
     """
 
@@ -73,7 +73,7 @@ class Steps:
         self._services.notify(self.stack, event)
 
     def end(self, stop: threading.Event, status: str) -> bool:
-        """Give the stack a status, unless its operation has been stopped; returns whether it has the status."""
+        """Give the stack a status, unless its operation has been stopped. Returns False if it was stopped."""
         with self._store.lock:
             if stop.is_set():
                 return False
@@ -92,10 +92,10 @@ class Steps:
     # Creation
 
     def make(self, logical_id: str, plan: Prepared) -> None:
-        """Make the resource of a plan.
+        """Make a resource of a plan.
 
         Raises:
-            ResourceError: it cannot be made. Its record says whether it may exist nevertheless.
+            ResourceError: it cannot be made. `Resource.exists` tells whether it may exist nevertheless.
         """
         resource = _record(logical_id, plan)
         with self._store.lock:
@@ -158,12 +158,12 @@ class Steps:
     # Change
 
     def change(self, logical_id: str, plan: Prepared) -> None:
-        """Make, change or replace a resource as a plan wants it; a resource without changes is left alone.
+        """Make, update or replace a resource, so that it is as in the plan. An unchanged resource is left alone.
 
-        A resource that is replaced is put on the list of those that are to be deleted.
+        A replaced resource is added to `Stack.clean_up`, whose resources are deleted after the update.
 
         Raises:
-            ResourceError: that failed. The resource may be changed in part.
+            ResourceError: the change failed. The resource may be partly changed.
         """
         old = self.stack.resources.get(logical_id)
         if old is None or not old.physical_id:
@@ -209,7 +209,7 @@ class Steps:
             raise ResourceError(reason) from error
         with self._store.lock:
             if made is not None:
-                if made.physical_id != before.physical_id:  # the function of a custom resource made another one
+                if made.physical_id != before.physical_id:  # the function of a custom resource replaced the resource
                     before.deletion_policy = before.replacement_policy
                     self.stack.clean_up.append(before)
                 self._take(resource, made)
@@ -241,13 +241,13 @@ class Steps:
             self.stack.resources[new.logical_id] = new
         self._make(new, plan, finished="UPDATE_COMPLETE", failed="UPDATE_FAILED")
 
-    # The way back
+    # Rollback
 
     def restore(self, logical_id: str, before: Resource) -> None:
-        """Return a resource to the state before an update.
+        """Return a resource to its state before an update.
 
         Raises:
-            ResourceError: that failed.
+            ResourceError: the rollback failed.
         """
         stack, now = self.stack, self.stack.resources.get(logical_id)
         if now is not None and now.physical_id == before.physical_id and now.kind == before.kind:
@@ -323,10 +323,10 @@ class Steps:
         self._registry.find(resource.kind).delete(self._services.aws, resource)
 
     def _reason(self, error: Exception) -> str:
-        """The words with which the stack's events show an error.
+        """Return the text with which the stack's events show an error.
 
         Raises:
-            Interrupted: thawd could not be reached because it ends. That is no failure of the stack.
+            Interrupted: thawd could not be reached, because it is stopping. The stack has not failed.
         """
         if is_unreachable(error) and self._services.ending.wait(_ENDING_WITHIN_S):
             raise Interrupted from error
@@ -358,12 +358,12 @@ def _copy_declaration(source: Resource, target: Resource) -> None:
 
 
 def _may_exist_after(error: Exception) -> bool:
-    """Whether a resource may exist although making it failed with `error`."""
+    """Return whether a resource may exist although its creation failed with `error`."""
     return isinstance(error, LeftBehind) or may_have_worked(error)
 
 
 def reason_of(error: Exception) -> str:
-    """Return the words with which a stack's events show an error."""
+    """Return the text with which a stack's events show an error."""
     if isinstance(error, KeyError) and not isinstance(error.args[0] if error.args else None, Exception):
         return f"the property {error} is missing"
     if isinstance(error, StackError | TemplateError):

@@ -1,8 +1,8 @@
-"""Keeps the records of stacks, each in a JSON file of the emulator's folder.
+"""Stores the records of stacks, each in a JSON file of the emulator's folder.
 
-A record is written before a resource is made and after it is made. So a stack whose operation was interrupted knows
-every resource that may exist. The state of moto's services is saved later, from time to time; an operation ends only
-after that (`Keeper.save_now`).
+A record is written before a resource is made, and again after it was made. So if an operation is interrupted, the
+record lists every resource that may exist. The state of moto's services is saved later. An operation ends only after
+that state was saved (`Keeper.save_now`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from thawd.server.emulator.cloudformation.errors import does_not_exist
 from thawd.server.emulator.cloudformation.stack_records import Output, Stack
 from thawd.system import folders
 
-# How long a deleted stack is shown by its id, as on AWS.
+# How long a deleted stack can be described by its id, as on AWS.
 _DELETED_S = 90 * 86400.0
 _MOST_DELETED = 200
 
@@ -31,7 +31,7 @@ class StackStore:
         complain: prints a line for the operator.
 
     Attributes:
-        lock: held by each thread that reads or changes records.
+        lock: a thread takes it while it reads or changes records.
     """
 
     def __init__(self, folder: Path | None, complain: Callable[[str], None]) -> None:
@@ -60,7 +60,7 @@ class StackStore:
         """Write a stack's record, which replaces the last one.
 
         Raises:
-            OSError: it cannot be written; the last one is unchanged.
+            OSError: the record cannot be written. The previous one is unchanged.
         """
         with self.lock:
             self._stacks[stack.id] = stack

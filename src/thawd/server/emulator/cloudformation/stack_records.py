@@ -22,15 +22,15 @@ Properties = dict[str, Any]
 
 
 class Settings(msgspec.Struct):
-    """What a stack is made of.
+    """The settings of a stack, as a request to create or update it contains them.
 
     Attributes:
-        template: the text of the template, as it was sent.
-        parameters: the values that were sent, by name.
+        template: the text of the template.
+        parameters: the values of parameters in the request, by name.
         tags: the tags, by key.
         notification_arns: the topics that get the stack's events.
-        role_arn: the role that was given; it is recorded only.
-        capabilities: the capabilities that were given.
+        role_arn: the role in the request. It is recorded and has no effect.
+        capabilities: the capabilities in the request.
     """
 
     template: str
@@ -47,21 +47,21 @@ class Resource(msgspec.Struct):
     Attributes:
         logical_id: its name in the template.
         kind: its type, such as ``AWS::SQS::Queue``.
-        name: the name that it was to get; known before it is made.
-        physical_id: what Ref returns; empty if it is not made.
+        name: the name with which it is made; known before it exists.
+        physical_id: the value of Ref; empty while the resource does not exist.
         status: CloudFormation's status of the resource.
-        reason: why it has this status.
-        changed_s: when the status changed.
+        reason: the reason of this status.
+        changed_s: time when the status changed.
         properties: the properties with which it was made, with intrinsic functions resolved.
-        shown: the properties with dynamic references, whose values are secret, in place of the values; None: there are
-            none.
-        attributes: what GetAtt returns, by name.
-        facts: what its kind needs to change and to delete it.
+        shown: the properties with dynamic references instead of their values, which are secret; None: the properties
+            contain no dynamic reference.
+        attributes: the values of Fn::GetAtt, by name.
+        facts: values with which its kind finds the resource, to change or delete it.
         needs: the logical ids of the resources that it refers to or depends on.
         deletion_policy: ``Delete``, ``Retain``, ``Snapshot`` or ``RetainExceptOnCreate``.
-        replacement_policy: what happens to it when another one replaces it.
+        replacement_policy: the policy that applies when another resource replaces it.
         metadata: its metadata in the template.
-        was_begun: whether the work of making it began; it may exist although `physical_id` is empty.
+        was_begun: whether its creation has begun. The resource may then exist although `physical_id` is empty.
     """
 
     logical_id: str
@@ -93,7 +93,7 @@ class Resource(msgspec.Struct):
 
 
 class Output(msgspec.Struct):
-    """An output of a stack, with the name under which it is exported, if it is."""
+    """An output of a stack. `export` is the name under which it is exported; None: it is not exported."""
 
     key: str
     value: str
@@ -116,13 +116,13 @@ class Event(msgspec.Struct):
 
 
 class Change(msgspec.Struct):
-    """A change that a change set announces.
+    """A change of a resource in a change set.
 
     Attributes:
         action: ``Add``, ``Modify`` or ``Remove``.
         replacement: for ``Modify``: ``True``, ``False`` or ``Conditional``.
         properties: the names of the properties that change.
-        scope: which parts change: ``Properties``, ``Metadata``, ``DeletionPolicy``, ...
+        scope: the parts of the resource that change: ``Properties``, ``Metadata``, ``DeletionPolicy``, ...
         before: for ``Modify`` and ``Remove``: the properties before.
         after: for ``Add`` and ``Modify``: the properties after the change that are known already.
     """

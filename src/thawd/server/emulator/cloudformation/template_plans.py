@@ -23,7 +23,7 @@ class Planner:
 
     Args:
         store: the stacks, with their exports.
-        aws: the services that have the values of dynamic references.
+        aws: clients for the services that dynamic references name.
         registry: the kinds of resources, with their attributes.
     """
 
@@ -36,7 +36,7 @@ class Planner:
         """Prepare a stack's template.
 
         Raises:
-            StackError: the template is wrong, or a parameter is.
+            StackError: the template or a parameter is wrong.
         """
         try:
             prepared = prepare(
@@ -132,5 +132,5 @@ class _Existing(Mapping[str, Made]):
 
 
 def shown_parameters(plan: Prepared) -> list[tuple[str, str, str | None]]:
-    """Return the values of a plan's parameters for people: name, value, and what an SSM parameter of that name has."""
+    """Return name, shown value and resolved SSM value (None: no SSM parameter) of each of a plan's parameters."""
     return [(name, value.shown, None if value.no_echo else value.resolved) for name, value in plan.parameters.items()]
