@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import subprocess
@@ -140,6 +141,45 @@ def test_files_that_change_while_they_are_copied_are_not_taken_for_what_they_wer
     for content in ("before", "after!"):
         (tmp_path / "f").write_text(content)
         assert files(images.root(built(text)).folder)["copied"] == content.encode()
+
+
+def test_a_process_that_a_command_leaves_behind_ends_with_the_command(built: Built, images: Images) -> None:
+    left = f"sleep {os.getpid()}.25"
+    digest = built(f"FROM {NAME}\nRUN trap '' HUP TERM; {left} & echo $! > /left\n")
+    assert int(files(images.root(digest).folder)["left"] or 0) > 0
+    running = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            running.append(path.read_bytes())
+    assert left.replace(" ", "\0").encode() + b"\0" not in running
+
+
+def test_a_step_is_carried_out_again_if_and_only_if_something_that_it_sees_has_changed(
+    images: Images, tmp_path: Path
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/taken").write_text("1")
+    (tmp_path / "src/left-out").write_text("1")
+    (tmp_path / ".dockerignore").write_text("src/left-out\n")
+    text = f"FROM {NAME}\nCOPY src /src\nARG WHO\nENV GREETING=hello\nRUN echo $WHO > /who\n"
+    (tmp_path / "Dockerfile").write_text(text)
+
+    def carried_out(**build_args: str) -> tuple[int, bytes | str | None]:
+        lines: list[str] = []
+        request = BuildRequest(tmp_path, tmp_path / "Dockerfile", build_args=build_args)
+        found = files(images.root(build(images, request, lines.append)).folder)
+        return 2 - sum("from an earlier build" in line for line in lines), found["who"]
+
+    assert carried_out(WHO="me") == (2, b"me\n")
+    (tmp_path / "src/left-out").write_text("2")
+    assert carried_out(WHO="me") == (0, b"me\n")
+    assert carried_out(WHO="you") == (1, b"you\n")
+    (tmp_path / "Dockerfile").write_text(text.replace("hello", "bye"))
+    assert carried_out(WHO="you")[0] == 1
+    (tmp_path / ".dockerignore").write_text("")
+    assert carried_out(WHO="you")[0] == 2
+    (tmp_path / "src/taken").chmod(0o600)
+    assert carried_out(WHO="you")[0] == 2
 
 
 _BUILD = """
