@@ -222,6 +222,11 @@ def test_a_serverless_yml_is_served_with_its_authorizers_and_without_the_files_t
         assert running.invoke("greeter-test-hello", event) == (expected, None)
         called = project.command("invoke", "greeter-test-hello", "-p", json.dumps(event))
         assert json.loads(called.stdout) == expected
+        measured = project.command("bench", "HelloLambdaFunction", "-n", "3", "-p", json.dumps(event))
+        assert (measured.returncode, "3 requests" in measured.stdout) == (0, True), measured.stdout + measured.stderr
+        refused = project.command("bench", "HelloLambdaFunction", "--engine", "thaw")
+        assert (refused.returncode, "a private server has no stacks" in refused.stderr) == (2, True)
+        assert "REPORT RequestId" in project.command("logs", "HelloLambdaFunction").stdout
         resources = client_of(running.url, "cloudformation").describe_stack_resources(StackName="greeter-test")
         ids = {each["LogicalResourceId"]: each["PhysicalResourceId"] for each in resources["StackResources"]}
 
@@ -261,7 +266,8 @@ def test_check_says_what_a_project_has_and_which_parameters_are_missing(sam: Pro
     assert "2 functions" in checked.stdout
     more = "  Alarm: {Type: AWS::CloudWatch::CompositeAlarm}\n  Mesh: {Type: AWS::AppMesh::Mesh}\nOutputs:"
     sam.code(TEMPLATE.replace("Outputs:", more), "template.yaml")
-    checked = sam.command("check", "--parameters", "Colour=red")
+    checked = sam.command("check", "--lint", "--parameters", "Colour=red")
+    assert "template.yaml:30: E3003 'AlarmRule' is a required property" in checked.stderr
     assert "missing: Alarm (AWS::CloudWatch::CompositeAlarm): its alarms do not watch metrics" in checked.stdout
     assert (checked.returncode, "Mesh: thawd cannot make resources of the type" in checked.stderr) == (1, True)
     refused = sam.command("up", "--aws-real")

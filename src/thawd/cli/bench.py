@@ -166,9 +166,10 @@ def bench(**options: Any) -> None:
     """Measure TARGET under load.
 
     TARGET is the name of a function, the path of a route such as /classify, or any http(s) URL. Functions and routes
-    are measured on the running server. With --engine or --from, they are measured on a private server, which the
-    command starts for the measurement. It has the same thawd.toml, but a data folder of its own, which is empty.
-    Buckets, and tables outside the data folder, are the configured ones: a function that writes to them changes them.
+    are measured on the running server. There, the logical id of a project's function will do, too. With --engine or
+    --from, they are measured on a private server, which the command starts for the measurement. It has the same
+    thawd.toml, but a data folder of its own, which is empty. Buckets, and tables outside the data folder, are the
+    configured ones: a function that writes to them changes them.
 
     After Ctrl-C, no more requests are sent, and the command waits for the last answers; after a second Ctrl-C, it does
     not wait. In both cases it prints the figures so far. The exit status is 3 if some answers were wrong, and 130 after

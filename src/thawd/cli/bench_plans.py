@@ -18,7 +18,7 @@ from urllib.parse import quote
 import click
 
 from thawd.cli.exits import fail, warn
-from thawd.cli.options import load
+from thawd.cli.options import load, project_of
 
 if TYPE_CHECKING:
     from thawd.bench.measuring import Plan, Served
@@ -122,6 +122,9 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
         yield _make_plan(options, shape, url, None, None, None if not authorization else lambda *_: authorization)
         return
     settings = load(options["config_path"])
+    if project_of(options["config_path"]) is not None:
+        yield _plan_of_project(options, shape, settings, is_private=is_private)
+        return
     function = _function_of(target, options, settings)
     if not is_private:
         if options["environments"]:
@@ -131,6 +134,34 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
         yield _make_plan(options, shape, target, served, None, credentials)
         return
     yield from _private(options, shape, settings, function, engine or "auto")
+
+
+def _plan_of_project(options: Mapping[str, Any], shape: LoadShape, settings: Settings, *, is_private: bool) -> Plan:
+    """Make the plan for a function of another tool's project, which the running server has in a stack.
+
+    The target is the function's name, or its logical id in the template.
+    """
+    from thawd.cli.client import request
+    from thawd.cli.projects import function_named
+
+    target: str = options["target"]
+    if is_private or options["environments"]:
+        raise click.UsageError(
+            "--engine, --from and --environments need a thawd.toml: a private server has no stacks. Measure the "
+            "project's functions on the running server, without these options"
+        )
+    if target.startswith("/"):
+        fail(f"{target} is no route: a project has none; give the http address that thawd up prints for its API")
+    url, credentials, headers = _running(settings)
+    name, colon, qualifier = target.partition(":")
+    status, _, _ = request(settings, f"/2015-03-31/functions/{quote(os.fsencode(name), safe='')}", None, {})
+    if status == 404:
+        found = function_named(settings, name)
+        if found is None:
+            fail(f"the running server has no function {name!r}, and no stack or more than one with this logical id")
+        name = found
+    served = _served(url, headers, name, is_private=False)
+    return _make_plan(options, shape, name + colon + qualifier, served, None, credentials)
 
 
 def _private(

@@ -13,7 +13,7 @@ from thawd.cli.options import config_option, examples, load, project_of
 from thawd.cli.projects import options_of, project_options
 
 if TYPE_CHECKING:
-    from thawd.deploy.projects.stacks import ProjectOptions
+    from thawd.deploy.projects.stacks import Project, ProjectOptions
 
 _OPTIONAL = ("queue", "schedule")
 """Resources that the summary mentions only if some are declared."""
@@ -22,20 +22,31 @@ _OPTIONAL = ("queue", "schedule")
 @click.command(epilog=examples("thawd check -c staging/thawd.toml"))
 @config_option
 @project_options
+@click.option(
+    "--lint", is_flag=True, help="Of a project: also print what AWS would refuse in its templates, by cfn-lint."
+)
 def check(
-    config_path: Path, parameters: Mapping[str, str], stack: str | None, env: str | None, layers: Mapping[str, str]
+    config_path: Path,
+    parameters: Mapping[str, str],
+    stack: str | None,
+    env: str | None,
+    layers: Mapping[str, str],
+    lint: bool,
 ) -> None:
     """Check the configuration and print every mistake.
 
     For each mistake, the command prints the file, the key path, the value found and the allowed values. The exit status
     is 1 if there is a mistake.
 
-    Of a project (a template, cdk.out, serverless.yml) the command also prints what cannot be had here.
+    Of a project (a template, cdk.out, serverless.yml) the command also prints what cannot be had here, and with --lint
+    what AWS would refuse in its templates. The latter counts as a mistake.
     """
     settings = load(config_path)
     if (project := project_of(config_path)) is not None:
-        _check_project(project, options_of(parameters, stack, env, layers))
+        _check_project(project, options_of(parameters, stack, env, layers), lint=lint)
         return
+    if lint:
+        raise click.UsageError("--lint needs a template or cdk.out")
     counts = {
         "function": len(settings.functions),
         "bucket": len(settings.buckets) + len(settings.remote_buckets),
@@ -50,7 +61,7 @@ def check(
     click.echo(f"{config_path}: no mistakes; {summary}")
 
 
-def _check_project(path: Path, options: ProjectOptions) -> None:
+def _check_project(path: Path, options: ProjectOptions, *, lint: bool) -> None:
     """Print the mistakes of a project, and what is left out of it."""
     from thawd.deploy.projects.checking import check_project
     from thawd.deploy.projects.reading import read_project
@@ -65,6 +76,8 @@ def _check_project(path: Path, options: ProjectOptions) -> None:
         fail(f"projects need {error.name}, which is not installed; install it with: pip install 'thawd[aws]'")
     except ProjectError as error:
         fail(error.message)
+    if lint:
+        findings.mistakes += _lint_errors(project)
     for line in findings.missing:
         click.echo(f"missing: {line}")
     for line in findings.mistakes:
@@ -75,3 +88,14 @@ def _check_project(path: Path, options: ProjectOptions) -> None:
     stacks = ", ".join(stack.name for stack in project.stacks)
     functions = findings.counts["AWS::Lambda::Function"]
     click.echo(f"{path}: no mistakes; stack {stacks}: {findings.counts.total()} resources, {functions} functions")
+
+
+def _lint_errors(project: Project) -> list[str]:
+    from thawd.deploy.projects.template_lint import lint_errors
+
+    if all(stack.file is None for stack in project.stacks):
+        fail("--lint: cfn-lint reads templates of SAM, CloudFormation and CDK, and not serverless.yml")
+    try:
+        return list(lint_errors(project))
+    except ModuleNotFoundError as error:
+        fail(f"--lint needs {error.name}, which is not installed; install it with: pip install 'thawd[lint]'")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from thawd.cli.exits import fail, warn
-from thawd.cli.options import config_option, examples, load
+from thawd.cli.options import config_option, examples, load, project_of
 from thawd.cli.output import print_log_lines
+
+if TYPE_CHECKING:
+    from thawd.config import Settings
 
 _FOLLOW_S = 0.05
 
@@ -33,7 +37,7 @@ def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) 
 
     The log contains everything that the function printed, and the START, END and REPORT lines of each invocation. If
     FUNCTION contains a slash, it is the name of a log group, which several functions can share (option log_group). The
-    command works whether or not the server runs.
+    command works whether or not the server runs. While it runs, the logical id of a project's function will do, too.
     """
     import time
 
@@ -50,6 +54,8 @@ def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) 
     group = function if is_group else DEFAULT_PREFIX + function
     if declared is not None:
         group = declared.log_group_name
+    elif not is_group and project_of(config_path) is not None:
+        group = _group_in_project(settings, function, group)
     with LogReader(path_of_group(settings.server.data / "logs", group), report=warn) as log:
         last = log.start(lines, unfinished=not follow)
         if function not in settings.functions and not log.exists:
@@ -64,3 +70,14 @@ def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) 
                     print_log_lines(more, raw=raw)
                 else:
                     time.sleep(_FOLLOW_S)
+
+
+def _group_in_project(settings: Settings, function: str, group: str) -> str:
+    """The log group of a project's function, by its name, or by its logical id if the server runs."""
+    from thawd.cli.projects import function_named
+    from thawd.telemetry.logs.groups import DEFAULT_PREFIX, path_of_group
+
+    if path_of_group(settings.server.data / "logs", group).exists():
+        return group
+    found = function_named(settings, function)
+    return group if found is None else DEFAULT_PREFIX + found

@@ -120,6 +120,7 @@ def function_named(settings: Settings, logical_id: str) -> str | None:
         None if no stack, or more than one, has it.
     """
     import boto3
+    from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
     from thawd.cli.client import address
@@ -128,7 +129,8 @@ def function_named(settings: Settings, logical_id: str) -> str | None:
     host, port = address(settings)
     access_key, secret = next(iter(settings.server.access_keys.items()), ("test", "test"))
     session = boto3.Session(access_key, secret, region_name=REGION)
-    stacks = session.client("cloudformation", endpoint_url=f"http://{host}:{port}")
+    config = Config(retries={"total_max_attempts": 1}, ignore_configured_endpoint_urls=True, proxies={})
+    stacks = session.client("cloudformation", endpoint_url=f"http://{host}:{port}", config=config)
     try:
         found = {
             each["PhysicalResourceId"]

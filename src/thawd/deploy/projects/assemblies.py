@@ -8,7 +8,7 @@ from __future__ import annotations
 import graphlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,7 @@ def _stack(folder: Path, name: str, artifact: Mapping[str, Any], artifacts: Mapp
         tags={key: str(value) for key, value in properties.get("tags", {}).items()},
         assets=tuple(assets),
         images=tuple(images),
+        file=template,
     )
     names = frozenset({name, stack.name, str(artifact.get("displayName", name))})
     return _Found(names, frozenset(needs), template, stack)
@@ -186,15 +187,7 @@ def _wanted(found: Mapping[str, _Found], name: str | None) -> set[str]:
 
 def _with_parameters(stack: ProjectStack, given: Mapping[str, str]) -> ProjectStack:
     own = {name.rpartition(":")[2]: text for name, text in given.items() if _declares(stack, name)}
-    return ProjectStack(
-        name=stack.name,
-        document=stack.document,
-        folder=stack.folder,
-        parameters={**stack.parameters, **own},
-        tags=stack.tags,
-        assets=stack.assets,
-        images=stack.images,
-    )
+    return replace(stack, parameters={**stack.parameters, **own})
 
 
 def _declares(stack: ProjectStack, name: str) -> bool:

@@ -107,6 +107,7 @@ class ProjectStack:
         assets: what it expects in buckets.
         images: the images that it expects in repositories.
         packages: how the code of functions is packaged, by logical id, if not as a whole.
+        file: the template's file; None: thawd has made the template.
     """
 
     name: str
@@ -117,6 +118,7 @@ class ProjectStack:
     assets: tuple[AssetFile, ...] = ()
     images: tuple[ImageAsset, ...] = ()
     packages: Mapping[str, CodePackage] = field(default_factory=dict)
+    file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

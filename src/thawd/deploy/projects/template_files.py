@@ -35,7 +35,11 @@ def read_template(path: Path, options: ProjectOptions) -> Project:
     known = {name: text for name, text in stored.items() if isinstance(declared, dict) and name in declared}
     name = options.stack or settings.get("stack_name") or stack_name(path.parent.resolve().name)
     stack = ProjectStack(
-        name=str(name), document=document, folder=path.parent.resolve(), parameters={**known, **options.parameters}
+        name=str(name),
+        document=document,
+        folder=path.parent.resolve(),
+        parameters={**known, **options.parameters},
+        file=path,
     )
     return Project(path=path, stacks=(stack,), sources=frozenset({path, settings_file}))
 
