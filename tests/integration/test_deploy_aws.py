@@ -116,6 +116,14 @@ def test_a_deployed_configuration_works_is_changed_and_leaves_nothing(running: R
         assert json.load(answer) == {"colour": "red", "rows": ["cat.png"]}
     assert "REPORT RequestId" in deploy(running, "shop", "logs", "classify").stdout
 
+    target = ["--remote", "--stack", "shop", "--region", "us-east-1", "--endpoint-url", running.url]
+    measured = CliRunner().invoke(
+        main, ["bench", "classify", "-n", "20", "-C", "4", "--expect-text", "cat.png", *target]
+    )
+    assert (measured.exit_code, "shop-classify in us-east-1: 20 requests" in measured.stdout) == (0, True), (
+        measured.output
+    )
+
     assert "stack shop: nothing to change" in deploy(running, "shop", "--plan").stdout
     (app / "thawd.toml").write_text(CONFIG.replace('"red"', '"blue"'))
     plan = json.loads(deploy(running, "shop", "--plan", "--json").stdout)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli import bench_plans
+from thawd.cli.bench_remote import check_use, remote_options
 from thawd.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, fail, warn
 from thawd.cli.options import Finite, check_page, check_writable, config_option, examples
 from thawd.errors import ThawdError
@@ -34,6 +35,7 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
         "thawd bench classify -n 5000 -C 8                  # eight requests in flight",
         "thawd bench /classify --rate 200 --duration 60     # 200 requests a second",
         "thawd bench classify --engine cold --engine thaw --html starts.html",
+        "thawd bench classify --remote -C 8                 # the function that thawd deploy aws has deployed",
         "thawd bench --compare before.json after.json --fail-above 1.2",
     )
 )
@@ -161,6 +163,7 @@ _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
     "even the lower bound of the factor's 95 % interval is higher, if a larger share of the answers is wrong, or if a "
     "run has no right answer.",
 )
+@remote_options
 @config_option
 def bench(**options: Any) -> None:
     """Measure TARGET under load.
@@ -170,6 +173,9 @@ def bench(**options: Any) -> None:
     --from, they are measured on a private server, which the command starts for the measurement. It has the same
     thawd.toml, but a data folder of its own, which is empty. Buckets, and tables outside the data folder, are the
     configured ones: a function that writes to them changes them.
+
+    With --remote, TARGET is a function that thawd deploy aws has deployed, or, in a project's folder, the logical id of
+    a function in the stack of --stack.
 
     After Ctrl-C, no more requests are sent, and the command waits for the last answers; after a second Ctrl-C, it does
     not wait. In both cases it prints the figures so far. The exit status is 3 if some answers were wrong, and 130 after
@@ -195,6 +201,7 @@ def _check_use(options: Mapping[str, Any]) -> None:
                 raise click.UsageError(f"--compare measures nothing, so {_NAMES[name]} has no effect; leave it out")
     elif options["fail_above"] is not None:
         raise click.UsageError("--fail-above has no effect without --compare")
+    check_use(options)
     if options["speed"] is not None and options["arrivals"] is None:
         raise click.UsageError("--speed has no effect without --arrivals")
 

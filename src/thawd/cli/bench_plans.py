@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import click
 
+from thawd.cli.bench_remote import remote_plan
 from thawd.cli.exits import fail, warn
 from thawd.cli.options import load, project_of
 
@@ -109,6 +110,10 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
     from thawd.bench.requests import check_url, without_credentials
 
     target: str = options["target"]
+    if options["remote"]:
+        with remote_plan(options, shape, make_plan) as remote:
+            yield remote
+        return
     begun_from = options["begun_from"]
     is_private = engine is not None or begun_from is not None
     if target.startswith(("http://", "https://")):
@@ -119,7 +124,7 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
             )
         check_url(target)
         url, authorization = without_credentials(target)
-        yield _make_plan(options, shape, url, None, None, None if not authorization else lambda *_: authorization)
+        yield make_plan(options, shape, url, None, None, None if not authorization else lambda *_: authorization)
         return
     settings = load(options["config_path"])
     if project_of(options["config_path"]) is not None:
@@ -131,7 +136,7 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
             raise click.UsageError("--environments is for a private server: add --engine or --from")
         url, credentials, headers = _running(settings)
         served = _served(url, headers, function, is_private=False)
-        yield _make_plan(options, shape, target, served, None, credentials)
+        yield make_plan(options, shape, target, served, None, credentials)
         return
     yield from _private(options, shape, settings, function, engine or "auto")
 
@@ -161,7 +166,7 @@ def _plan_of_project(options: Mapping[str, Any], shape: LoadShape, settings: Set
             fail(f"the running server has no function {name!r}, and no stack or more than one with this logical id")
         name = found
     served = _served(url, headers, name, is_private=False)
-    return _make_plan(options, shape, name + colon + qualifier, served, None, credentials)
+    return make_plan(options, shape, name + colon + qualifier, served, None, credentials)
 
 
 def _private(
@@ -191,7 +196,7 @@ def _private(
 
     with private_server(settings, purpose="bench", conditions=conditions) as server:
         served = _served(server.url, {}, function, is_private=True)
-        yield _make_plan(options, shape, options["target"], served, engine, provisioned=provisioned)
+        yield make_plan(options, shape, options["target"], served, engine, provisioned=provisioned)
 
 
 def _default_environments() -> int:
@@ -206,7 +211,7 @@ def _served(url: str, headers: Mapping[str, str], function: str, *, is_private: 
     return Served(url, headers, function, is_private)
 
 
-def _make_plan(  # noqa: PLR0913, PLR0917 - what differs between the three kinds of target
+def make_plan(  # noqa: PLR0913, PLR0917 - what differs between the three kinds of target
     options: Mapping[str, Any],
     shape: LoadShape,
     name: str,

@@ -73,7 +73,13 @@ def _settings(options: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _stack_name(settings: Settings, given: str | None) -> str:
+def stack_name(settings: Settings, given: str | None) -> str:
+    """The name of the stack that a command means. If no stack can have it, the command ends.
+
+    Args:
+        settings: the configuration.
+        given: the value of ``--stack``.
+    """
     from thawd.deploy.aws import naming
 
     name = given or settings.deployment.stack or naming.stack_name_from(settings.path.parent.name)
@@ -108,7 +114,7 @@ def _target(options: Mapping[str, Any]) -> Target:
             endpoint_url=(options["endpoint_url"] or "").rstrip("/") or None,
         )
     )
-    return Target(settings=settings, stack=_stack_name(settings, options["stack"]), account=account)
+    return Target(settings=settings, stack=stack_name(settings, options["stack"]), account=account)
 
 
 @click.group(name="deploy", cls=VerbGroup, epilog=examples("thawd deploy aws --plan", "thawd deploy aws"))
@@ -178,7 +184,7 @@ def aws(context: click.Context, /, **options: Any) -> None:
 
 def _write_template(options: Mapping[str, Any]) -> None:
     settings = _settings(options)
-    stack = _stack_name(settings, options["stack"])
+    stack = stack_name(settings, options["stack"])
     with tempfile.TemporaryDirectory(prefix="thawd-deploy-") as folder:
         model, _ = _model(settings, stack, Path(folder), deployed=None, tries_imports=not options["untried"])
     for entry in model.missing:

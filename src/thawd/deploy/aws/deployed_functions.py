@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -43,6 +44,25 @@ def invoke(account: AwsAccount, stack: str, function: str, payload: bytes) -> Re
             error=answer.get("FunctionError"),
             version=answer.get("ExecutedVersion", ""),
         )
+
+
+def invocation_address(account: AwsAccount, function: str, qualifier: str | None) -> str:
+    """Return the URL that invokes a function.
+
+    Args:
+        account: where it is deployed.
+        function: the function's name at AWS.
+        qualifier: version or alias; None: ``$LATEST``.
+
+    Raises:
+        DeploymentError: there is no such function or alias, or AWS refused the call.
+    """
+    given = {"FunctionName": function} | ({} if qualifier is None else {"Qualifier": qualifier})
+    with explained():
+        client = account.client("lambda")
+        client.get_function_configuration(**given)
+        url = f"{client.meta.endpoint_url}/2015-03-31/functions/{quote(function, safe='')}/invocations"
+    return url if qualifier is None else f"{url}?Qualifier={quote(qualifier, safe='')}"
 
 
 def log_lines(account: AwsAccount, group: str, *, since_s: float, follows: bool) -> Iterator[str]:

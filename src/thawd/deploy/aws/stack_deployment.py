@@ -124,6 +124,26 @@ class AwsAccount:
                 )
         return self._clients[service]
 
+    def signing_headers(self, service: str, url: str, body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
+        """Return the headers that sign a POST request (Signature Version 4).
+
+        Args:
+            service: the service's name in signatures, such as ``lambda``.
+            url: URL of the request.
+            body: body of the request.
+            headers: the other headers of the request.
+        """
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+
+        with explained():
+            credentials = self._session.get_credentials()
+        if credentials is None:
+            raise DeploymentError("there are no AWS credentials; see `aws configure`")
+        request = AWSRequest("POST", url, headers=dict(headers), data=body)
+        SigV4Auth(credentials.get_frozen_credentials(), service, self.region).add_auth(request)
+        return {name: value for name, value in request.headers.items() if name not in headers}
+
     def close(self) -> None:
         """Close all connections."""
         while self._clients:
