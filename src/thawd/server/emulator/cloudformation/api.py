@@ -23,6 +23,7 @@ from thawd.server.emulator.cloudformation.request_parameters import (
 )
 from thawd.server.emulator.cloudformation.resource_changes import Services, Steps
 from thawd.server.emulator.cloudformation.stack_records import REVIEW, Settings, Stack, new_stack_id
+from thawd.server.emulator.cloudformation.template_plans import imports_of
 
 _PAGE = 100
 _DELETES_LATER = ("CREATE_IN_PROGRESS",)
@@ -72,7 +73,7 @@ class StackOperations:
         self._require_capabilities(plan, settings)
         with self._store.lock:
             self._require_free(place, name)
-            stack.imports = sorted(plan.imports())
+            stack.imports = imports_of(plan)
             Steps(self._services, stack).set("CREATE_IN_PROGRESS", "User Initiated")
             self._engine.start(stack, self._engine.create)
         return {"StackId": stack.id}
@@ -85,6 +86,7 @@ class StackOperations:
         """UpdateStack."""
         stack = self._existing(place, given)
         require_updatable(stack)
+        former = stack.settings
         settings = settings_of(self._services.aws, given, stack)
         plan = self._services.planner.plan(stack, settings)
         self._require_capabilities(plan, settings)
@@ -102,10 +104,13 @@ class StackOperations:
             raise StackError("No updates are to be performed.")
         with self._store.lock:
             require_updatable(stack)
+            if stack.settings is not former:  # UsePreviousValue meant other values
+                raise StackError(f"Stack:{stack.id} was updated by another request meanwhile. Send the request again.")
+            imports = imports_of(plan)
             stack.token = given.get("ClientRequestToken")
             stack.keeps_failed = is_true(given.get("DisableRollback"))
             stack.policy = self._policy(given) or stack.policy
-            stack.imports = sorted({*stack.imports, *plan.imports()})
+            stack.imports = sorted({*stack.imports, *imports})
             self._engine.begin_update(stack, settings)
             self._engine.start(stack, self._engine.update)
         return {"StackId": stack.id}
@@ -179,6 +184,7 @@ class StackOperations:
                 )
             if stack.status in _DELETES_LATER and self._engine.stop(stack) is not None:
                 stack.on_failure = "DELETE"  # the creation ends with the deletion
+                self._store.save(stack)
                 return {}
             if stack.is_busy:
                 raise StackError(f"Stack [{stack.name}] cannot be deleted while in status {stack.status}")

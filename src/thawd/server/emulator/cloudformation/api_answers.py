@@ -140,7 +140,7 @@ def resource_view(stack: Stack, resource: Resource, *, time_name: str) -> View:
 
 def change_view(change: Change) -> View:
     """Return a change that a change set announces."""
-    targets = [{"Attribute": "Properties", "Name": name} for name in change.properties if name != "Type"]
+    targets = [{"Attribute": "Properties", "Name": name} for name in change.properties]
     targets += [{"Attribute": part} for part in change.scope if part != "Properties"]
     always = "Always" if change.replacement == "True" else "Never"
     needs = {"True": "Always", "False": "Never", "Conditional": "Conditionally"}.get(change.replacement or "", always)

@@ -9,9 +9,10 @@ from typing import Any
 
 from thawd.deploy.templates.preparation import Prepared
 from thawd.deploy.templates.values import Made, Unknown
+from thawd.server.emulator.cloudformation.errors import ResourceError, StackError
 from thawd.server.emulator.cloudformation.providers.kinds_by_type import Registry
 from thawd.server.emulator.cloudformation.replacement import shown_replacement
-from thawd.server.emulator.cloudformation.stack_records import Change, Settings, Stack
+from thawd.server.emulator.cloudformation.stack_records import Change, Resource, Settings, Stack
 from thawd.server.emulator.cloudformation.template_plans import Planner
 
 Properties = dict[str, Any]
@@ -22,7 +23,18 @@ def changes_of(stack: Stack, plan: Prepared, planner: Planner, registry: Registr
 
     Raises:
         TemplateError: a function of the template fails.
+        StackError: a resource has another type than before.
     """
+    others = [
+        name
+        for name, declared in plan.resources.items()
+        if (old := stack.resources.get(name)) is not None and old.physical_id and old.kind != declared.type
+    ]
+    if others:
+        raise StackError(
+            "Update of resource type is not permitted. The new template modifies resource type of the following "
+            f"resources: [{', '.join(others)}]"
+        )
     made: dict[str, Made] = dict(planner.made(stack).items())
     found: list[Change] = []
     for logical_id in plan.order():
@@ -47,11 +59,9 @@ def _change_of(
     after = plan.planned(logical_id, made)
     if old is None or not old.physical_id:
         return Change("Add", logical_id, declared.type, after=known(after))
-    if old.kind != declared.type:
-        return Change("Modify", logical_id, declared.type, old.physical_id, "True", ["Type"], ["Properties"])
-    before = old.properties
+    before = old.shown_properties  # a dynamic reference is compared, and not its value, as on AWS
     names = sorted(name for name in before.keys() | after.keys() if not _is_equal(before.get(name), after.get(name)))
-    scope = ["Properties"] if names else []
+    scope = ["Properties"] if names or _differs(old, registry) else []
     if (dict(declared.metadata) or None) != old.metadata:
         scope.append("Metadata")
     if (declared.deletion_policy or "Delete") != old.deletion_policy:
@@ -74,11 +84,17 @@ def _change_of(
     )
 
 
+def _differs(old: Resource, registry: Registry) -> bool:
+    """Whether a resource changes although its properties stay."""
+    try:
+        return registry.find(old.kind).differs(old)
+    except ResourceError:
+        return False
+
+
 def _is_equal(before: Any, after: Any) -> bool:
     if isinstance(after, Unknown):
         return False
-    if isinstance(before, str) and isinstance(after, str) and "{{resolve:" in after:
-        return True  # the value behind the reference is read when the resource is changed
     if isinstance(before, dict) and isinstance(after, dict):
         return before.keys() == after.keys() and all(_is_equal(before[name], after[name]) for name in before)
     if isinstance(before, list) and isinstance(after, list):

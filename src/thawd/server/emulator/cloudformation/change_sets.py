@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 from thawd.deploy.templates.refusals import TemplateError
@@ -22,7 +23,7 @@ from thawd.server.emulator.cloudformation.request_parameters import (
 )
 from thawd.server.emulator.cloudformation.resource_changes import Services, Steps
 from thawd.server.emulator.cloudformation.stack_records import REVIEW, ChangeSet, Settings, Stack, masked, new_stack_id
-from thawd.server.emulator.cloudformation.template_plans import shown_parameters
+from thawd.server.emulator.cloudformation.template_plans import secrets_of, shown_parameters
 
 _PAGE = 100
 _EXECUTES = "EXECUTE_IN_PROGRESS"
@@ -55,15 +56,14 @@ class ChangeSets:
             if kind == "UPDATE" and (stack is None or stack.status == REVIEW):
                 raise StackError(f"Stack [{name}] does not exist")
             former = stack if kind == "UPDATE" else None
+            previous = former.settings if former is not None else None
         settings = settings_of(self._services.aws, given, former)
         needs = templates_shown.capabilities_of(settings.template)
         capabilities.require(capabilities.missing(settings.capabilities, needs))
         with self._store.lock:
             stack = self._target(place, kind, name, settings)
             stack.change_sets = [one for one in stack.change_sets if one.execution_status != _EXECUTES or stack.is_busy]
-            if any(one.name == given["ChangeSetName"] for one in stack.change_sets):
-                message = f"ChangeSet {given['ChangeSetName']} cannot be created because it already exists"
-                raise StackError(message, "AlreadyExistsException")
+            _require_free(stack, given["ChangeSetName"])
         identifier = stack.id.rpartition(":stack/")[0] + f":changeSet/{given['ChangeSetName']}/{uuid.uuid4()}"
         change_set = ChangeSet(
             id=identifier,
@@ -78,9 +78,12 @@ class ChangeSets:
         self._compute(stack, change_set)
         with self._store.lock:
             stack = self._target(place, kind, name, settings)  # another caller may have made it meanwhile
+            _require_free(stack, change_set.name)
             if not stack.status:
                 stack.token = given.get("ClientToken")
                 Steps(self._services, stack).set(REVIEW, "User Initiated")
+            if previous is not None and stack.settings is not previous:
+                change_set.execution_status = "OBSOLETE"  # UsePreviousValue meant other values
             stack.change_sets.append(change_set)
             self._store.save(stack)
         return {"Id": change_set.id, "StackId": stack.id}
@@ -118,6 +121,7 @@ class ChangeSets:
         try:
             plan = services.planner.plan(stack, settings)
             change_set.parameters = shown_parameters(plan)
+            change_set.hidden = sorted(secrets_of(plan))
             change_set.changes = change_preview.changes_of(stack, plan, services.planner, services.registry)
             is_same = change_set.kind == "UPDATE" and not (
                 change_set.changes
@@ -144,7 +148,7 @@ class ChangeSets:
             for name in ("BeforeContext", "AfterContext"):
                 text = change["ResourceChange"].pop(name, None)
                 if text is not None and is_true(given.get("IncludePropertyValues")):
-                    change["ResourceChange"][name] = masked(text, [*stack.hidden, *_secrets(change_set)])
+                    change["ResourceChange"][name] = masked(text, [*stack.hidden, *change_set.hidden])
         end = start + _PAGE
         token = {"NextToken": str(end)} if end < len(change_set.changes) else {}
         return {**change_set_view(stack, change_set), "Changes": shown, **token}
@@ -191,7 +195,7 @@ class ChangeSets:
             if change_set.kind == "UPDATE":
                 stack.keeps_failed = keeps
                 self._engine.begin_update(stack, change_set.settings)
-                work = self._engine.update
+                work: Callable[[Stack], None] = self._engine.update
             else:
                 stack.on_failure = "DO_NOTHING" if keeps else change_set.on_failure or "ROLLBACK"
                 stack.settings = change_set.settings
@@ -221,7 +225,7 @@ class ChangeSets:
         raise StackError(f"ChangeSet [{name}] does not exist", "ChangeSetNotFound")
 
 
-def _secrets(change_set: ChangeSet) -> list[str]:
-    """The values that a change set gives to parameters with NoEcho."""
-    given = change_set.settings.parameters
-    return [given[name] for name, shown, _ in change_set.parameters if name in given and shown != given[name]]
+def _require_free(stack: Stack, name: str) -> None:
+    if any(one.name == name for one in stack.change_sets):
+        message = f"ChangeSet {name} cannot be created because it already exists"
+        raise StackError(message, "AlreadyExistsException")

@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 from thawd.deploy.templates.preparation import Prepared
 from thawd.deploy.templates.refusals import TemplateError
-from thawd.server.emulator.cloudformation.errors import Interrupted, StackError
-from thawd.server.emulator.cloudformation.graph_order import turned, walk
+from thawd.server.emulator.cloudformation.errors import Interrupted, ResourceError, StackError
+from thawd.server.emulator.cloudformation.graph_order import turned, walk, without_cycles
 from thawd.server.emulator.cloudformation.resource_changes import Services, Steps
 from thawd.server.emulator.cloudformation.stack_records import Before, Output, Resource, Settings, Stack
-from thawd.server.emulator.cloudformation.template_plans import shown_parameters
+from thawd.server.emulator.cloudformation.template_plans import secrets_of, shown_parameters
 
 _BY_USER = "User Initiated"
 _CANCELLED = "Update cancelled by user."
@@ -93,7 +93,7 @@ class Engine:
             failures = walk(needs, lambda name: steps.make(name, plan), stop=stop)
             reason = _failed("create", failures)
             if reason is None and not stop.is_set():
-                stack.outputs = self._outputs(stack, plan)
+                self._export(stack, plan)
                 self._settle(stack)
         except (StackError, TemplateError) as error:
             reason = error.message
@@ -108,6 +108,7 @@ class Engine:
         with self._store.lock:
             stack.outputs = []
         if stack.on_failure == "DO_NOTHING":
+            self._settle(stack)
             steps.set("CREATE_FAILED", reason)
         elif stack.on_failure == "DELETE":
             steps.set("DELETE_IN_PROGRESS", reason)
@@ -129,23 +130,37 @@ class Engine:
     # Update
 
     def begin_update(self, stack: Stack, settings: Settings) -> None:
-        """Give a stack new settings, and record the state for a rollback. Call `update` next."""
+        """Give a stack new settings, and record the state for a rollback. Call `update` next.
+
+        After an update that failed and was not rolled back, the recorded state is that before the failed update. The
+        same applies to a nested stack while its parent's update can still fail.
+        """
         with self._store.lock:
-            stack.before = Before(
-                settings=stack.settings,
-                parameters=stack.parameters,
-                outputs=stack.outputs,
-                description=stack.description,
-                processed=stack.processed,
-                resources=copy.deepcopy(stack.resources),
-                imports=stack.imports,
-            )
+            if stack.before is None:
+                stack.before = Before(
+                    settings=stack.settings,
+                    parameters=stack.parameters,
+                    outputs=stack.outputs,
+                    description=stack.description,
+                    processed=stack.processed,
+                    resources=copy.deepcopy(stack.resources),
+                    imports=stack.imports,
+                )
+            for change_set in stack.change_sets:
+                if change_set.execution_status == "AVAILABLE":
+                    change_set.execution_status = "OBSOLETE"  # as on AWS: the stack is another one now
             stack.settings, stack.updated_s = settings, time.time()
             stack.status = "UPDATE_IN_PROGRESS"
         Steps(self._services, stack).set("UPDATE_IN_PROGRESS", _BY_USER)
 
-    def update(self, stack: Stack) -> None:
-        """Update a stack to its new settings. Its status must be UPDATE_IN_PROGRESS."""
+    def update(self, stack: Stack, *, is_nested: bool = False) -> None:
+        """Update a stack to its new settings. Its status must be UPDATE_IN_PROGRESS.
+
+        Args:
+            stack: the stack.
+            is_nested: whether this is part of an update of the stack's parent. If so, nothing is deleted yet, because
+                the parent's update can still fail. The parent calls `clean_up` at its end.
+        """
         steps, stop = Steps(self._services, stack), self._stop_of(stack)
         try:
             plan = self._services.planner.plan(stack, stack.settings)
@@ -154,15 +169,20 @@ class Engine:
             failures = walk(needs, lambda name: steps.change(name, plan), stop=stop)
             reason = _failed("update", failures)
             if reason is None and not stop.is_set():
-                stack.outputs = self._outputs(stack, plan)
+                self._export(stack, plan)
         except (StackError, TemplateError) as error:
             reason = error.message
+        if reason is None or stack.keeps_failed:
+            self._settle(stack)
         if reason is None and steps.end(stop, "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS"):
             with self._store.lock:
                 gone = [name for name in stack.resources if name not in plan.resources]
                 stack.clean_up += [stack.resources.pop(name) for name in gone]
-                stack.before = None
-            self.clean_up(stack)
+                if not is_nested:
+                    stack.before = None
+                self._store.save(stack)
+            if not is_nested:
+                self.clean_up(stack)
         elif stack.keeps_failed:
             steps.set("UPDATE_FAILED", reason or _CANCELLED)
         else:
@@ -175,10 +195,17 @@ class Engine:
         As on AWS, the update is complete even if a deletion fails. Deleting the stack tries it again.
         """
         is_rollback = stack.status.startswith("UPDATE_ROLLBACK")
+        with self._store.lock:
+            stack.before = None
+        for resource in list(stack.resources.values()):
+            with contextlib.suppress(ResourceError):  # a type that only an earlier version knew
+                finish = self._services.registry.find(resource.kind).finish if resource.physical_id else None
+                if finish is not None:
+                    finish(resource)
         self._delete_several(stack, list(stack.clean_up), is_rollback=is_rollback)
+        self._settle(stack)
         with self._store.lock:
             stack.clean_up = [one for one in stack.clean_up if one.exists]
-        self._settle(stack)
         Steps(self._services, stack).set(stack.status.removesuffix("_CLEANUP_IN_PROGRESS"))
 
     def roll_update_back(self, stack: Stack, skipped: tuple[str, ...] = ()) -> None:
@@ -190,16 +217,14 @@ class Engine:
 
         def restore(name: str) -> None:
             if name in skipped:
-                with self._store.lock:
-                    stack.resources[name] = copy.deepcopy(before.resources[name])
-                steps.mark(stack.resources[name], "UPDATE_COMPLETE", "skipped")
+                steps.skip(name, before.resources[name])
             else:
                 steps.restore(name, before.resources[name])
 
         needs = {name: resource.needs for name, resource in before.resources.items()}
         failures = walk(needs, restore, stop=threading.Event())
+        self._settle(stack)
         if failures:
-            self._settle(stack)
             steps.set("UPDATE_ROLLBACK_FAILED", _failed("update", failures))
             return
         with self._store.lock:
@@ -256,7 +281,7 @@ class Engine:
             def work(key: str, found: dict[str, Resource] = found) -> None:
                 steps.delete(found[key], is_rollback=is_rollback)
 
-            failures = walk(turned(needs), work, stop=threading.Event(), goes_on=True)
+            failures = walk(turned(without_cycles(needs)), work, stop=threading.Event(), goes_on=True)
             left = {key: resource for key, resource in found.items() if resource.exists}
             if not left or len(left) == len(found):
                 return {found[key].logical_id: error for key, error in failures.items()}
@@ -266,8 +291,13 @@ class Engine:
     def resume(self) -> None:
         """Complete or roll back the operations that were interrupted by the end of the process."""
         for stack in self._store.all():
+            with self._store.lock:
+                stack.clean_up += stack.deleted
+                stack.deleted = []
+        for stack in self._store.all():
             parent = self._store.by_id(stack.parent_id) if stack.parent_id else None
-            if stack.is_busy and not (parent is not None and parent.is_busy):
+            is_parents = parent is not None and (parent.is_busy or parent.before is not None)
+            if stack.is_busy and not is_parents:
                 self._resume(stack)
 
     def _resume(self, stack: Stack) -> None:
@@ -294,12 +324,11 @@ class Engine:
             stack.parameters = shown_parameters(plan)
             stack.description = plan.document.get("Description")
             stack.processed = json.dumps(plan.document)
-            secret = {value.text for value in plan.parameters.values() if value.no_echo}
-            stack.hidden = sorted({*stack.hidden, *secret})
+            stack.hidden = sorted({*stack.hidden, *secrets_of(plan)})
             stack.imports = sorted({*stack.imports, *plan.imports()})
 
-    def _outputs(self, stack: Stack, plan: Prepared) -> list[Output]:
-        """Evaluate the outputs, and check the exports.
+    def _export(self, stack: Stack, plan: Prepared) -> None:
+        """Give a stack its outputs, and check the exports.
 
         Raises:
             StackError: another stack has an export of the same name, or imports an export that changes.
@@ -316,8 +345,7 @@ class Engine:
             used = self.use_of_exports(stack, found)
             if used is not None:
                 raise StackError(used)
-            stack.imports = sorted(plan.imports())
-        return found
+            stack.imports, stack.outputs = sorted(plan.imports()), found
 
     def use_of_exports(self, stack: Stack, outputs: list[Output]) -> str | None:
         """Return why a stack's exports cannot be replaced by those of `outputs`; None: they can.
@@ -339,8 +367,18 @@ class Engine:
         return [one.name for one in others if export in one.imports and not one.is_deleted and one.id != stack.id]
 
     def _settle(self, stack: Stack) -> None:
-        if stack.parent_id is None:
-            self._services.settle()
+        """Wait until the services' state is saved: what the records say is then true also after a kill."""
+        if stack.parent_id is not None:
+            return  # a part of its parent's operation
+        with self._store.lock:
+            family = [one for one in self._store.all() if stack.id in (one.id, one.root_id)]
+            settled = [(one, list(one.deleted)) for one in family]
+        self._services.settle()
+        with self._store.lock:
+            for one, deleted in settled:
+                del one.deleted[: len(deleted)]
+                if deleted and one is not stack:
+                    self._store.save(one)
 
 
 def _failed(what: str, failures: dict[str, Exception]) -> str | None:

@@ -28,7 +28,16 @@ class ResourceError(Exception):
 
 
 class LeftBehind(ResourceError):
-    """A resource was made, but could neither be completed nor be deleted again, so it may still exist."""
+    """A resource was made, or made in part, and could not be deleted again, so it may still exist.
+
+    Args:
+        message: the reason that the stack's events show.
+        name: the name under which it is to be deleted; empty: the one that it was to get.
+    """
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 class Interrupted(BaseException):

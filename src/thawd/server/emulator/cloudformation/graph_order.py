@@ -51,6 +51,29 @@ def walk(
     return failures
 
 
+def without_cycles(needs: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
+    """The same graph without those edges that would close a cycle."""
+    found: dict[str, set[str]] = {}
+    for node, wanted in needs.items():
+        found[node] = set()
+        for one in sorted(wanted):
+            if not _reaches(found, one, node):
+                found[node].add(one)
+    return found
+
+
+def _reaches(needs: Mapping[str, Iterable[str]], start: str, end: str) -> bool:
+    seen, left = set(), [start]
+    while left:
+        node = left.pop()
+        if node == end:
+            return True
+        if node not in seen:
+            seen.add(node)
+            left += needs.get(node, ())
+    return False
+
+
 def turned(needs: Mapping[str, Iterable[str]]) -> dict[str, set[str]]:
     """Return the graph with reversed edges: each node with the nodes that need it."""
     found: dict[str, set[str]] = {node: set() for node in needs}

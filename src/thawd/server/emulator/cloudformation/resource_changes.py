@@ -114,6 +114,8 @@ class Steps:
             reason = self._reason(error)
             with self._store.lock:
                 resource.physical_id, resource.was_begun = "", resource.was_begun and _may_exist_after(error)
+                if isinstance(error, LeftBehind) and error.name:
+                    resource.name = error.name
             self.mark(resource, failed, reason)
             raise ResourceError(reason) from error
         self.mark(resource, finished, self._missing(resource.kind))
@@ -137,6 +139,7 @@ class Steps:
         with self._store.lock:
             resource.physical_id, resource.was_begun = made.physical_id, True
             resource.attributes, resource.facts = dict(made.attributes), dict(made.facts)
+            self.stack.hidden = sorted({*self.stack.hidden, *made.secrets})
 
     def _wanted(
         self, logical_id: str, type_name: str, kind: Kind, properties: Properties, former: Properties | None = None
@@ -167,24 +170,24 @@ class Steps:
         """
         old = self.stack.resources.get(logical_id)
         if old is None or not old.physical_id:
+            if old is not None and old.exists:  # an earlier update has half made it
+                with self._store.lock:
+                    self.stack.clean_up.append(old)
             self.make(logical_id, plan)
             return
         new, made = _record(logical_id, plan), self._services.planner.made(self.stack)
         try:
             properties = plan.properties(logical_id, made)
             new.shown = _shown(plan, logical_id, made, properties)
-        except TemplateError as error:
-            self.mark(old, "UPDATE_FAILED", error.message)
-            raise ResourceError(error.message) from error
-        if old.kind == new.kind and old.properties == properties:
+            is_same = old.kind == new.kind and old.properties == properties
+            kind = self._registry.find(new.kind)
+        except (StackError, TemplateError, ResourceError) as error:
+            self.mark(old, "UPDATE_FAILED", reason_of(error))
+            raise ResourceError(reason_of(error)) from error
+        if is_same and not kind.differs(old):
             with self._store.lock:
                 _copy_declaration(new, old)
             return
-        try:
-            kind = self._registry.find(new.kind)
-        except ResourceError as error:
-            self.mark(old, "UPDATE_FAILED", str(error))
-            raise
         if old.kind == new.kind and not must_replace(kind, old.properties, properties):
             with self._store.lock:
                 _copy_declaration(new, old)
@@ -250,11 +253,15 @@ class Steps:
             ResourceError: the rollback failed.
         """
         stack, now = self.stack, self.stack.resources.get(logical_id)
+        if not before.physical_id:  # it did not exist before the update
+            self._put_back(before, now)
+            return
         if now is not None and now.physical_id == before.physical_id and now.kind == before.kind:
+            kind = self._registry.find(now.kind)
             is_touched = now.properties != before.properties or now.status in ("UPDATE_FAILED", "UPDATE_IN_PROGRESS")
+            is_touched = is_touched or kind.finish is not None  # the kind knows whether it has something to undo
             with self._store.lock:
                 _copy_declaration(before, now)
-            kind = self._registry.find(now.kind)
             if is_touched and kind.change is not None:
                 self._change_in_place(now, kind, before.properties, before.facts)
             elif is_touched:
@@ -262,14 +269,8 @@ class Steps:
                     now.properties = before.properties
                 self.mark(now, "UPDATE_COMPLETE")
             return
-        with self._store.lock:
-            kept = [one for one in stack.clean_up if one.physical_id == before.physical_id and one.kind == before.kind]
-            if now is not None and now.exists:
-                stack.clean_up.append(now)
-            stack.clean_up = [one for one in stack.clean_up if one not in kept]
-            restored = copy.deepcopy(before)
-            stack.resources[logical_id] = restored
-        if kept:
+        restored, is_kept = self._put_back(before, now)
+        if is_kept:
             self.mark(restored, "UPDATE_COMPLETE")
             return
         kind = self._registry.find(before.kind)  # the old resource was deleted before its successor was made
@@ -288,6 +289,33 @@ class Steps:
             raise ResourceError(reason) from error
         self.mark(restored, "UPDATE_COMPLETE")
 
+    def skip(self, logical_id: str, before: Resource) -> None:
+        """Record a resource as it was before an update, without a look at what it is."""
+        restored, _ = self._put_back(before, self.stack.resources.get(logical_id))
+        self.mark(restored, "UPDATE_COMPLETE", "skipped")
+
+    def _put_back(self, before: Resource, now: Resource | None) -> tuple[Resource, bool]:
+        """Put the record before an update in its place. What has replaced the resource is to be deleted.
+
+        Returns:
+            The record, and whether the resource was to be deleted, and so still exists.
+        """
+        stack = self.stack
+        with self._store.lock:
+
+            def is_it(one: Resource) -> bool:
+                if before.physical_id:
+                    return (one.physical_id, one.kind) == (before.physical_id, before.kind)
+                return before.was_begun and not one.physical_id and one.name == before.name  # it is half made
+
+            is_kept = any(map(is_it, stack.clean_up))
+            stack.clean_up = [one for one in stack.clean_up if not is_it(one)]
+            if now is not None and now.exists and not is_it(now):
+                stack.clean_up.append(now)
+            restored = copy.deepcopy(before)
+            stack.resources[before.logical_id] = restored
+        return restored, is_kept
+
     # Deletion
 
     def delete(self, resource: Resource, *, is_rollback: bool = False) -> None:
@@ -302,11 +330,7 @@ class Steps:
         keeps = policy in _KEEPS or (policy == "RetainExceptOnCreate" and not is_rollback)
         if keeps or resource.logical_id in self.stack.retained:
             reason = "thawd makes no snapshots, so the resource is kept" if policy == "Snapshot" else None
-            with self._store.lock:
-                event_of = copy.copy(resource)
-                resource.physical_id, resource.was_begun = "", False
-            self.mark(event_of, "DELETE_SKIPPED", reason)
-            resource.status = "DELETE_SKIPPED"
+            self._forget(resource, "DELETE_SKIPPED", reason)
             return
         self.mark(resource, "DELETE_IN_PROGRESS")
         try:
@@ -315,9 +339,17 @@ class Steps:
             reason = self._reason(error)
             self.mark(resource, "DELETE_FAILED", reason)
             raise ResourceError(reason) from error
-        self.mark(resource, "DELETE_COMPLETE")
+        with self._store.lock:  # until the services' state is saved, it may come back when the process ends
+            self.stack.deleted.append(copy.copy(resource))
+        self._forget(resource, "DELETE_COMPLETE")
+
+    def _forget(self, resource: Resource, status: str, reason: str | None = None) -> None:
+        """Record that a resource is not there, or not the stack's, any more. The event still shows its id."""
         with self._store.lock:
+            event = self.stack.add_event(resource, status, reason)
             resource.physical_id, resource.was_begun = "", False
+            self._store.save(self.stack)
+        self._services.notify(self.stack, event)
 
     def _delete(self, resource: Resource) -> None:
         self._registry.find(resource.kind).delete(self._services.aws, resource)

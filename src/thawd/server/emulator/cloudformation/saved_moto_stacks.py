@@ -133,6 +133,8 @@ def _stack(old: Any, planner: Planner) -> Stack:
         if logical_id in plan.resources:
             resource.needs = sorted(plan.needs(logical_id))
             resource.properties = plan.properties(logical_id, made)
+            shown = plan.properties(logical_id, made, dynamic=False)
+            resource.shown = None if shown == resource.properties else shown
     if stack.status.endswith("_COMPLETE") and not stack.status.startswith("ROLLBACK"):
         stack.parameters, stack.description = shown_parameters(plan), plan.document.get("Description")
         stack.processed, stack.imports = json.dumps(plan.document), sorted(plan.imports())

@@ -139,7 +139,11 @@ class Change(msgspec.Struct):
 
 
 class ChangeSet(msgspec.Struct):
-    """A change set of a stack."""
+    """A change set of a stack.
+
+    Attributes:
+        hidden: the values of parameters with NoEcho, which the announced changes do not show.
+    """
 
     id: str
     name: str
@@ -154,6 +158,7 @@ class ChangeSet(msgspec.Struct):
     parameters: list[tuple[str, str, str | None]] = []
     on_failure: str | None = None
     include_nested: bool = False
+    hidden: list[str] = []
 
 
 class Before(msgspec.Struct):
@@ -177,13 +182,15 @@ class Stack(msgspec.Struct):
         processed: the template after its transformations, as JSON.
         resources: the resources by logical id.
         clean_up: resources that others have replaced, or that an update removed; they are to be deleted.
+        deleted: resources that the running operation has deleted. If the process ends before the services' state is
+            saved, they may be there again.
         before: the stack before the update that runs, or that failed.
         on_failure: what a failed creation does: ``ROLLBACK``, ``DELETE`` or ``DO_NOTHING``.
         timeout_s: how long its creation may take.
         parent_id: the stack that it is nested in.
         token: the client's token of the operation that runs.
         retained: logical ids that the deletion that runs leaves alone.
-        hidden: the values of parameters with NoEcho, which events do not show.
+        hidden: values that events do not show: of parameters with NoEcho, and of answers with NoEcho.
         imports: names of the exports of other stacks that it imports.
         keeps_failed: whether a failed update stays as it is, instead of returning to the state before.
     """
@@ -204,6 +211,7 @@ class Stack(msgspec.Struct):
     outputs: list[Output] = []
     resources: dict[str, Resource] = {}
     clean_up: list[Resource] = []
+    deleted: list[Resource] = []
     events: list[Event] = []
     change_sets: list[ChangeSet] = []
     change_set_id: str | None = None
@@ -233,6 +241,7 @@ class Stack(msgspec.Struct):
     def add_event(self, resource: Resource | None, status: str, reason: str | None = None) -> Event:
         """Record that the stack, or one of its resources, has a new status."""
         now_s = time.time()
+        reason = masked_text(reason, self.hidden) if reason else reason
         if resource is None:
             self.status, self.reason = status, reason
             logical_id, physical_id, kind, properties = self.name, self.id, STACK_TYPE, None
@@ -259,6 +268,9 @@ class Stack(msgspec.Struct):
 
     def forget_properties(self) -> None:
         """Make the record of a deleted stack small: of its resources, names and statuses remain."""
+        secret = {name for name, shown, _ in self.parameters if self.settings.parameters.get(name, shown) != shown}
+        kept = {name: value for name, value in self.settings.parameters.items() if name not in secret}
+        self.settings = msgspec.structs.replace(self.settings, parameters=kept)
         self.processed, self.hidden, self.clean_up = "{}", [], []
         for resource in self.resources.values():
             resource.properties, resource.shown, resource.attributes, resource.facts = {}, None, {}, {}
@@ -280,4 +292,11 @@ def masked(text: str, secrets: Iterable[str]) -> str:
     """Return a text of JSON with asterisks in place of secrets."""
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(json.dumps(secret)[1:-1], "****")
+    return text
+
+
+def masked_text(text: str, secrets: Iterable[str]) -> str:
+    """A text for people with asterisks in place of secrets."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, "****")
     return text

@@ -60,7 +60,7 @@ class Planner:
     def _context(self, stack: Stack, settings: Settings) -> StackContext:
         def exported(name: str) -> str | None:
             for other, output in self._store.exports(stack.account, stack.region):
-                if output.export == name and other.id != stack.id:
+                if output.export == name and other.id != stack.id and other.status != "DELETE_IN_PROGRESS":
                     return output.value
             return None
 
@@ -129,6 +129,28 @@ class _Existing(Mapping[str, Made]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def imports_of(plan: Prepared) -> list[str]:
+    """The names of the exports that a plan imports.
+
+    Raises:
+        StackError: one of them does not exist any more.
+    """
+    try:
+        return sorted(plan.imports())
+    except TemplateError as error:
+        raise StackError(error.message) from error
+
+
+def secrets_of(plan: Prepared) -> set[str]:
+    """The values of a plan's parameters with NoEcho, and of the items of lists."""
+    found: set[str] = set()
+    for parameter in plan.parameters.values():
+        if parameter.no_echo:
+            values = [parameter.value] if isinstance(parameter.value, str) else parameter.value
+            found |= {parameter.text, *values}
+    return found - {""}
 
 
 def shown_parameters(plan: Prepared) -> list[tuple[str, str, str | None]]:

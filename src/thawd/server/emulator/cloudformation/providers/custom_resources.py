@@ -2,7 +2,8 @@
 
 The function gets a request with a URL, and sends its answer to that URL with PUT. As on AWS, the answer may arrive
 after the function has returned. If the function fails and has sent no answer, the resource fails with the function's
-error; AWS would wait for the time-out.
+error; AWS would wait for the time-out. As on AWS, a creation that has failed is followed by a request to delete what
+the function may have made.
 
 Source: CloudFormation user guide, "Custom resource request objects" and "Custom resource response objects".
 """
@@ -13,9 +14,10 @@ import json
 import queue
 import threading
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
-from thawd.server.emulator.cloudformation.errors import ResourceError
+from thawd.server.emulator.cloudformation.errors import LeftBehind, ResourceError
 from thawd.server.emulator.cloudformation.providers import cdk_handlers, cdk_providers
 from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, is_unreachable
 from thawd.server.emulator.cloudformation.providers.callback_server import Callbacks
@@ -26,6 +28,10 @@ _TYPE, _PREFIX = "AWS::CloudFormation::CustomResource", "Custom::"
 _TIMEOUT_S = 3600
 
 Properties = dict[str, Any]
+
+
+class _NoAnswerError(LeftBehind):
+    """The function failed, or could not be invoked, and has sent no answer."""
 
 
 def is_custom(kind: str) -> bool:
@@ -39,7 +45,10 @@ def kind_of(callbacks: Callbacks) -> Kind:
     def make(aws: Aws, wanted: Wanted) -> Made:
         identity = _identity(wanted)
         answer = _ask(aws, callbacks, "Create", identity, as_text(wanted.properties))
-        return _made(answer, identity)
+        try:
+            return _made(answer, identity)
+        except ResourceError as error:
+            raise LeftBehind(str(error)) from error
 
     def change(aws: Aws, resource: Resource, wanted: Wanted) -> Made:
         identity, old = _identity(wanted), as_text(resource.properties)
@@ -50,7 +59,11 @@ def kind_of(callbacks: Callbacks) -> Kind:
     def delete(aws: Aws, resource: Resource) -> None:
         # AWS names a resource so whose function has never answered.
         more = {"PhysicalResourceId": resource.physical_id or resource.name}
-        _ask(aws, callbacks, "Delete", resource.facts["identity"], as_text(resource.properties), more)
+        try:
+            _ask(aws, callbacks, "Delete", resource.facts["identity"], as_text(resource.properties), more)
+        except _NoAnswerError:
+            if resource.physical_id:
+                raise  # otherwise the function has failed before, too, and has made nothing that is known
 
     return Kind(
         make,
@@ -68,7 +81,19 @@ def _identity(wanted: Wanted) -> dict[str, str]:
 def _made(answer: Properties, identity: dict[str, str]) -> Made:
     if not answer.get("PhysicalResourceId"):
         raise ResourceError("Invalid PhysicalResourceId")
-    return Made(str(answer["PhysicalResourceId"]), answer.get("Data") or {}, {"identity": identity})
+    data = answer.get("Data") or {}
+    is_secret = str(answer.get("NoEcho", False)).lower() == "true"
+    secrets = frozenset(_texts(data)) if is_secret else frozenset[str]()
+    return Made(str(answer["PhysicalResourceId"]), data, {"identity": identity}, secrets)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts in an answer's data, and its numbers as texts."""
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
 
 
 def _ask(
@@ -82,7 +107,8 @@ def _ask(
     """Send a request to the function and wait for its answer.
 
     Raises:
-        ResourceError: the function failed, refused or did not answer in time.
+        ResourceError: the function failed, refused or did not answer in time; a LeftBehind if it may have made
+            something.
     """
     function = properties.get("ServiceToken", "")
     if ":lambda:" not in function and ":sns:" not in function:
@@ -109,11 +135,13 @@ def _ask(
         try:
             answer: Properties | Exception = answers.get(timeout=int(properties.get("ServiceTimeout", _TIMEOUT_S)))
         except queue.Empty:
-            raise ResourceError("CloudFormation did not receive a response from your Custom Resource") from None
+            raise LeftBehind("CloudFormation did not receive a response from your Custom Resource") from None
     if isinstance(answer, Exception):
         raise answer
     if answer.get("Status") != "SUCCESS":
-        raise ResourceError(f"Received response status [FAILED] from custom resource. {answer.get('Reason', '')}")
+        message = f"Received response status [FAILED] from custom resource. {answer.get('Reason', '')}"
+        kind = LeftBehind if "Status" in answer else _NoAnswerError
+        raise kind(message, str(answer.get("PhysicalResourceId") or ""))
     return answer
 
 

@@ -43,14 +43,20 @@ class Made:
         physical_id: the value of Ref.
         attributes: the values of Fn::GetAtt, by name.
         facts: values with which the resource can be found, to change or delete it.
+        secrets: texts that events must not show.
     """
 
     physical_id: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    secrets: frozenset[str] = frozenset()
 
 
 def _never_exists(aws: Aws, facts: Properties) -> bool:
+    return False
+
+
+def _differs_by_properties(resource: Resource) -> bool:
     return False
 
 
@@ -71,6 +77,10 @@ class Kind:
         exists: returns whether a resource with these facts exists. It is called before a resource is made whose name
             the template gives.
         makes_again: whether a replacement deletes the old resource first, because both cannot exist at the same time.
+        differs: returns whether a resource needs a change although its properties stay, because what they name is
+            different now.
+        finish: completes a change that a rollback could undo until then. It is called when the stack's update cannot
+            fail any more.
     """
 
     make: Callable[[Aws, Wanted], Made]
@@ -82,6 +92,8 @@ class Kind:
     expected: Callable[[Wanted], Properties] | None = None
     exists: Callable[[Aws, Properties], bool] = _never_exists
     makes_again: bool = False
+    differs: Callable[[Resource], bool] = _differs_by_properties
+    finish: Callable[[Resource], None] | None = None
 
 
 @contextlib.contextmanager
