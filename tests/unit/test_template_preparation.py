@@ -50,6 +50,8 @@ def test_a_parameter_is_what_was_given_or_its_default(declaration: str, given_va
     [
         ("Type: String", None, "Parameters: [P] must have values"),
         ("Type: Number", "ten", "Parameter 'P' must be a number"),
+        ("Type: Number", "nan", "Parameter 'P' must be a number"),
+        ("Type: List<Number>", "1,1_0", "Parameter 'P' must be a number"),
         ("Type: Number, MinValue: 1", "0", "Parameter 'P' must be a number not less than 1"),
         ("Type: List<Number>, MaxValue: 5", "1,6", "Parameter 'P' must be a number not greater than 5"),
         ("Type: String, AllowedValues: [a, 1]", "2", "Parameter 'P' must be one of AllowedValues"),

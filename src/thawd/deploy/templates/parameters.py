@@ -25,6 +25,8 @@ _DECLARED = {
     "MaxLength", "MinValue", "MaxValue",
 }  # fmt: skip
 _MASK = "****"
+# Python's float() also accepts nan, inf and 1_000.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +147,9 @@ def _broken(name: str, declaration: Mapping[str, Any], item: str) -> str | None:
 
 def _wanted_number(declaration: Mapping[str, Any], item: str) -> str | None:
     """Return a description of the numbers that the declaration allows; None: the item is one of them."""
-    try:
-        number = float(item)
-    except ValueError:
+    if not _NUMBER.fullmatch(item.strip()):
         return "a number"
+    number = float(item)
     least, most = declaration.get("MinValue"), declaration.get("MaxValue")
     if least is not None and number < float(least):
         return f"a number not less than {text_of(least)}"

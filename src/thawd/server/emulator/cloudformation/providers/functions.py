@@ -92,6 +92,8 @@ _DEFAULTS: Properties = {
     "EphemeralStorage": {"Size": 512},
     "FileSystemConfigs": [],
     "SnapStart": {"ApplyOn": "None"},
+    "LoggingConfig": {"LogFormat": "Text"},
+    "KMSKeyArn": "",
 }
 
 
@@ -230,7 +232,28 @@ def _make_mapping(aws: Aws, wanted: Wanted) -> Made:
 def _change_mapping(aws: Aws, resource: Resource, wanted: Wanted) -> None:
     kept = ("EventSourceArn", "StartingPosition", "StartingPositionTimestamp", "Tags")
     given = {key: value for key, value in wanted.properties.items() if key not in kept}
-    aws.call("lambda", "update_event_source_mapping", {**given, "UUID": resource.physical_id})
+    # What the template no longer has, returns to its default.
+    is_queue = ":sqs:" in str(wanted.properties.get("EventSourceArn"))
+    defaults = {**_MAPPING_DEFAULTS, "BatchSize": 10 if is_queue else 100}
+    removed = {key: defaults[key] for key in resource.properties if key in defaults and key not in given}
+    aws.call("lambda", "update_event_source_mapping", {**given, **removed, "UUID": resource.physical_id})
+
+
+# Source: AWS Lambda API reference, "CreateEventSourceMapping".
+_MAPPING_DEFAULTS: Properties = {
+    "BisectBatchOnFunctionError": False,
+    "DestinationConfig": {"OnFailure": {}},
+    "Enabled": True,
+    "FilterCriteria": {"Filters": []},
+    "FunctionResponseTypes": [],
+    "MaximumBatchingWindowInSeconds": 0,
+    "MaximumRecordAgeInSeconds": -1,
+    "MaximumRetryAttempts": -1,
+    "MetricsConfig": {"Metrics": []},
+    "ParallelizationFactor": 1,
+    "ScalingConfig": {},
+    "TumblingWindowInSeconds": 0,
+}
 
 
 def _delete_mapping(aws: Aws, resource: Resource) -> None:
@@ -287,7 +310,10 @@ def _make_url(aws: Aws, wanted: Wanted) -> Made:
 
 
 def _change_url(aws: Aws, resource: Resource, wanted: Wanted) -> None:
-    aws.call("lambda", "update_function_url_config", {"Cors": {}, **_url_given(wanted.properties)})
+    aws.call("lambda", "update_function_url_config", {**_URL_DEFAULTS, **_url_given(wanted.properties)})
+
+
+_URL_DEFAULTS: Properties = {"Cors": {}, "InvokeMode": "BUFFERED"}
 
 
 def _at_function(wanted: Wanted) -> Properties:

@@ -46,6 +46,8 @@ def _change_http_api(aws: Aws, resource: Resource, wanted: Wanted) -> None:
     else:
         given = {name: value for name, value in properties.items() if name not in ("Target", "RouteKey")}
         _http(aws, "update_api", **{**given, "ApiId": resource.physical_id})
+        if "CorsConfiguration" in resource.properties and "CorsConfiguration" not in properties:
+            aws.remove("apigatewayv2", "delete_cors_configuration", {"ApiId": resource.physical_id})
 
 
 def _kind(make: Callable[[Aws, Wanted], Made], delete: str, change: Any = None, *, makes_again: bool = False) -> Kind:
@@ -62,6 +64,16 @@ def _kind(make: Callable[[Aws, Wanted], Made], delete: str, change: Any = None, 
 _FIXED = frozenset({"ApiId", "StageName", "ProtocolType"})
 
 
+# Source: API Gateway API reference, version 2.
+_DEFAULTS: Properties = {
+    "ApiKeyRequired": False,
+    "AuthorizationScopes": [],
+    "AuthorizationType": "NONE",
+    "AutoDeploy": False,
+    "Description": "",
+}
+
+
 def _part(kind: str, identifier: str) -> Kind:
     """Return how a part of an HTTP API is made, changed and deleted: its operations have the kind in their names."""
 
@@ -72,7 +84,10 @@ def _part(kind: str, identifier: str) -> Kind:
         return Made(made[identifier], {identifier: made[identifier]}, facts)
 
     def change(aws: Aws, resource: Resource, wanted: Wanted) -> None:
-        _http(aws, f"update_{kind}", **{**_part_given(wanted.properties), identifier: resource.physical_id})
+        given = _part_given(wanted.properties)
+        # What the template no longer has, returns to its default.
+        removed = {name: _DEFAULTS[name] for name in resource.properties if name in _DEFAULTS and name not in given}
+        _http(aws, f"update_{kind}", **{**given, **removed, identifier: resource.physical_id})
 
     return _kind(make, f"delete_{kind}", change)
 

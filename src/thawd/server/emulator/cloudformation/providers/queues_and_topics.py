@@ -27,10 +27,10 @@ _QUEUE_DEFAULTS = {
     "RedrivePolicy": "",
     "RedriveAllowPolicy": "",
     "KmsMasterKeyId": "",
+    "ContentBasedDeduplication": "false",
 }
 _QUEUE_OTHERS = (
     "FifoQueue",
-    "ContentBasedDeduplication",
     "DeduplicationScope",
     "FifoThroughputLimit",
     "KmsDataKeyReusePeriodSeconds",
@@ -148,7 +148,8 @@ def _change_topic(aws: Aws, resource: Resource, wanted: Wanted) -> Made:
     old, new = _topic_attributes(before), _topic_attributes(after)
     for name in [*old, *(name for name in new if name not in old)]:
         if old.get(name) != new.get(name):
-            given = {"TopicArn": arn, "AttributeName": name, "AttributeValue": new.get(name, "")}
+            default = "false" if name == "ContentBasedDeduplication" else ""
+            given = {"TopicArn": arn, "AttributeName": name, "AttributeValue": new.get(name, default)}
             aws.call("sns", "set_topic_attributes", given)
     subscribed = list(resource.facts.get("Subscriptions", []))
     if before.get("Subscription") != after.get("Subscription"):

@@ -69,17 +69,47 @@ def _change_rest_api(aws: Aws, resource: Resource, wanted: Wanted) -> Made:
         _rest(aws, "put_rest_api", restApiId=api, mode="overwrite", body=_document(properties["Body"]).encode())
         root = [one["id"] for one in _rest(aws, "get_resources", restApiId=api)["items"] if one["path"] == "/"]
         attributes["RootResourceId"] = root[0]
-    fields = {"Name": "name", "Description": "description", "ApiKeySourceType": "apiKeySource"}
-    patches = [
-        {"op": "replace", "path": f"/{field}", "value": str(properties[name])}
-        for name, field in fields.items()
-        if name in properties
-    ]
+    patches = _api_patches(resource.properties, properties)
     if patches:
         _rest(aws, "update_rest_api", restApiId=api, patchOperations=patches)
-    if properties.get("BinaryMediaTypes"):
-        _set_binary_types(aws, api, properties["BinaryMediaTypes"])
     return Made(api, attributes, resource.facts)
+
+
+_API_FIELDS = {
+    "Name": "name",
+    "Description": "description",
+    "ApiKeySourceType": "apiKeySource",
+    "DisableExecuteApiEndpoint": "disableExecuteApiEndpoint",
+    "MinimumCompressionSize": "minimumCompressionSize",
+    "Policy": "policy",
+}
+# What a field is again when the template no longer has it.
+_API_DEFAULTS = {
+    "Description": "",
+    "ApiKeySourceType": "HEADER",
+    "DisableExecuteApiEndpoint": "false",
+    "MinimumCompressionSize": "",
+    "Policy": "",
+}
+
+
+def _api_patches(before: Properties, after: Properties) -> list[Properties]:
+    """The patches that change an API. What its document (Body) says is set anew by the document."""
+    patches: list[Properties] = []
+    for name, field in _API_FIELDS.items():
+        value = after.get(name, _API_DEFAULTS.get(name) if name in before else None)
+        if value is not None and (name in after or before.get(name) != value):
+            text = str(value).lower() if isinstance(value, bool) else value
+            text = text if isinstance(text, str) else json.dumps(text)
+            patches.append({"op": "replace", "path": f"/{field}", "value": text})
+    old = [] if "Body" in after else before.get("BinaryMediaTypes") or []
+    new = after.get("BinaryMediaTypes") or []
+    for operation, kinds in (
+        ("remove", [kind for kind in old if kind not in new]),
+        ("add", [kind for kind in new if kind not in old]),
+    ):
+        patches += [{"op": operation, "path": "/binaryMediaTypes/" + kind.replace("/", "~1")} for kind in kinds]
+    return patches
 
 
 def _resource(aws: Aws, wanted: Wanted) -> Made:
