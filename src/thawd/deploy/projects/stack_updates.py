@@ -90,7 +90,7 @@ class ServedProject:
     async def watch(self, url: str, keys: Mapping[str, str]) -> None:
         """Deploy after each change of the project's files, until cancelled.
 
-        Each deployment begins when its files are watched already, so that no change is missed.
+        thawd watches the files before it begins to deploy them, so that it misses no change.
         """
         watched: set[Path] = set()
         while True:
@@ -102,7 +102,7 @@ class ServedProject:
                 await asyncio.sleep(_TRY_AGAIN_S)
 
     async def _deploy_and_watch(self, watched: set[Path], url: str, keys: Mapping[str, str]) -> set[Path]:
-        """Deploy, and return when a file has changed, or there are files that are not watched.
+        """Deploy, and return when a file has changed, or when the deployment used files that are not watched.
 
         Args:
             watched: files and folders that were watched last time.
@@ -161,7 +161,7 @@ class ServedProject:
         self._complain(f"thawd: {line}")
 
     def _report(self, deployed: Deployed, url: str) -> None:
-        """Print what a stack has: its functions, the addresses of its APIs, its outputs."""
+        """Print a stack's functions, the addresses of its APIs, and its outputs."""
         if not deployed.has_changed and deployed.name in self._reported:
             return
         self._reported.add(deployed.name)
@@ -180,7 +180,7 @@ class ServedProject:
 
 
 class _Concerns(DefaultFilter):
-    """Whether a change concerns a project. An editor may replace a file: its path counts, not the file.
+    """Selects the changes of a project's files, by path, because an editor may replace a file by a new one.
 
     Args:
         files: the project's files.

@@ -24,7 +24,8 @@ class ProjectOptions:
 
     Attributes:
         parameters: values of the templates' parameters.
-        stack: name of the stack; of a CDK app, the only stack that is made. None: the project's own.
+        stack: name of the stack. For a CDK app, only this stack and its dependencies are made. None: the project's own
+            name, or all stacks of a CDK app.
         env: environment: a section of samconfig.toml, or the stage of serverless.yml. None: the default.
         variables: environment variables.
         layers: folders or zip files in place of layers of other accounts, by `foreign_layers.layer_key`.
@@ -43,7 +44,7 @@ class AssetFile:
 
     Attributes:
         path: the file or folder.
-        is_zipped: whether a zip file is made of it.
+        is_zipped: whether it is packed into a zip file.
         bucket: name of the bucket.
         key: the object's key.
     """
@@ -80,9 +81,9 @@ class CodePackage:
     """The files of a code folder that are put into the function's package.
 
     Attributes:
-        patterns: globs, the last of which that matches a file decides; one that begins with ``!`` leaves the file out.
+        patterns: globs. For each file, the last matching glob decides. A glob that begins with ``!`` leaves it out.
         requirements: the requirements file in the folder; None: ``requirements.txt``.
-        folder: name of the code folder in the folder that the patterns begin in.
+        folder: path of the code folder, relative to the folder to which the patterns are relative.
     """
 
     patterns: tuple[str, ...] = ()
@@ -101,12 +102,13 @@ class ProjectStack:
     Attributes:
         name: the stack's name.
         document: its template.
-        folder: where relative paths in the template begin.
+        folder: the folder to which paths in the template are relative.
         parameters: values of its parameters.
         tags: the stack's tags.
-        assets: what it expects in buckets.
+        assets: the files that it expects in buckets.
         images: the images that it expects in repositories.
-        packages: how the code of functions is packaged, by logical id, if not as a whole.
+        packages: which files of functions' code folders are packaged, by logical id. Functions without an entry are
+            packaged as a whole.
         file: the template's file; None: thawd has made the template.
     """
 

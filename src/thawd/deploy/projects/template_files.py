@@ -59,7 +59,7 @@ def parsed(path: Path) -> dict[str, Any]:
 
 
 def stack_name(text: str) -> str:
-    """Return a name for a stack, made of a folder's name.
+    """Make the name of a stack from a folder's name.
 
     Source: CloudFormation API reference, CreateStack: letters, digits and hyphens; the first is a letter.
     """

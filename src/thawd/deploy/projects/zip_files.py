@@ -1,4 +1,4 @@
-"""Makes zip files that are the same bytes for the same files."""
+"""Makes reproducible zip files: the same files give the same bytes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Source(NamedTuple):
     Attributes:
         path: the file or folder.
         name: the folder in the zip file, or "" for its root; of a file, its name.
-        patterns: globs, the last of which that matches a file of the folder decides; one with ``!`` leaves it out.
-        within: name of the folder in the one that the patterns begin in; "" if it is the same.
+        patterns: globs. For each file of the folder, the last matching glob decides. One with ``!`` leaves it out.
+        within: path of the folder, relative to the folder to which the patterns are relative; "": they are the same.
     """
 
     path: Path

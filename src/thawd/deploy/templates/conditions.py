@@ -1,4 +1,4 @@
-"""The sections ``Conditions`` and ``Rules`` of a template.
+"""Evaluates the sections ``Conditions`` and ``Rules`` of a template.
 
 Source: CloudFormation template reference, "Condition functions" and "Rule-specific intrinsic functions".
 """
@@ -17,7 +17,7 @@ _SEVERAL = "object requires a list of at least 2 and at most 10 boolean paramete
 
 
 class Conditions:
-    """The conditions of a template, each evaluated when it is first asked for.
+    """The conditions of a template. Each is evaluated when it is first needed.
 
     Args:
         declared: the section ``Conditions``.
@@ -34,7 +34,7 @@ class Conditions:
         """Return whether a condition holds.
 
         Raises:
-            TemplateError: there is none of that name, it depends on itself, or it is malformed.
+            TemplateError: there is no such condition, or it is malformed or depends on itself.
         """
         if name in self._values:
             return self._values[name]
@@ -51,7 +51,7 @@ class Conditions:
         return self._values[name]
 
     def all(self) -> dict[str, bool]:
-        """Every condition's value. Raises: TemplateError."""
+        """Return the values of all conditions. Raises: TemplateError."""
         return {name: self.is_true(name) for name in self._declared}
 
     def holds(self, value: Any) -> bool:

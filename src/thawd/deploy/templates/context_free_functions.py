@@ -1,4 +1,4 @@
-"""The intrinsic functions whose result depends on their arguments only. Arguments are evaluated already.
+"""The intrinsic functions whose result depends on their arguments only. `intrinsic_functions` evaluates the arguments.
 
 Each returns `Unknown` if an argument that it needs is unknown.
 

@@ -30,9 +30,9 @@ def has_includes(value: Any) -> bool:
 def include(
     value: Any, evaluate: Callable[[Any], Any], read: Callable[[str], str] | None, *, section: str = _FUNCTION
 ) -> Any:
-    """Return a part of a template with the snippets in their places.
+    """Return a part of a template with each macro replaced by its snippet.
 
-    A snippet's keys are added to those beside ``Fn::Transform``, which win.
+    A snippet's keys are added to the keys beside ``Fn::Transform``. The latter have precedence.
 
     Args:
         value: the part. It stays as it is.

@@ -1,4 +1,6 @@
-"""Evaluates the intrinsic functions in a part of a template.
+"""Evaluates the intrinsic functions in a part of a template: Ref, Fn::GetAtt, Fn::Sub, Fn::If and others.
+
+The functions whose result depends only on their arguments, such as Fn::Join, are in `context_free_functions`.
 
 Source: CloudFormation template reference, "Intrinsic function reference".
 """
@@ -38,7 +40,7 @@ class Scope:
         made: the resources that exist.
         is_plan: whether a resource that does not exist yet is `Unknown`; otherwise a reference to it is refused.
         is_extended: whether the template has the transform AWS::LanguageExtensions.
-        imports: names of exports are added to it as they are imported.
+        imports: the set to which the name of each imported export is added.
     """
 
     context: StackContext
@@ -59,7 +61,7 @@ def evaluate(value: Any, scope: Scope) -> Any:
         A JSON value, with `Unknown` in place of values that are not known yet; NO_VALUE if the whole part is left out.
 
     Raises:
-        TemplateError: a function has wrong arguments, or refers to something that is not there.
+        TemplateError: a function has wrong arguments, or refers to something that does not exist.
     """
     return _Evaluation(scope).value(value)
 

@@ -27,11 +27,11 @@ Evaluate = Callable[[Any], Any]
 
 
 def expand(document: Mapping[str, Any], evaluate: Evaluate) -> dict[str, Any]:
-    """Replace the loops, and the functions that name a resource, an attribute or a policy, by what they stand for.
+    """Replace the loops, and the functions that name a resource, an attribute or a policy, by their results.
 
     Args:
         document: the template. It stays as it is.
-        evaluate: evaluates what depends on parameters, pseudo parameters, mappings and conditions only.
+        evaluate: evaluates values that depend only on parameters, pseudo parameters, mappings and conditions.
 
     Raises:
         TemplateError: a loop is malformed, nested too deeply, makes a key twice, or does not loop over a list.

@@ -37,7 +37,7 @@ class ParameterValue:
         name: the parameter's name.
         type: its type, as it is declared.
         text: the value that the caller gave, or the default.
-        value: what ``Ref`` returns: a text, or a list of texts; for an SSM type, what the parameter store has.
+        value: the value of ``Ref``: a text or a list of texts. For an SSM type, it is the value in the parameter store.
         no_echo: whether `text` must not be shown.
     """
 
@@ -170,7 +170,7 @@ def _matches(name: str, pattern: str, item: str) -> bool:
         # Inside brackets the class is a part of the set, outside it is a set of its own.
         within = re.compile(rf"(\[[^\]]*){re.escape(java)}")
         while within.search(pattern):
-            pattern = within.sub(lambda found: found[1] + python, pattern)  # noqa: B023 - called at once
+            pattern = within.sub(lambda found: found[1] + python, pattern)  # noqa: B023 - called immediately
         pattern = pattern.replace(java, f"[{python}]")
     try:
         return re.fullmatch(pattern, item) is not None

@@ -2,7 +2,7 @@
 
 Usage::
 
-    prepared = prepare(documents.parse(text), {"Stage": "test"}, context)
+    prepared = prepare(template_parsing.parse(text), {"Stage": "test"}, context)
     for logical_id in prepared.order():
         properties = prepared.properties(logical_id, made)
         made[logical_id] = Made(physical_id, attributes)  # after the resource was created
@@ -103,9 +103,9 @@ def prepare(document: Mapping[str, Any], parameters: Mapping[str, str], context:
     """Prepare a template.
 
     Args:
-        document: what `documents.parse` returns. It stays as it is.
+        document: the result of `template_parsing.parse`. It is not changed.
         parameters: the caller's values of the parameters.
-        context: what the template's pseudo parameters and look-ups evaluate to.
+        context: the values of the template's pseudo parameters and look-ups.
 
     Raises:
         TemplateError: the template is wrong, or contains something that cannot be evaluated.
@@ -174,7 +174,7 @@ class Prepared:
     Attributes:
         document: the processed template: after its transforms, functions not evaluated.
         parameters: the values of the parameters, by name.
-        context: what the pseudo parameters evaluate to.
+        context: the values of the pseudo parameters.
         conditions: the value of each condition.
         resources: the resources whose condition holds, by logical id.
         transforms: names of the transforms that were run.
@@ -215,7 +215,7 @@ class Prepared:
         """Return the logical ids, each after those that it needs.
 
         Raises:
-            TemplateError: resources need each other.
+            TemplateError: resources depend on each other in a circle.
         """
         try:
             return list(graphlib.TopologicalSorter(self._needs).static_order())
@@ -330,7 +330,7 @@ class Prepared:
         return frozenset(needs)
 
     def _check_references(self, declared: Mapping[str, Any]) -> None:
-        """Refuse references to what the template does not declare, also in branches that are not taken."""
+        """Refuse references to undeclared names, also in branches that are not taken."""
         known = declared.keys() | self.parameters.keys() | self.context.pseudo_parameters().keys()
         outputs = _section(self.document, "Outputs")
         for section, parts in (("Resources", declared), ("Outputs", outputs)):

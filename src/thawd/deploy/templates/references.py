@@ -44,7 +44,7 @@ def variables(text: str) -> Iterator[str]:
 
 
 def substituted(text: str, value_of: Callable[[str], str]) -> str:
-    """Replace the names in a text for ``Fn::Sub``; of ``${!Literal}``, ``${Literal}`` stays."""
+    """Replace the names in a text for ``Fn::Sub``. ``${!Literal}`` becomes ``${Literal}``."""
 
     def replacement(found: re.Match[str]) -> str:
         name = found[1]
@@ -54,11 +54,12 @@ def substituted(text: str, value_of: Callable[[str], str]) -> str:
 
 
 def references(value: Any, is_true: Callable[[str], bool] | None = None) -> Iterator[Reference]:
-    """What a part of a template refers to.
+    """Find the references in a part of a template.
 
     Args:
         value: the part.
-        is_true: returns whether a condition holds; then ``Fn::If`` counts with the branch taken. None: with both.
+        is_true: returns whether a condition holds. Only the branch of ``Fn::If`` that is taken is searched. None: both
+            branches are searched.
     """
     if isinstance(value, list):
         for each in value:

@@ -1,7 +1,7 @@
-"""The transform AWS::Serverless-2016-10-31 (SAM), by AWS's own translator, the library aws-sam-translator.
+"""The transform AWS::Serverless-2016-10-31 (SAM), carried out by AWS's own library aws-sam-translator.
 
-The translator accepts code only in S3. Code in local folders gets an address in a bucket of that name, and afterwards
-the properties of the translated function have the path again: ``{"Code": "src/"}``.
+The translator accepts only code in S3. So each local path is replaced by an address in S3 before the translation.
+Afterwards, the address is replaced by the path again: ``{"Code": "src/"}``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def translate(document: Mapping[str, Any], parameters: Mapping[str, Any], region
     except ModuleNotFoundError as error:
         raise TemplateError(f"Transform {TRANSFORM} needs {error.name}: pip install 'thawd[aws]'") from error
 
-    # The translator counts how long it takes, and warns that nobody asked for the counts.
+    # The translator measures its durations, and warns that no consumer for them is registered.
     logging.getLogger("samtranslator.metrics").setLevel(logging.ERROR)
     template = copy.deepcopy(dict(document))
     paths: list[str] = []
@@ -78,7 +78,7 @@ def translate(document: Mapping[str, Any], parameters: Mapping[str, Any], region
 
 
 def _hide_paths(template: Mapping[str, Any], paths: list[str]) -> None:
-    """Put an address in S3 in the place of each local path, which `paths` gets."""
+    """Replace each local path by an address in S3. The paths are added to `paths`."""
     resources = template.get("Resources")
     globals_ = template.get("Globals")
     shared = globals_.get("Function") if isinstance(globals_, dict) else None
@@ -92,7 +92,7 @@ def _hide_paths(template: Mapping[str, Any], paths: list[str]) -> None:
 
 
 def _add_folder(resource: dict[str, Any], shared: Mapping[str, Any]) -> None:
-    """Without a place of its code, a function's code lies beside the template, as for ``sam build``."""
+    """Add the default location of a function's code, as ``sam build`` does: the template's folder."""
     properties = resource.setdefault("Properties", {})
     if resource.get("Type") != "AWS::Serverless::Function" or not isinstance(properties, dict):
         return
@@ -110,7 +110,7 @@ def _hide(properties: Any, names: tuple[str, ...], paths: list[str]) -> None:
 
 
 def _show_paths(value: Any, paths: list[str]) -> None:
-    """Put the local paths back where the translator has put their addresses."""
+    """Replace the addresses in the translated template by the local paths."""
     if isinstance(value, list):
         for each in value:
             _show_paths(each, paths)

@@ -1,7 +1,7 @@
 """Parses the text of a template: JSON, or YAML with CloudFormation's short forms of intrinsic functions (``!Ref``).
 
-YAML is read as CloudFormation reads it: version 1.1, with dates as texts. If a map has a key twice, the last one
-counts. A document that is small as a text and large in memory, because of anchors, is refused.
+YAML is read as by CloudFormation: version 1.1, with dates as texts. If a map contains a key twice, the last one
+applies. A short document that would be large in memory because of anchors is refused.
 
 Source: CloudFormation user guide, "CloudFormation template format".
 """
@@ -187,7 +187,7 @@ class _Construction:
         return merged | made
 
     def _merged(self, node: Any) -> dict[str, Any]:
-        """Return the maps behind ``<<``; the first one that has a key counts."""
+        """Return the maps behind ``<<``. For each key, the first map that contains it applies."""
         value = self.value(node)
         maps = value if isinstance(value, list) else [value]
         if not all(isinstance(each, dict) for each in maps):

@@ -1,4 +1,4 @@
-"""The values that templates evaluate to: JSON values, and marks for values that are not known or not there."""
+"""The values that templates evaluate to: JSON values, `Unknown` values, and the value of ``AWS::NoValue``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Unknown:
     """A value that is known only once resources exist. In a plan it stands for a text, a list or a map.
 
     Attributes:
-        references: the resources and attributes that the value is made of, for example ``{"Table", "Queue.Arn"}``.
+        references: the resources and attributes on which the value depends, such as ``{"Table", "Queue.Arn"}``.
     """
 
     references: frozenset[str]
@@ -35,8 +35,8 @@ class Made:
     """A resource that exists.
 
     Attributes:
-        physical_id: what ``Ref`` returns.
-        attributes: what ``Fn::GetAtt`` returns, by the attribute's name; ``Outputs.Name`` for a nested stack's outputs.
+        physical_id: the value of ``Ref``.
+        attributes: the values of ``Fn::GetAtt``, by name; ``Outputs.Name`` is an output of a nested stack.
     """
 
     physical_id: str

@@ -33,7 +33,7 @@ Properties = dict[str, Any]
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Whether the service could not be reached, or did not answer; it may have carried out the request."""
+    """Return whether the service could not be reached, or did not answer. It may have carried out the request."""
     from botocore.exceptions import ConnectionError as NoConnection
     from botocore.exceptions import HTTPClientError
 
@@ -41,7 +41,7 @@ def is_unreachable(error: BaseException) -> bool:
 
 
 def may_have_worked(error: BaseException) -> bool:
-    """Whether the request that failed with `error` may have been carried out."""
+    """Return whether the request that failed with `error` may have been carried out."""
     from botocore.exceptions import ClientError
 
     if isinstance(error, ClientError):
@@ -54,7 +54,7 @@ class Aws:
 
     Args:
         connect: returns a boto3 client by the name of the service; with ``is_patient``, the client waits for the
-            longest invocations and does not retry. A retry could find what the first try has made.
+            longest invocations and does not retry, because a retry could find the result of the first attempt.
     """
 
     def __init__(self, connect: Callable[..., Any]) -> None:
@@ -84,7 +84,7 @@ class Aws:
         return answer
 
     def remove(self, service: str, method: str, given: Mapping[str, Any]) -> None:
-        """Call an operation that deletes something; that it is gone already is no error.
+        """Call an operation that deletes something. It is no error if that does not exist.
 
         Raises:
             ClientError: the service refuses.
@@ -98,7 +98,7 @@ class Aws:
                 raise
 
     def is_there(self, service: str, method: str, given: Mapping[str, Any]) -> bool:
-        """Return whether an operation finds what it names.
+        """Return whether an operation finds the resource that its parameters name.
 
         Raises:
             ClientError: the service refuses for another reason.

@@ -1,4 +1,4 @@
-"""A server on loopback that receives answers of custom resources' functions, and signals for wait conditions.
+"""An HTTP server on loopback for the answers of custom resources' functions and the signals for wait conditions.
 
 Each answer is expected at a URL of its own, which only the receiver of a request knows.
 """
@@ -45,14 +45,14 @@ class Callbacks:
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Say nothing on the console."""
+                """Print nothing on the console."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @contextlib.contextmanager
     def expect(self) -> Iterator[tuple[str, queue.Queue[Any]]]:
-        """Expect answers at a new URL during the ``with`` block; they are put into the queue."""
+        """Accept answers at a new URL during the ``with`` block, and put them into the queue."""
         token = secrets.token_urlsafe(32)
         self._expected[token] = queue.Queue()
         try:

@@ -30,7 +30,7 @@ Properties = dict[str, Any]
 
 
 def call(aws: Aws, request: str, properties: Properties, more: Properties) -> Properties:
-    """Make the call that a resource has for a request; without one, nothing is done.
+    """Make the call that the resource declares for this kind of request, if it declares one.
 
     Raises:
         ResourceError: the service is unknown, or refuses.
@@ -66,7 +66,7 @@ def _answer(aws: Aws, wanted: Properties, parameters: Properties) -> Properties:
 
 
 def _named(properties: Properties, text: Any, identity: Properties, found: Properties) -> Properties:
-    """Return the physical id that a call gives the resource, or the one that it has."""
+    """Return the physical id that the call gives the resource. If it gives none, return the present one."""
     rule = json.loads(text).get("physicalResourceId") or {} if text else {}
     identifier = rule.get("id") or found.get(rule.get("responsePath", "")) or identity["PhysicalResourceId"]
     if not identifier:
@@ -75,7 +75,7 @@ def _named(properties: Properties, text: Any, identity: Properties, found: Prope
 
 
 def _with_id(value: Any, identifier: str) -> Any:
-    """Parameters with the resource's own id in place of its mark."""
+    """Return parameters with the placeholder of the physical id replaced by the id."""
     if isinstance(value, dict):
         return {name: _with_id(each, identifier) for name, each in value.items()}
     if isinstance(value, list):

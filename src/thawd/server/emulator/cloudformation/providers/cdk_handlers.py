@@ -52,7 +52,7 @@ def handler_of(function: str) -> Handler | None:
 
 
 def recorded(aws: Aws, wanted: Wanted) -> Made | None:
-    """The record of a function whose work is done here; None: the function must be made.
+    """Return the record of a function whose work is done here; None: the function must be made.
 
     Such a function is recognised by its code. Its name does not matter.
     """
@@ -65,16 +65,16 @@ def recorded(aws: Aws, wanted: Wanted) -> Made | None:
 
 
 def kind_of(source: str) -> str | None:
-    """Which of CDK's functions a handler's source is; None: none whose work is done here.
+    """Return which of CDK's functions has this source; None: the work of the function is not done here.
 
-    The words that tell them apart are in the source also after it was minified: names of properties, of operations, and
-    marks that CDK puts into its requests.
+    A function is recognised by words that minifying does not change: names of properties and operations, and marks that
+    CDK puts into its requests.
     """
     return next((kind for kind, (_, marks) in _HANDLERS.items() if all(mark in source for mark in marks)), None)
 
 
 def _source(aws: Aws, properties: Properties) -> str:
-    """The source of a function's handler; "" if it cannot be one of CDK's."""
+    """Return the source of a function's handler; "" if it cannot be a function of CDK."""
     code = properties.get("Code")
     if properties.get("Handler") not in _ENTRY_POINTS or not isinstance(code, dict):
         return ""
@@ -205,7 +205,7 @@ def _is_included(name: str, properties: Properties) -> bool:
 
 
 def _notify(aws: Aws, request: str, properties: Properties, more: Properties) -> Properties:
-    """Set the notifications of a bucket; of one that another stack owns, leave the other notifications."""
+    """Set the notifications of a bucket. If another stack owns the bucket, keep its other notifications."""
     bucket = properties["BucketName"]
     identity = {"PhysicalResourceId": more.get("PhysicalResourceId") or f"notifications-{bucket}"}
     if request == "Delete" and not aws.is_there("s3", "head_bucket", {"Bucket": bucket}):

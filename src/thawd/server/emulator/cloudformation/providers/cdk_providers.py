@@ -20,7 +20,7 @@ from thawd.server.emulator.cloudformation.providers.resource_kind import Made, W
 _PREFIX = "thawd-does-provider"
 _ON_EVENT, _IS_COMPLETE = "USER_ON_EVENT_FUNCTION_ARN", "USER_IS_COMPLETE_FUNCTION_ARN"
 _HANDLERS = ("framework.onEvent", "framework.isComplete", "framework.onTimeout")
-# How often, and how long, a provider is asked whether its work is complete. CDK's default is 5 s and 30 minutes.
+# Interval and time limit of the calls that ask a provider whether its work is complete. CDK's defaults: 5 s, 30 min.
 _ASK_S, _LONGEST_S = 1.0, 1800.0
 
 Properties = dict[str, Any]
@@ -43,10 +43,10 @@ def is_provider(function: str) -> bool:
 
 
 def provide(aws: Aws, function: str, event: Properties) -> Properties:
-    """Have a provider make, change or delete a resource.
+    """Make a provider create, change or delete a resource.
 
     Args:
-        aws: has the provider's functions.
+        aws: clients, to invoke the provider's functions.
         function: ARN of the framework's function.
         event: the request, without an address for the answer.
 

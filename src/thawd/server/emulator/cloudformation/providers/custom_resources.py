@@ -57,7 +57,7 @@ def kind_of(callbacks: Callbacks) -> Kind:
         return _made({"PhysicalResourceId": resource.physical_id, **answer}, identity)
 
     def delete(aws: Aws, resource: Resource) -> None:
-        # AWS names a resource so whose function has never answered.
+        # AWS gives this id to a resource whose function has never answered.
         more = {"PhysicalResourceId": resource.physical_id or resource.name}
         try:
             _ask(aws, callbacks, "Delete", resource.facts["identity"], as_text(resource.properties), more)
@@ -146,7 +146,7 @@ def _ask(
 
 
 def _invoke(aws: Aws, function: str, event: Properties, answers: queue.Queue[Properties | Exception]) -> None:
-    """Invoke the function; if it fails, that is the answer, unless the function has sent one before."""
+    """Invoke the function. If it fails without having sent an answer, the failure is the answer."""
     try:
         client = aws.client("lambda")
         ended = client.invoke(FunctionName=function, Payload=json.dumps(event, default=str).encode())

@@ -19,7 +19,7 @@ from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, M
 from thawd.server.emulator.cloudformation.stack_records import Resource
 
 PREFIX = "AWS::Lambda::"
-# Wait for a function at most this long, in looks of a tenth of a second.
+# How long to wait for a function at most. Its state is polled every tenth of a second.
 _LOOKS = 6000
 _LOOK_S = 0.1
 _NOT_GIVEN = (
@@ -139,7 +139,7 @@ def _wait(aws: Aws, name: str) -> None:
     """Wait until the function is active and updated.
 
     Raises:
-        ResourceError: it cannot be published; the error says why.
+        ResourceError: the function cannot be published; the message says why.
     """
     from botocore.exceptions import WaiterError
 

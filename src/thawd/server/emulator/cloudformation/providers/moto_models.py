@@ -1,8 +1,8 @@
 """Makes the resources for which moto has a class, and this package has no kind of its own.
 
-moto's classes make a resource from its properties. Few of them can change one, so a resource that changes is made
-again: the old one is deleted first. The objects themselves are kept in moto's CloudFormation backend, with whose state
-they are saved.
+moto's classes make a resource from its properties. Most of them cannot change a resource. So a changed resource is
+replaced: the old one is deleted first. The objects are stored in moto's CloudFormation backend, and saved with its
+state.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Changing = Callable[[], AbstractContextManager[object]]
 
 
 class MotoModels:
-    """The kinds that moto's classes make up.
+    """The kinds whose resources moto's classes make.
 
     Args:
         changing: returns a context in which moto's state may change; it is not saved meanwhile.
@@ -124,7 +124,7 @@ class MotoModels:
 
 
 def kept(stack: Stack, logical_id: str, identifier: str, found: Any) -> Properties:
-    """Keep an object of moto for a stack; return the facts with which it is found again."""
+    """Store an object of moto for a stack. Return the facts with which it can be found."""
     key = f"{stack.id}/{logical_id}/{identifier}"
     _objects(stack.account, stack.region)[key] = found
     return {"key": key, "place": [stack.account, stack.region]}
@@ -138,7 +138,7 @@ def attributes_of(resource: Resource) -> Mapping[str, Any]:
 
 
 class Attributes(Mapping[str, Any]):
-    """The attributes of a moto object, read when they are asked for."""
+    """The attributes of a moto object. Each is read when it is needed."""
 
     def __init__(self, found: Any) -> None:
         self._found = found
@@ -152,7 +152,7 @@ class Attributes(Mapping[str, Any]):
             raise KeyError(name) from error
 
     def __iter__(self) -> Iterator[str]:
-        return iter(())  # moto does not tell the names
+        return iter(())  # moto does not list the names
 
     def __len__(self) -> int:
         return 0
@@ -179,7 +179,7 @@ def _facts(wanted: Wanted) -> dict[str, str]:
 
 
 def _tag(wanted: Wanted, found: Any, identifier: str) -> None:
-    """Tag resources of EC2 as CloudFormation does, for those who look for them by tag."""
+    """Tag resources of EC2 as CloudFormation does, so that they can be found by tag."""
     from moto.ec2.models import ec2_backends
     from moto.ec2.models.core import TaggedEC2Resource
 

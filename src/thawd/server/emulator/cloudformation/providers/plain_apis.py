@@ -1,4 +1,4 @@
-"""Makes resources whose properties are, but for some names, the parameters of the operation that makes them.
+"""Makes resources of simple types: their properties are the parameters of one operation, except some names.
 
 Source: CloudFormation template reference, for the properties, and for what Ref and GetAtt return.
 """
@@ -18,22 +18,22 @@ Properties = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """How the resources of a type are made.
+    """The operations with which the resources of a type are made, changed and deleted.
 
     Attributes:
         service: boto3's name of the service.
         create: the operation that makes one.
         delete: the operation that deletes one.
-        answer: where the created resource is in the answer of `create`; empty: the answer itself.
-        identifier: the name in the answer, or among the parameters, of what Ref returns.
-        attributes: what GetAtt returns: the names in the answer, by the attribute's name.
+        answer: the field of `create`'s answer that contains the created resource; empty: the answer itself.
+        identifier: the field of the answer, or the parameter, that contains the value of Ref.
+        attributes: for each attribute of Fn::GetAtt, the field of the answer with its value.
         facts: the parameters of `delete`: names in the answer or among the parameters, by parameter.
         named: the property with the name; empty: there is none.
         renamed: names of parameters, by those of properties.
-        change: the operation that changes one; None: a change makes it again.
-        fixed: properties whose change demands another resource.
+        change: the operation that updates one in place; None: a changed resource is replaced.
+        fixed: properties whose change requires a new resource.
         tags: the parameter for tags, which is a map; empty: none.
-        provider: what GetAtt ProviderName returns, with places for the region and the id; empty: nothing.
+        provider: the value of the attribute ProviderName, with placeholders for region and id; empty: it has none.
     """
 
     service: str

@@ -118,7 +118,7 @@ _TOPIC_ATTRIBUTES = (
     "FifoThroughputScope",
 )
 _SUBSCRIPTION_ATTRIBUTES = (
-    "FilterPolicyScope",  # first: it says how a filter policy is read
+    "FilterPolicyScope",  # this comes first, because it determines how a filter policy is read
     "FilterPolicy",
     "RawMessageDelivery",
     "DeliveryPolicy",
@@ -237,7 +237,7 @@ KINDS: dict[str, Kind] = {
     ),
     "AWS::SNS::TopicPolicy": Kind(
         _put_topic_policy,
-        lambda aws, resource: None,  # the policy goes with the topic
+        lambda aws, resource: None,  # the policy is deleted with the topic
         lambda aws, resource, wanted: _put_topic_policy(aws, wanted),
     ),
     "AWS::SNS::Subscription": Kind(

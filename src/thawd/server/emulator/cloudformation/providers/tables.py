@@ -30,7 +30,7 @@ _FIXED = frozenset({"TableName", "KeySchema", "LocalSecondaryIndexes", "ImportSo
 
 
 def _of_one_region(wanted: Wanted) -> Properties:
-    """The properties of a table; for a global table, those of its replica in the stack's region."""
+    """Return the properties of a table; for a global table, those of its replica in the stack's region."""
     properties = dict(wanted.properties)
     if wanted.kind != "AWS::DynamoDB::GlobalTable":
         return properties
@@ -102,15 +102,15 @@ def _settings(aws: Aws, name: str, before: Properties, after: Properties) -> Non
 
 
 def _send_changes(aws: Aws, name: str, before: str | None, after: Properties) -> None:
-    """Let changes of a table's items go to a Kinesis data stream, and no longer to another one.
+    """Send the changes of a table's items to a Kinesis data stream, and no longer to another one.
 
-    An update that failed may have done a part of it, so the table itself is asked.
+    A failed update may have carried out a part of this, so the current settings are read from the table.
 
     Args:
         aws: the emulator's services.
         name: the table.
-        before: ARN of the stream that got the changes; None: there was none.
-        after: `KinesisStreamSpecification`; empty: there is to be none.
+        before: ARN of the stream before the change; None: there was none.
+        after: `KinesisStreamSpecification`; empty: changes are no longer sent to a stream.
     """
     known = aws.call("dynamodb", "describe_kinesis_streaming_destination", {"TableName": name})
     streams = known["KinesisDataStreamDestinations"]
@@ -151,9 +151,9 @@ def _change(aws: Aws, resource: Resource, wanted: Wanted) -> Made:
 
 
 def _change_indexes(aws: Aws, table: Properties, before: Properties, after: Properties) -> None:
-    """Delete, change and make secondary indexes, one at a time as DynamoDB demands.
+    """Delete, change and make secondary indexes, one at a time as DynamoDB requires.
 
-    An update that failed may have made some of them, so the table itself is asked.
+    A failed update may have made some of them, so the present indexes are read from the table.
     """
     indexes = "GlobalSecondaryIndexes"
     if before.get(indexes) == after.get(indexes):

@@ -1,7 +1,7 @@
 """Makes wait conditions of stacks, and the handles to which signals are sent.
 
-A handle's URL is reached by programs on this machine. A wait condition without a handle, or with a count of 0, ends at
-once.
+Programs on this machine can reach the URL of a handle. A wait condition without a handle, or with a count of 0, is
+complete immediately.
 
 Source: CloudFormation template reference, "AWS::CloudFormation::WaitCondition".
 """
@@ -50,7 +50,7 @@ def kinds(callbacks: Callbacks) -> dict[str, Kind]:
         return Made(wanted.name, {"Data": json.dumps(data)})
 
     def nothing(aws: Aws, *given: Any) -> None:
-        """A handle and a wait condition leave nothing behind."""
+        """Do nothing: there is nothing to delete."""
 
     return {
         "AWS::CloudFormation::WaitConditionHandle": Kind(make_handle, nothing, nothing),
