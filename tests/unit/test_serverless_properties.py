@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from thawd.deploy.projects.artifacts import package
+from thawd.deploy.projects.artifacts import BuildTools, package
 from thawd.deploy.projects.deployment import prepared
 from thawd.deploy.projects.reading import read_project
 from thawd.deploy.projects.stacks import Project, ProjectError, ProjectOptions
@@ -56,9 +56,13 @@ def _resources(project: Project) -> dict[str, Any]:
     return found
 
 
-def _packaged(project: Project, packages: Any = None) -> dict[str, list[str]]:
+def _not_installed(requirements: Path, runtime: str) -> Path:
+    raise AssertionError(requirements)
+
+
+def _packaged(project: Project, packages: Any = _not_installed) -> dict[str, list[str]]:
     """The names of the files of each function's and layer's package."""
-    made = package(project.stacks[0], packages, lambda image: image.repository)
+    made = package(project.stacks[0], BuildTools(packages, lambda image: image.repository))
     names = {}
     for logical_id, resource in made.document["Resources"].items():
         place = resource["Properties"].get("CodeUri") or resource["Properties"].get("ContentUri")
@@ -178,7 +182,7 @@ functions:
       - httpApi: {path: /c, method: get, authorizer: {type: aws_iam}, timeout: 2}
 """)
     assert project.notes == ()
-    made = prepared(project.stacks[0], package(project.stacks[0], None, str)).resources
+    made = prepared(project.stacks[0], package(project.stacks[0], BuildTools(_not_installed, str))).resources
     rest, http = (made[name].raw_properties["Body"] for name in ("ApiGatewayRestApi", "HttpApi"))
     secured = {
         path: sorted(name for each in rest["paths"][path]["get"]["security"] for name in each) for path in rest["paths"]
