@@ -97,8 +97,20 @@ def test_a_protected_group_is_not_deleted(logs: Any, group: str) -> None:
     logs.delete_log_group(logGroupName=group)
 
 
+def test_a_functions_group_can_be_made_until_its_first_invocation(logs: Any, folder: Path) -> None:
+    # Source: Lambda developer guide: the group is made when the function is invoked; CDK makes it beside the function.
+    printed(folder, "fresh", (now_ms(), "INIT_START Runtime Version: python:3.11"))
+    logs.create_log_group(logGroupName="/aws/lambda/fresh", tags={"a": "b"})
+    (event,) = logs.filter_log_events(logGroupName="/aws/lambda/fresh")["events"]
+    assert event["message"].startswith("INIT_START")
+    for name, line in (("text", "START RequestId: 7"), ("document", '{"type": "platform.start"}')):
+        printed(folder, name, (now_ms(), "INIT_START"), (now_ms(), line))
+        with refused("ResourceAlreadyExistsException", "already exists"):
+            logs.create_log_group(logGroupName=f"/aws/lambda/{name}")
+
+
 def test_a_functions_group_is_deleted_with_its_files_and_comes_back_with_its_next_line(logs: Any, folder: Path) -> None:
-    printed(folder, "gone", (now_ms(), "old"))
+    printed(folder, "gone", (now_ms(), "START RequestId: 7 Version: $LATEST"))
     logs.put_retention_policy(logGroupName="/aws/lambda/gone", retentionInDays=7)
     with refused("ResourceAlreadyExistsException", "already exists"):
         logs.create_log_group(logGroupName="/aws/lambda/gone")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,11 @@ from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain
 from thawd.telemetry.logs.groups import group_names, path_of_group
 from thawd.telemetry.logs.writer import KEPT_FILES, rotated
+
+# The line that begins an invocation, as text and as JSON.
+_STARTED = re.compile(rb'\tSTART RequestId: |"type":\s*"platform\.start"')
+# A log that is longer counts as that of invocations.
+_LONGEST_INIT_BYTES = 4 << 20
 
 RETENTION_DAYS = (
     1,
@@ -172,8 +178,13 @@ class LogGroups:
         path = path_of_group(self.folder, name)
         return any(file.exists() for file in _files(path))
 
+    def _has_invocation(self, name: str) -> bool:
+        """Whether a function has logged more than its init phase. Blocks."""
+        files = [file for file in _files(path_of_group(self.folder, name)) if file.exists()]
+        return any(file.stat().st_size > _LONGEST_INIT_BYTES or _STARTED.search(file.read_bytes()) for file in files)
+
     async def create(self, name: str, record: GroupRecord) -> None:
-        """Create a group.
+        """Create a group. That of a function exists on AWS from the first invocation on: init alone does not make it.
 
         Raises:
             ResourceAlreadyExistsException: there is such a group (400).
@@ -183,7 +194,7 @@ class LogGroups:
         if name.lower().startswith("aws/"):
             raise InvalidParameterException("Log groups starting with AWS/ are reserved for AWS.")
         async with self._changing:
-            if name in self._known or self._has_file(name):
+            if name in self._known or await asyncio.to_thread(self._has_invocation, name):
                 raise ResourceAlreadyExistsException("The specified log group already exists")
             await self._put(name, record)
 

@@ -15,6 +15,8 @@ from thawd.server.emulator.cloudformation.stack_records import Resource
 
 Properties = dict[str, Any]
 
+_OF_FUNCTION = "/aws/lambda/"
+
 
 def _make_group(aws: Aws, wanted: Wanted) -> Made:
     properties, name = wanted.properties, wanted.name
@@ -48,6 +50,9 @@ def _retain(aws: Aws, name: str, before: Properties, after: Properties) -> None:
 
 def _is_group(aws: Aws, facts: Properties) -> bool:
     name = facts["logGroupName"]
+    if name.startswith(_OF_FUNCTION):
+        # The init phase, which has run already, may have logged. CreateLogGroup itself refuses a group of invocations.
+        return False
     found = aws.call("logs", "describe_log_groups", {"logGroupNamePrefix": name})["logGroups"]
     return any(group["logGroupName"] == name for group in found)
 
