@@ -14,5 +14,5 @@
 - `project_images`: builds the container images of a project's functions
 - `deployment`: makes the stacks in a running server
 - `stack_updates`: keeps the stacks as the project's files say while the server runs
-- `checking`: checks a project without a server
+- `checking`, `template_lint`: check a project without a server; run cfn-lint
 """
