@@ -29,7 +29,7 @@ TITLE = "package-bases: ten functions on torch that share a base"
 
 TARGET = 1.6
 MOST_MEMORY = 2.6
-MOST_FURTHER_MIB = 4.5
+MOST_FURTHER_MIB = 4.0
 MOST_DISK = 1.6
 MOST_CHANGED_MS = 400.0
 FUNCTIONS = 10

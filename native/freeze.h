@@ -92,6 +92,12 @@ __attribute__((visibility("default"))) int thawd_drop_capabilities(void);
 // waited until now, and 0 if a thread has already continued, because it has waited for five seconds.
 __attribute__((visibility("default"))) int thawd_release_threads(void);
 
+// In a thawed copy with a single thread, gives back the copy's own pages whose contents are equal to the image's, so
+// that the copy shares these pages with others again, until it writes to them. The copy notices nothing. Returns how
+// many pages were given back: 0 if this process is not a copy or has several threads, if a seccomp filter is installed,
+// if the kernel could be writing to its memory for asynchronous I/O (io_uring, io_submit), or before Linux 6.7.
+__attribute__((visibility("default"))) int64_t thawd_share_equal_pages(void);
+
 // In a thawed copy, the current id of the thread whose id was `tid` at the freeze. 0 if there is no such thread, or if
 // this process is not a copy.
 __attribute__((visibility("default"))) int32_t thawd_new_tid(int32_t tid);

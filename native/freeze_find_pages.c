@@ -7,26 +7,12 @@
 #include <fcntl.h>
 
 #include "freeze_parts.h"
+#include "pagemap.h"
 #include "sys.h"
 
 // If the untouched pages between two runs of stored pages take no more than this, they are stored, too: one more
 // mapping would slow down thaw more than 64 KiB of zeros.
 #define MERGE_BYTES (16 * IMAGE_PAGE)
-
-// Source: include/uapi/linux/fs.h, PAGEMAP_SCAN (Linux 6.7).
-struct page_region {
-    uint64_t start, end, categories;
-};
-struct pm_scan_arg {
-    uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-    uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-#define PAGEMAP_SCAN_REQUEST 0xc0606610ul // _IOWR('f', 16, struct pm_scan_arg)
-#define PAGE_IS_FILE 4
-#define PAGE_IS_PRESENT 8
-#define PAGE_IS_SWAPPED 16
-#define PAGE_IS_PFNZERO 32
-_Static_assert(sizeof(struct pm_scan_arg) == 96, "part of the ioctl's number");
 
 // Bits of an entry of /proc/self/pagemap. Source: Documentation/admin-guide/mm/pagemap.rst.
 #define ENTRY_PRESENT (UINT64_C(1) << 63)

@@ -33,7 +33,7 @@ static int by_query(int fd, uint64_t address, struct vma *found) {
     return 0;
 }
 
-static void parse_line(const char *at, struct vma *found) {
+const char *vma_parse(const char *at, struct vma *found) {
     found->start = take_number(&at, 16);
     at++;
     found->end = take_number(&at, 16);
@@ -48,6 +48,7 @@ static void parse_line(const char *at, struct vma *found) {
     found->device = major << 32 | take_number(&at, 16);
     at++;
     found->inode = take_number(&at, 10);
+    return at;
 }
 
 static int by_lines(int fd, uint64_t address, struct vma *found) {
@@ -68,7 +69,7 @@ static int by_lines(int fd, uint64_t address, struct vma *found) {
             if (*at != '\n' && !(line_has_begun && at - line == 200))
                 continue;
             if (line_has_begun) {
-                parse_line(line, found);
+                vma_parse(line, found);
                 if (found->end > address)
                     return 0;
             }

@@ -19,4 +19,8 @@ struct vma {
 // read instead.
 int vma_at(uint64_t address, struct vma *found, int by_text);
 
+// Reads a line of /proc/self/maps, and returns the position after the inode's number. The file's path comes next, after
+// spaces.
+const char *vma_parse(const char *line, struct vma *found);
+
 #endif

@@ -82,6 +82,30 @@ def test_functions_share_a_base_and_store_only_what_differs_from_it(project: Pro
         assert len({first["seen"], second["seen"], first["value"], second["value"]}) == 4
 
 
+WRITES = """
+MEMORY = bytearray(b"1") * (4 << 20)
+def handler(event, context):
+    if event == "write":
+        for at in range(0, len(MEMORY), 4096):
+            MEMORY[at] = 2
+            MEMORY[at] = MEMORY[1]
+    lines = open("/proc/self/smaps_rollup").read().splitlines()
+    own = sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
+    return {"own_kib": own, "whole": MEMORY.count(b"1") == len(MEMORY)}
+"""
+
+
+def test_pages_with_their_old_contents_are_shared_again_after_the_first_answer(project: Project) -> None:
+    project.code(WRITES, name="writes.py")
+    project.config(REAL + 'bases = "auto"\n[functions.writes]\nhandler = "writes.handler"\n')
+    with project.up() as running:
+        first, second = ask(running, "writes", "write"), ask(running, "writes")
+        assert snapshot(running, "writes")["base"] is not None
+        assert first["whole"]
+        assert second["whole"]
+        assert second["own_kib"] < first["own_kib"] - 3 * 1024
+
+
 def test_a_base_holds_nothing_of_a_function(project: Project) -> None:
     two(project)
     with project.up() as running:

@@ -32,6 +32,7 @@ PROGRAMS = (
     "restartable",
     "rights",
     "processor_time",
+    "equal_pages",
 )
 ALL = cases_of(*PROGRAMS, "layouts", "stacks", "processes")
 

@@ -241,6 +241,16 @@ def _continue_in_copy(
     os._exit(0)
 
 
+def share_pages() -> None:
+    """Share the pages of this copy that differ from those of the base no more.
+
+    What a copy does once, after its thaw and in its first invocation, writes to pages, but leaves the contents of some
+    as they were: counts of references have gone up and down again. Called between two invocations, because during an
+    invocation more contents differ.
+    """
+    engine.share_equal_pages()
+
+
 def _fork_on_request(channel: Channel, handler: Handler, frozen: _Frozen) -> Tuple[Channel, Handler, Head]:
     """Serve as a template. Returns only in forked environments, which run the same restore steps as thawed ones."""
     forked = template.serve(channel, own_fds=[_SERVICES, _LIFELINE])

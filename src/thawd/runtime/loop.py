@@ -6,7 +6,7 @@ It ends when the platform closes the channel.
 import os
 import sys
 import time
-from typing import Any, List, NoReturn, Optional, Tuple
+from typing import Any, Callable, List, NoReturn, Optional, Tuple
 
 from thawd.runtime import faults, invoking, process
 from thawd.runtime.channel import Channel
@@ -68,7 +68,13 @@ def _status(error: SystemExit) -> int:
     return error.code if isinstance(error.code, int) else 1
 
 
-def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) -> None:
+def serve(
+    channel: Channel,
+    handler: Handler,
+    *,
+    until: Optional[int] = None,
+    after_first: Optional[Callable[[], object]] = None,
+) -> None:
     """Answer invocations one at a time, or one batch at a time, or several at the same time if the handler can do that.
 
     When the platform closes the channel, the process ends.
@@ -77,6 +83,7 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
         channel: channel to the platform.
         handler: the function's handler.
         until: the kind of frame on which to return; None: never return.
+        after_first: called once, after the first answer, unless several invocations run at the same time.
     """
     concurrent = sys.modules.get("thawd.runtime.concurrent")  # `init` imports it if the function has that option
     if concurrent is not None and isinstance(handler, concurrent.ConcurrentHandler):
@@ -115,6 +122,9 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
         channel.wait_by_poll()
+        if after_first is not None:
+            after_first()
+            after_first = None
 
 
 def run(requests: List[frames.Frame], handler: Any, streams: Any, *, now_s: float) -> List[Tuple[bytes, bool]]:

@@ -80,5 +80,5 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
         channel, _, head["init_ms"] = template.run(channel, init_ms=head["init_ms"], own_fds=[service, lifeline])
         # From here on this process is a forked environment.
     channel.send(frames.READY, {"pid": os.getpid(), **head})
-    loop.serve(channel, handler)
+    loop.serve(channel, handler, after_first=None if base is None else freezing.share_pages)
     raise AssertionError("serve returns only if `until` is set")

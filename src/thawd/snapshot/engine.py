@@ -195,6 +195,7 @@ def _open(library: str) -> Any:
         raise SnapshotFailed("the snapshot engine cannot be loaded: %s" % error, stage="open") from error
     loaded.thawd_freeze.argtypes = [ctypes.POINTER(_Request), ctypes.POINTER(_Report)]
     loaded.thawd_new_tid.argtypes = [ctypes.c_int32]
+    loaded.thawd_share_equal_pages.restype = ctypes.c_int64
     loaded.thawd_disk.argtypes = [ctypes.c_char_p] * 4 + [ctypes.POINTER(_Report)]
     return loaded
 
@@ -212,6 +213,15 @@ def release_threads(*, library: str | None = None) -> bool:
         waited for something that the other one does, for example until it releases a lock.
     """
     return bool(_load(library or freeze_library_path()).thawd_release_threads())
+
+
+def share_equal_pages() -> int:
+    """In a copy with one thread, give back the pages whose contents are equal to the image's again.
+
+    The copy then shares these pages with other copies, until it writes to them. Returns the number of pages; 0 in other
+    processes, or if the kernel cannot list pages.
+    """
+    return sum(int(loaded.thawd_share_equal_pages()) for loaded in _loaded.values())
 
 
 def _texts(pointers: Any) -> list[str]:
