@@ -1,4 +1,4 @@
-"""Calls of AWS by boto3, as sources make them. Each call runs in a daemon thread, so the server can always stop."""
+"""Calls AWS with boto3 for event sources. Each call runs in a daemon thread, so that thawd can always stop."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def make_client(
     Args:
         service: the service's name in boto3.
         region: the service's region.
-        endpoint: an emulator; None: AWS, or what its environment variables and configuration files say.
+        endpoint: an emulator; None: AWS, or the endpoint in AWS's environment variables and configuration files.
         url: the service's URL if there is no emulator; None: as configured.
         answer_s: how long to wait for an answer, seconds.
-        connections: most connections that are kept.
+        connections: highest number of connections that are kept open.
 
     Raises:
         SourceError: boto3 is not installed.

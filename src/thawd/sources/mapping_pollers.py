@@ -22,7 +22,7 @@ from thawd.sources.streams.source import StreamPoller, stream_problem
 from thawd.stores.stream_positions import StreamPositions
 
 _LOOK_S = 2.0
-# How long the creation of a mapping waits for the answer whether its queue or stream exists.
+# How long the creation of a mapping waits to learn whether its queue or stream exists.
 _CHECK_S = 5.0
 
 
@@ -30,7 +30,7 @@ class Poller(Protocol):
     """Reads the queue or stream of one mapping."""
 
     async def run(self) -> None:
-        """Read until `stop` is called and the running batches have ended."""
+        """Read until `stop` is called. Return when the running batches have ended."""
 
     def stop(self) -> None:
         """Read no more. Running batches are completed."""
@@ -68,7 +68,7 @@ class MappingPollers:
     """The pollers of all mappings. Implements `thawd.control.event_source_mappings.Pollers`.
 
     Args:
-        context: what pollers need.
+        context: the objects that pollers use.
         settled: called with a mapping's UUID once its last change has been carried out.
     """
 
@@ -102,7 +102,7 @@ class MappingPollers:
         return None
 
     def apply(self, mapping: SourceMapping) -> None:
-        """Start, replace or stop the poller of a mapping, so that its source is read as the mapping now says."""
+        """Start, replace or stop the poller of a mapping, according to the mapping's current settings."""
         old = self._stop(mapping.uuid)
         progress = self._progress.setdefault(mapping.uuid, SourceProgress())
         if mapping.enabled:
@@ -117,7 +117,10 @@ class MappingPollers:
             self._settle_after(old, mapping.uuid)
 
     def remove(self, mapping: SourceMapping) -> None:
-        """Stop reading for a mapping, and forget its figures; also how far it has read, unless it was declared."""
+        """Stop reading for a mapping, and delete its figures.
+
+        Also delete the position up to which it has read, unless the mapping is declared in thawd.toml.
+        """
         old = self._stop(mapping.uuid)
         self._progress.pop(mapping.uuid, None)
         if mapping.is_stream and not mapping.declared:

@@ -2,8 +2,8 @@
 
 Guarantee: for each scheduled time that passes while a server is running, exactly one event is queued. The event and the
 schedule's progress are stored in one transaction, so neither a crash nor setting the clock back (by up to a day) loses
-or repeats an event. The schedule's ``missed`` option says what happens with times that passed while no server ran or
-the machine was suspended.
+or repeats an event. The schedule's ``missed`` option decides about the times that passed while no server ran or the
+machine was suspended.
 
 Source: Amazon EventBridge user guide, "Scheduled events"; EventBridge Scheduler user guide, "Schedule types".
 """

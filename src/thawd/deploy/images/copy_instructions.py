@@ -1,7 +1,7 @@
-"""COPY and ADD: finds the sources in a folder or an image, and says what the new layer has at the destination.
+"""COPY and ADD: finds the sources in a folder or an image, and returns the entries of the new layer.
 
-Sources stay inside the folder: ``..`` and links that lead out of it are refused. Links in a source folder are copied as
-links. Nothing is written here.
+Sources must be inside the folder: ``..`` and links that lead out of it are refused. Links in a source folder are copied
+as links. This module writes no file.
 
 Source: https://docs.docker.com/reference/dockerfile/#copy, #add.
 """
@@ -24,7 +24,7 @@ _WILDCARDS = "*?["
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where COPY finds its sources.
+    """The folder from which COPY copies.
 
     Attributes:
         folder: the build's folder, or the root of an image.
@@ -39,7 +39,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where COPY puts files.
+    """The path to which COPY copies.
 
     Attributes:
         root: folder with the image so far.
@@ -62,9 +62,9 @@ def copied(sources: Sources, patterns: Sequence[str], destination: Destination) 
     """Return the entries of the layer that COPY makes.
 
     Args:
-        sources: where the sources are.
+        sources: the folder with the sources.
         patterns: sources, as paths with wildcards.
-        destination: where they go.
+        destination: the path to which they are copied.
 
     Raises:
         ImageError: a source is missing, leads out of the folder, or cannot be copied (HTTP 400).
@@ -110,7 +110,7 @@ def placed(entries: dict[str, NewEntry], destination: Destination) -> None:
 
 
 def written(texts: Sequence[tuple[str, str]], destination: Destination) -> dict[str, NewEntry]:
-    """Return the entries for texts that stand in the Dockerfile itself, by their names."""
+    """Return the entries for texts in the Dockerfile itself (heredocs), by their names."""
     into_folder = destination.path.endswith("/") or len(texts) > 1 or is_folder(destination)
     target = inside(destination, into_folder)
     mode = 0o644 if destination.mode is None else destination.mode
@@ -157,7 +157,7 @@ def _resolved(sources: Sources, path: str) -> Path | None:
 
 
 def _followed(sources: Sources, source: str) -> Path:
-    """Return the file that a source names: a link that is named itself is followed, inside the folder."""
+    """Return the file that a source names. If the name is that of a link, the link is followed inside the folder."""
     path = sources.folder / source
     for _ in range(40):
         if not source or not path.is_symlink():
@@ -200,7 +200,7 @@ def _add_tree(
 
 
 def _stays(destination: Destination, place: str) -> bool:
-    """Whether the image has a folder where a folder is copied to.
+    """Return whether the image has a folder at the path to which a folder is copied.
 
     Raises:
         ImageError: it has something else there, such as a link to a folder, which the copy would replace (HTTP 400).
@@ -230,7 +230,7 @@ def _entry(path: Path, destination: Destination) -> NewEntry:
 
 
 def is_folder(destination: Destination) -> bool:
-    """Whether the image has a folder at a destination."""
+    """Return whether the image has a folder at a destination."""
     parts = destination.path.split("/")
     return resolve_folder(str(destination.root), parts, what=f"the destination {destination.path!r}") is not None
 
@@ -249,7 +249,7 @@ def inside(destination: Destination, into_folder: bool = False) -> str:
     whole = resolve_folder(str(destination.root), parts, what=what) if into_folder else None
     if whole is not None:
         return whole[len(str(destination.root)) :].strip("/")
-    # As much of the path as exists decides; the rest is made below it.
+    # The existing part of the path is resolved. The rest will be made below it.
     for count in range(len(parts) - 1, -1, -1):
         folder = resolve_folder(str(destination.root), parts[:count], what=what)
         if folder is not None:

@@ -36,7 +36,7 @@ class FunctionImageRequest:
 
     Attributes:
         function: the function as declared.
-        folder: folder of thawd.toml; relative paths of interpreters begin there.
+        folder: folder of thawd.toml, to which paths of interpreters are relative.
         data: the data folder, with the copies of code and the virtual environments.
         not_code: paths that are left out of the code.
         environ: environment variables for pip and uv.

@@ -80,8 +80,8 @@ class HostFiles:
 
         Args:
             files: programs and shared objects of this machine.
-            elsewhere: folder in the image for libraries that are not in a folder of the system, where the image's
-                loader would not find them under their own paths.
+            elsewhere: folder in the image for libraries that are not in a system folder. The image's loader would not
+                find them under their own paths.
         """
         for name, path in sorted(_libraries(list(files)).items()):
             if path.is_relative_to("/usr/local") or not str(path).startswith(_SYSTEM):
@@ -99,7 +99,7 @@ class HostFiles:
         Args:
             source: the folder.
             target: path in the image.
-            without: names of files and folders that are left out, wherever they are.
+            without: names of files and folders that are left out at any depth.
         """
         waiting = [(source, target)]
         while waiting:

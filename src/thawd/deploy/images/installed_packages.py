@@ -1,7 +1,8 @@
 """Puts the packages of a virtual environment into a layer, so that the same packages make the same layer.
 
-Left out are byte code, which names times, and scripts, which name the path of the virtual environment. The list of a
-package's files (RECORD) has a line with a digest for each of them: these lines are removed, and the others are sorted.
+Byte code is left out, because it contains times. Scripts are left out, because they contain the path of the virtual
+environment. The list of a package's files (RECORD) has a line for each file: the lines of these files are removed, and
+the others are sorted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from thawd.deploy.images.host_files import HostFiles
 from thawd.oci.layer_writing import NewEntry
 
-# Parts of a virtual environment that are no packages.
+# Parts of a virtual environment that are not packages.
 _NOT_PACKAGES = ("_virtualenv", "distutils-precedence", "__pycache__")
 
 

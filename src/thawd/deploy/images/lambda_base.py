@@ -1,11 +1,11 @@
 """A base image with the paths of AWS's images for Python, made from an interpreter of this machine.
 
-A Dockerfile for Lambda begins with ``FROM public.ecr.aws/lambda/python:3.12``. AWS's own image has Amazon Linux, and
-must be fetched. If the store does not have it, an image with the same layout is made: the interpreter in /var/lang,
-awslambdaric and boto3 in /var/runtime, /lambda-entrypoint.sh, the variables of AWS's image, and the usual commands of
-this machine. It has no package manager: ``RUN dnf install`` needs the image of AWS.
+A Dockerfile for Lambda begins with ``FROM public.ecr.aws/lambda/python:3.12``. AWS's own image contains Amazon Linux
+and has to be downloaded. If the store does not have it, thawd makes an image with the same layout: the interpreter in
+/var/lang, awslambdaric and boto3 in /var/runtime, /lambda-entrypoint.sh, the variables of AWS's image, and the usual
+commands of this machine. It has no package manager: ``RUN dnf install`` needs the image of AWS.
 
-The packages of the runtime are installed from the index that pip is configured for.
+The packages of the runtime are installed from the package index in pip's configuration.
 
 Source: https://docs.aws.amazon.com/lambda/latest/dg/python-image.html;
 https://github.com/aws/aws-lambda-python-runtime-interface-client
@@ -35,7 +35,7 @@ from thawd.publishing.interpreters import Interpreter, prepare_environment
 from thawd.publishing.uv import find_uv
 from thawd.system import folders
 
-_RECIPE = 4  # changes when the same inputs would give another image
+_RECIPE = 4  # increase it when a change of this module gives another image for the same inputs
 _NAMES = re.compile(
     r"(?:public\.ecr\.aws/lambda/python|(?:docker\.io/)?amazon/aws-lambda-python):(3\.\d+)(?:[.-]([A-Za-z0-9_.-]+))?"
 )
@@ -119,7 +119,7 @@ _GROUP = "root:x:0:\nnogroup:x:65534:\n"
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where an interpreter has its parts on this machine."""
+    """The paths of an interpreter's parts on this machine."""
 
     prefix: Path
     stdlib: Path
@@ -130,7 +130,7 @@ class _Layout:
 
 
 def version_of(name: str) -> str | None:
-    """Return the version of Python that a name of AWS's base images means, such as ``3.12``; None: another image.
+    """Return the Python version, such as ``3.12``, in the name of an AWS base image; None: it is another image.
 
     Raises:
         ImageError: it is the image for another architecture (HTTP 400).
@@ -157,7 +157,8 @@ def make(
 
     Args:
         images: the store.
-        interpreter: the interpreter; if it is one of a virtual environment, the one that this was made from is taken.
+        interpreter: the interpreter. If it belongs to a virtual environment, the interpreter from which the environment
+            was made is used.
         environments: folder for virtual environments, where the packages of the runtime are installed first.
         environ: environment variables for pip and uv.
         on_line: called with each line of progress.
@@ -198,7 +199,7 @@ def make(
 
 
 def _layout(python: Path) -> _Layout:
-    """Ask an interpreter for its layout; if it is one of a virtual environment, the one that this was made from."""
+    """Ask an interpreter for its layout. For a virtual environment, ask the interpreter from which it was made."""
     for _ in range(2):
         done = subprocess.run(
             [python, "-I", "-c", _QUESTION], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=True
@@ -255,7 +256,7 @@ def _runtime(installed: Path, layout: _Layout, version: str) -> dict[str, NewEnt
 
     Args:
         installed: interpreter of the virtual environment with the packages.
-        layout: the interpreter's layout, which says where it looks for pip.
+        layout: the interpreter's layout, with the folder in which it searches for pip.
         version: version of Python.
     """
     host = HostFiles()

@@ -56,7 +56,7 @@ class Steps:
     """The steps of one build.
 
     Args:
-        context: what all steps use.
+        context: the objects that all steps use.
 
     Raises:
         ImageError: .dockerignore cannot be read.
@@ -95,7 +95,7 @@ class Steps:
         self._add_layer(state, instruction, entries)
 
     def add(self, state: StageState, instruction: Instruction) -> None:
-        """Carry out an ADD: as COPY, and tar files are unpacked."""
+        """Carry out an ADD. It differs from COPY in that tar files are unpacked."""
         words = self._words(state, instruction)
         for word in words[:-1]:
             if _URL.match(word):
@@ -118,7 +118,7 @@ class Steps:
             self._add_layer(state, instruction, entries)
 
     def _archive(self, word: str) -> Path | None:
-        """Return the tar file that a source of ADD names; None: it names something else."""
+        """Return the tar file that a source of ADD names; None: the source is not a tar file."""
         found = copy_instructions.copied(self._context_sources, [word], Destination(self._empty(), "/x/"))
         contents = [each.content for each in found.values() if each.content is not None]
         if len(contents) == 1 and isinstance(contents[0], Path) and added_archives.is_archive(contents[0]):

@@ -1,11 +1,11 @@
 """RUN: runs a command with a copy of the image so far as its root, and finds what it changed.
 
-The image's folder is hard links to layers that other images share, so the command gets a copy. Afterwards the copy is
-compared with what was recorded about its files: a file that the command wrote has another change time.
+The image's folder contains hard links to layers that other images share, so the command gets a copy. Afterwards, the
+copy is compared with the record that was made of its files: a file that the command wrote has another change time.
 
-Ids: if thawd runs as root, the command sees the ids of the machine, and files have the owners that the image's layers
-name. Otherwise it has one id, root, which is the user: then `chown` to other users fails, and programs that need them,
-such as `apt-get`, do not work.
+User ids: if thawd runs as root, the command has the machine's ids, and files have the owners that the image's layers
+name. Otherwise, the command has only the id of root, which is mapped to the user. Then `chown` to other users fails,
+and programs that need other users, such as `apt-get`, do not work.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class _Before:
     """The record of a copy before the command ran.
 
     Attributes:
-        files: by path, what tells that a file is unchanged.
-        made: paths that are no part of the image.
-        modes: modes in the image of folders that have further rights in the copy.
+        files: by path, values that differ if the file has changed.
+        made: paths that are not in the image.
+        modes: modes in the image of folders that have more permissions in the copy.
     """
 
     files: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -119,10 +119,10 @@ def run(
 
 
 def _copy(root: Path, work: Path) -> dict[str, int]:
-    """Copy a tree with modes and times. Folders get the owner's rights, so that files can be put into them.
+    """Copy a tree with modes and times. The owner gets all permissions on folders, so that files can be put into them.
 
     Returns:
-        Modes of the folders that got further rights.
+        Modes in the image of the folders whose permissions were extended.
     """
     work.mkdir()
     modes: dict[str, int] = {}
@@ -145,7 +145,7 @@ def _copy(root: Path, work: Path) -> dict[str, int]:
 
 
 def _prepare(work: Path, command: Command, before: _Before, host: Path) -> _Places:
-    """Make the places of mounts, which are left out of the layer if the image does not have them.
+    """Make the paths of mounts. They are left out of the layer unless the image contains them.
 
     Args:
         work: the copy of the image.
@@ -291,7 +291,7 @@ def _changes(work: Path, before: _Before) -> dict[str, NewEntry]:
 
 
 def _folder_entry(path: str, found: os.stat_result, before: _Before) -> NewEntry:
-    """Return the entry of a folder; with the mode that the image gives it, unless the command changed it."""
+    """Return the entry of a folder, with its mode in the image unless the command changed the mode."""
     mode = stat.S_IMODE(found.st_mode)
     own = before.modes.get(path, mode)
     uid, gid = _owner(found)

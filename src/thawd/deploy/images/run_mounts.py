@@ -43,7 +43,7 @@ def parse_mount(text: str, working_dir: str) -> RunMount:
 
     Args:
         text: the value, such as ``type=cache,target=/var/cache/pip``.
-        working_dir: folder where a relative target begins.
+        working_dir: the folder to which a relative target is relative.
 
     Raises:
         ImageError: the kind or a field is not supported, or the target is missing.

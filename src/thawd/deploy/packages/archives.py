@@ -1,7 +1,7 @@
 """Writes zip files and compressed tar files, whose bytes depend only on the items: paths, permissions and contents.
 
-Items are sorted by path, times are those of 1980, owners are 0. zlib's version matters, too: on machines with another
-zlib, the compressed bytes may differ while the files are equal.
+Items are sorted by path, times are those of 1980, owners are 0. The bytes also depend on
+zlib's version: on machines with another zlib, the compressed bytes of equal files may differ.
 
 A file is written under a temporary name in its folder, and renamed once it is complete and on the disk. So a process
 that is killed leaves no half-written archive under the final name.

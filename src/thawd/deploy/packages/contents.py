@@ -1,4 +1,4 @@
-"""Items: the files, links and empty folders that archives are made of. Lists the items of code folders."""
+"""Items: the files, links and empty folders of archives. Lists the items of code folders."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Item:
 
 
 def items_of(folder: Path) -> list[Item]:
-    """Return everything in a folder that no other process changes, sorted by path. Blocks.
+    """Return the items of a folder, sorted by path. No other process may change the folder. Blocks.
 
     Raises:
         PackageError: a name cannot be stored in a zip file.
@@ -86,7 +86,7 @@ def _walk(folder: Path, prefix: str) -> Iterator[Item]:
 
 
 def _check_name(path: str) -> None:
-    """Raise `PackageError` if programs that unpack zip files would make another name of `path`."""
+    """Raise `PackageError` if programs that unpack zip files would change the name `path`."""
     shown = os.fsencode(path).decode(errors="replace")
     try:
         encoded = path.encode()

@@ -1,4 +1,4 @@
-"""Distributions: what each installed package consists of, which requirement brought it, and what must stay together.
+"""Distributions: the files of each installed package, the requirement that needs it, and groups that stay together.
 
 Source: https://packaging.python.org/en/latest/specifications/recording-installed-packages/.
 """
@@ -18,7 +18,7 @@ from thawd.deploy.packages.contents import Item, items_of
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SHARED_FOLDERS = ("__pycache__", "bin", "share", "etc", "include", "lib")
-"""Folders that several distributions use without knowing each other."""
+"""Folders into which unrelated distributions put files."""
 UNOWNED = "other files"
 """Name for the files that no distribution lists."""
 
@@ -47,7 +47,7 @@ class Distribution:
 def read_distributions(folder: Path, requested: Collection[str]) -> list[Distribution]:
     """Return the distributions in a folder that `wheels.install` filled, by name. Blocks.
 
-    Each file belongs to one distribution: if several list it, to the first by name.
+    Each file belongs to one distribution. If several list it, it belongs to the first by name.
 
     Args:
         folder: the folder.
@@ -90,7 +90,7 @@ def _recorded(info: Path, folder: Path) -> Iterable[str]:
         return
     for row in csv.reader(text.splitlines()):
         path = row[0] if row else ""
-        # Scripts are recorded relative to where they would be without --target, such as ../../bin/f2py.
+        # Scripts are recorded by the path that they would have without --target, such as ../../bin/f2py.
         while path.startswith("../"):
             path = path.removeprefix("../")
         yield path

@@ -1,4 +1,4 @@
-"""Reads ELF files: for which machine they are, which libraries they load, and where the part ends that is loaded.
+"""Reads ELF files: their machine, the libraries that they load, and the end of the part that is loaded.
 
 Only the program headers and the dynamic section are read, as the dynamic linker reads them; sections may be missing.
 
@@ -33,8 +33,8 @@ class Elf:
     Attributes:
         machine: ``x86_64``, ``aarch64``, or the number of another machine.
         needed: names of the libraries that it loads, such as ``libm.so.6``.
-        loaded_bytes: everything that a process can see of the file is before this offset.
-        may_be_cut: whether everything from that offset on is sections that are never loaded, and their table.
+        loaded_bytes: offset of the end of the part of the file that is mapped into processes.
+        may_be_cut: whether the file contains after that offset only sections that are never loaded, and their table.
     """
 
     machine: str
@@ -92,7 +92,7 @@ def _parse(content: mmap.mmap) -> Elf:
 def _ends_with_sections(sections: Sequence[tuple[int, ...]], table: int, size: int, loaded: int, length: int) -> bool:
     """Return whether the file's bytes from `loaded` on belong to sections that are not loaded, or to their table.
 
-    Data behind the last section belongs to somebody who reads the file, for example an archive that was appended.
+    Data after the last section may be read by a program, for example an archive that was appended to the file.
     """
     if not sections or table < loaded:
         return False

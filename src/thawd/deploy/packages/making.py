@@ -1,8 +1,9 @@
 """Makes packages: prepares the functions, plans, writes the archives and tries them.
 
-Files appear in the output folder complete or not at all. Layers and parts have their digest in their name, and are
-there before the zip file of the function that needs them. ``packages.json`` is written last; then layers and parts that
-it no longer names are removed. So a process that is killed leaves the packages of the last run, or complete new ones.
+Each file appears in the output folder completely or not at all. Layers and parts have their digest in their name, and
+are written before the zip file of the function that needs them. ``packages.json`` is written last. Then layers and
+parts that it no longer names are removed. So a process that is killed leaves the packages of the last run, or complete
+new ones.
 Its unfinished files are in a folder ``.new-*``, which the next run removes. Two runs with one output folder take turns.
 """
 
@@ -43,7 +44,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         python: Python version for all functions; None: each function's own.
         form: ``auto``, or the form for all functions.
         parts_url: where the parts of split packages will be, such as ``s3://bucket/prefix``; empty: the function's
-            environment variable PACKAGE_PARTS_URL says it.
+            environment variable PACKAGE_PARTS_URL contains it.
         tries_imports: whether the handlers are imported from the finished archives.
         limits: Lambda's limits.
     """
@@ -140,7 +141,7 @@ class _Run:
         self.written = scratch
 
     def make(self, functions: Sequence[Function]) -> Packages:
-        """Make the packages of functions. If an import needs a file that a rule took away, the rule is not applied."""
+        """Make the packages of functions. If an import needs a file that a rule removed, the rule is not applied."""
         made = self._attempt(functions, {})
         failed = [each for each in functions if made.trials[each.name].state == FAILED]
         if not failed:
@@ -155,7 +156,7 @@ class _Run:
         return made
 
     def _needed_rules(self, function: Function) -> frozenset[str] | None:
-        """Return the rules that take away what the import needs; None: the import fails with all files, too."""
+        """Return the rules that remove files which the import needs; None: the import fails even with all files."""
         name = function.name
         self._progress(f"the handler of {name} cannot be imported; trying with all files")
         everything = frozenset(RULES)
@@ -225,7 +226,7 @@ def _workplace(output: Path | None, progress: Progress) -> Iterator[tuple[Path, 
         except BlockingIOError:
             progress(f"waiting for another process that makes packages in {root}")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        for left in root.glob(f"{_UNFINISHED}*"):  # of processes that were killed
+        for left in root.glob(f"{_UNFINISHED}*"):  # left by processes that were killed
             shutil.rmtree(left, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root))
         try:
@@ -246,7 +247,7 @@ def _install(made: Packages, written: Path, output: Path) -> None:
     (written / DOCUMENT).replace(output / DOCUMENT)
     sync(output)
     if before is None or not before.functions <= functions:
-        return  # the last run was about other functions, too, which may need its layers
+        return  # the last run also made other functions, which may need its layers
     for name in before.files - {file.file for file in made.files.values()}:
         (output / name).unlink(missing_ok=True)
 

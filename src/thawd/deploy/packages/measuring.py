@@ -1,4 +1,4 @@
-"""Measures what functions consist of, for the planner."""
+"""Measures the sizes of functions' code and distributions, for the planner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGITS = 32
 
 
 class Packer:
-    """Finds out how large files are in a zip file, by packing them. It remembers each file's result."""
+    """Measures the compressed size of files, by compressing them. The result is cached for each file."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Path, int], int] = {}
@@ -51,7 +51,7 @@ def piece_of(distribution: Distribution, *, group: str, brought_by: tuple[str, .
     Args:
         distribution: the distribution.
         group: its group.
-        brought_by: what leads to it.
+        brought_by: the chain of requirements that leads to it.
         packer: packs the files; None: the packed size is not measured.
     """
     return Piece(

@@ -5,8 +5,8 @@ It takes the first form that fits, in this order:
 - ``zip``: one zip file, small enough for the request that creates the function.
 - ``layers``: the code in a zip file, the requirements in layers. Functions share a layer for the distributions that
   they have in common.
-- ``split``: what is too much for Lambda's limit is in a part that the function fetches from S3 into its ``/tmp`` when
-  it is initialised. Only requirements are moved: code may read its own files by relative paths.
+- ``split``: the files beyond Lambda's limit are in a part, which the function fetches from S3 into its ``/tmp`` in the
+  init phase. Only requirements are moved there, because code may read its own files by relative paths.
 - ``image``: a container image.
 
 Source: developer guide, "Lambda quotas".
@@ -79,12 +79,12 @@ def plan(contents: Sequence[Contents], form: str = AUTO, limits: Limits | None =
     """Return how functions are packaged.
 
     Args:
-        contents: what the functions consist of.
+        contents: the parts of the functions' packages, with their sizes.
         form: the form for all of them, one of `FORMS`; ``auto``: for each the first one that fits.
         limits: Lambda's limits.
 
     Raises:
-        PackageError: a function fits into no form, or not into the form that was asked for.
+        PackageError: a function fits into no form, or not into the given one.
     """
     limits = limits or Limits()
     chosen: dict[str, tuple[str, list[str]]] = {}

@@ -1,4 +1,4 @@
-"""What cfn-lint finds in the templates of a project: what AWS would refuse (the extra ``lint``).
+"""Runs cfn-lint on the templates of a project, to find what AWS would refuse (the extra ``lint``).
 
 cfn-lint knows the properties of AWS's types and the values that they allow.
 

@@ -23,11 +23,11 @@ _MOST_BYTES = 6 << 20
 
 
 class _Place(NamedTuple):
-    """Where a type keeps a definition.
+    """The properties in which a type has its definition.
 
     Attributes:
-        location: the property that says where in S3 it is.
-        content: the property that may contain it instead.
+        location: the property with the definition's address in S3.
+        content: the property that may contain the definition itself.
     """
 
     location: str
@@ -43,7 +43,7 @@ _PLACES = {
 
 
 def reading(name: str, kind: Kind) -> Kind:
-    """The kind of a type, whose resources may have their definition in S3."""
+    """Return a kind that first reads the resource's definition from S3 if it is there."""
     place = _PLACES.get(name)
     if place is None:
         return kind
@@ -60,7 +60,7 @@ def reading(name: str, kind: Kind) -> Kind:
 
 
 def _read(aws: Aws, wanted: Wanted, place: _Place) -> Wanted:
-    """The wanted resource, with its definition among its properties."""
+    """Return the wanted resource with its definition among its properties."""
     location = wanted.properties.get(place.location)
     if not isinstance(location, Mapping):
         return wanted
@@ -89,7 +89,7 @@ def _text(aws: Aws, location: Mapping[str, Any]) -> str:
 
 
 def _as_json(text: str, location: Mapping[str, Any]) -> str:
-    """A state machine's definition as JSON; in S3, it may also be YAML."""
+    """Return a state machine's definition as JSON. In S3, it may also be YAML."""
     try:
         return json.dumps(parse(text))
     except TemplateError as error:
