@@ -10,7 +10,8 @@
 - `serverless_events`, `serverless_apis`: events; HTTP APIs and authorizers
 - `stacks`: the stacks that a project consists of
 - `artifacts`, `zip_files`: package the local code of a template
-- `esbuild`, `foreign_layers`: bundle Node functions; replace layers of other AWS accounts
+- `npm_packages`, `esbuild`: install the packages of Node functions, bundle them
+- `foreign_layers`: replaces layers of other AWS accounts
 - `project_images`: builds the container images of a project's functions
 - `deployment`: makes the stacks in a running server
 - `stack_updates`: keeps the stacks as the project's files say while the server runs

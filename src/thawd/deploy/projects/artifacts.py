@@ -19,6 +19,7 @@ from typing import Any
 from thawd.config import process_environment
 from thawd.deploy.projects import esbuild
 from thawd.deploy.projects.foreign_layers import ForeignLayers
+from thawd.deploy.projects.npm_packages import NpmPackages
 from thawd.deploy.projects.stacks import REGISTRY, BuildImage, CodePackage, ImageAsset, ProjectError, ProjectStack
 from thawd.deploy.projects.template_files import parsed
 from thawd.deploy.projects.zip_files import Source, archive
@@ -58,12 +59,14 @@ class BuildTools:
         packages: installs requirements.
         build_image: builds an image from a Dockerfile.
         bundle: bundles the code of a Node function.
+        npm: installs the packages of Node functions; None: they are named as missing.
         layers: folders or zip files in place of layers of other accounts, by `foreign_layers.layer_key`.
     """
 
     packages: Packages
     build_image: BuildImage
     bundle: esbuild.Bundler = esbuild.bundle
+    npm: NpmPackages | None = None
     layers: Mapping[str, Path] = field(default_factory=dict)
 
 
@@ -222,17 +225,27 @@ class _Packaging:
         is_layer = resource["Type"] in _LAYERS
         runtime = method if is_layer else both.get("Runtime")
         package = self.code_packages.get(name, CodePackage())
-        prefix = "python" if is_layer and str(method).startswith("python") else ""
+        prefix = next((each for each in ("python", "nodejs") if is_layer and str(method).startswith(each)), "")
         sources = [Source(path, prefix, package.patterns, package.folder)]
         requirements = path / (package.requirements or "requirements.txt")
         if requirements.is_file() and isinstance(runtime, str) and runtime.startswith("python"):
             found = self._tools.packages(requirements, runtime)
             sources.insert(0, Source(found, "python" if is_layer else ""))
-        elif (path / "package.json").is_file() and not (path / "node_modules").is_dir() and not is_layer:
-            self._packaged.notes.append(
-                f"{name}: {path / 'package.json'} is not installed; if it has dependencies, run `npm install` there"
-            )
+        elif (path / "package.json").is_file() and not (path / "node_modules").is_dir():
+            sources = [*self._node_packages(name, path, prefix), *sources]
         return archive(sources)
+
+    def _node_packages(self, name: str, path: Path, prefix: str) -> list[Source]:
+        """The packages that a code folder's package.json requires."""
+        npm = self._tools.npm
+        if npm is None or not npm.has_npm:
+            why = "" if npm is None else ": there is no npm"
+            self._packaged.notes.append(
+                f"{name}: {path / 'package.json'} is not installed{why}; if it has dependencies, run `npm install`"
+            )
+            return []
+        found = npm.installed(path)
+        return [] if found is None else [Source(found, f"{prefix}/node_modules" if prefix else "node_modules")]
 
     def _built_by_sam(self, name: str, method: str) -> Path:
         built = self._folder / _BUILT_BY_SAM / name

@@ -54,9 +54,8 @@ class Deployer:
     Args:
         url: URL of the server.
         keys: its access keys; the first one signs. Empty: the server accepts any.
-        packages: installs requirements.
-        images: builds images.
-        layers: see `ProjectOptions.layers`.
+        tools: what code is built with.
+        images: builds images, and forgets those that are not used.
         note: prints a line for the operator.
     """
 
@@ -65,13 +64,12 @@ class Deployer:
         url: str,
         keys: Mapping[str, str],
         *,
-        packages: artifacts.Packages,
+        tools: artifacts.BuildTools,
         images: ProjectImages,
-        layers: Mapping[str, Path],
         note: Callable[[str], None],
     ) -> None:
         self._url, self._keys, self._images, self._note = url, keys, images, note
-        self._tools = artifacts.BuildTools(packages, images.build, layers=layers)
+        self._tools = tools
         self._clients: dict[str, Any] = {}
         self._noted: set[str] = set()
         # Template, parameters and tags with which this object has made a stack.

@@ -10,7 +10,9 @@ from pathlib import Path
 from watchfiles import Change, DefaultFilter, awatch
 
 from thawd.config import process_environment
+from thawd.deploy.projects.artifacts import BuildTools
 from thawd.deploy.projects.deployment import Deployed, Deployer
+from thawd.deploy.projects.npm_packages import NpmPackages
 from thawd.deploy.projects.project_images import ProjectImages
 from thawd.deploy.projects.reading import read_project
 from thawd.deploy.projects.stacks import ProjectError, ProjectOptions
@@ -73,9 +75,9 @@ class ServedProject:
         async with self._alone:
             if self._deployer is None:
                 images = ProjectImages(self._data, say=self._say)
-                self._deployer = Deployer(
-                    url, keys, packages=self._packages, images=images, layers=self._options.layers, note=self._say_note
-                )
+                npm = NpmPackages(self._data.resolve() / "environments", process_environment())
+                tools = BuildTools(self._packages, images.build, npm=npm, layers=self._options.layers)
+                self._deployer = Deployer(url, keys, tools=tools, images=images, note=self._say_note)
             try:
                 project = await asyncio.to_thread(read_project, self._path, self._options)
                 self._sources |= project.sources
