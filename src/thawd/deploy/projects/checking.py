@@ -43,7 +43,7 @@ def check_project(project: Project, missing: Missing, layers: Mapping[str, Path]
         layers: see `ProjectOptions.layers`.
     """
     findings = Findings(missing=list(project.notes))
-    tools = artifacts.BuildTools(_not_installed, _not_built, _not_bundled, layers)
+    tools = artifacts.BuildTools(_not_installed, _not_built, _not_bundled, layers=layers)
     for stack in project.stacks:
         try:
             types = _types_of(stack, tools, findings)
