@@ -185,6 +185,7 @@ int process_describe(struct freezing *f) {
     f->process.frozen_unix_ns = clock_ns(CLOCK_REALTIME);
     f->process.monotonic_ns = clock_ns(CLOCK_MONOTONIC);
     f->process.boottime_ns = clock_ns(CLOCK_BOOTTIME);
+    f->process.raw_ns = clock_ns(CLOCK_MONOTONIC_RAW);
     f->process.register_permissions = register_permissions();
     clocks_note(f);
     f->process.landing = (uint64_t)&thawd_landing;

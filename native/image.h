@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define IMAGE_MAGIC "THAWDIMG"
-#define IMAGE_LAYOUT 3
+#define IMAGE_LAYOUT 4
 #define IMAGE_ARCHITECTURE_X86_64 62 // EM_X86_64
 #define IMAGE_PAGE 4096
 
@@ -49,14 +49,16 @@ struct section_place {
 // The machine on which a process was frozen. Thaw refuses the image if the machine on which it runs lacks something,
 // and names that.
 struct host_key {
-    char kernel_release[72];  // uname -r; the running kernel must not be older (first two numbers)
-    char kernel_version[72];  // uname -v; for display only
-    char boot_id[40];         // /proc/sys/kernel/random/boot_id; for display only
-    char cpu_vendor[16];      // CPUID leaf 0
-    uint32_t cpu_signature;   // CPUID leaf 1, EAX: family, model, stepping
-    uint32_t cpu_features[6]; // CPUID leaf 1 ECX EDX, leaf 7 EBX ECX EDX, leaf 7.1 EAX
-    uint32_t xsave_bytes;     // CPUID leaf 13, EBX: size of the area for registers in a signal frame
-    uint64_t xcr0;            // XGETBV 0: which registers the kernel saves
+    char kernel_release[72];   // uname -r; the running kernel must not be older (first two numbers)
+    char kernel_version[72];   // uname -v; for display only
+    char boot_id[40];          // /proc/sys/kernel/random/boot_id; if it is the same, so are kernel and CPU
+    char cpu_vendor[16];       // CPUID leaf 0; for display only
+    uint32_t cpu_signature;    // CPUID leaf 1, EAX: family, model, stepping; for display only
+    uint32_t cpu_features[14]; // words of CPUID, without bits that no program depends on (cpu.c); all must be there
+    uint32_t xsave_bytes;      // CPUID leaf 13, EBX: size of the area for registers in a signal frame; for display only
+    uint64_t xcr0;             // XGETBV 0: which registers the kernel saves; all must be saved
+    // For each component from 2 on that is in `xcr0`, a pair: its offset and its size in that area. Both must be equal.
+    uint32_t xsave_places[64];
 };
 
 // Facts about the process that are neither memory nor threads nor descriptors.
@@ -91,6 +93,7 @@ struct process_facts {
     uint32_t fixed_code;      // PR_GET_MDWE: memory that was writable cannot be made executable
     uint32_t death_signal;    // PR_GET_PDEATHSIG
     uint32_t personality;     // personality(2)
+    uint64_t raw_ns;          // CLOCK_MONOTONIC_RAW at the freeze
 };
 
 enum image_flag {
@@ -301,9 +304,9 @@ static inline uint64_t checksum(const void *data, uint64_t bytes) {
 }
 
 _Static_assert(sizeof(struct section_place) == 16, "on disk");
-_Static_assert(sizeof(struct host_key) == 240, "on disk");
-_Static_assert(sizeof(struct process_facts) == 552, "on disk");
-_Static_assert(sizeof(struct image_header) == 64 + 16 * SECTION_COUNT + 240 + 552, "on disk");
+_Static_assert(sizeof(struct host_key) == 528, "on disk");
+_Static_assert(sizeof(struct process_facts) == 560, "on disk");
+_Static_assert(sizeof(struct image_header) == 64 + 16 * SECTION_COUNT + 528 + 560, "on disk");
 _Static_assert(sizeof(struct image_header) <= IMAGE_PAGE, "the header is one page");
 _Static_assert(offsetof(struct image_header, sections) == 64, "on disk");
 _Static_assert(sizeof(struct operation) == 48, "on disk");

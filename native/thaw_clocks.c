@@ -21,6 +21,7 @@
 #define CLONE_NEWTIME 0x80
 #endif
 #define SECOND_NS INT64_C(1000000000)
+#define TICK_NS INT64_C(10000000) // the longest of a kernel, with HZ=100
 
 struct capabilities {
     struct __user_cap_header_struct header;
@@ -106,6 +107,12 @@ void clocks_go_on(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
     int64_t monotonic_ns = behind_ns(process->monotonic_ns, CLOCK_MONOTONIC);
     int64_t boottime_ns = behind_ns(process->boottime_ns, CLOCK_BOOTTIME);
+    // This clock has the same offset, but another rate.
+    int64_t raw_ns = behind_ns(process->raw_ns, CLOCK_MONOTONIC_RAW);
+    monotonic_ns = raw_ns > monotonic_ns ? raw_ns : monotonic_ns;
+    // Both are ahead by a tick, by which the coarse clocks may be behind.
+    monotonic_ns += monotonic_ns ? TICK_NS : 0;
+    boottime_ns += boottime_ns ? TICK_NS : 0;
     if ((!monotonic_ns && !boottime_ns) || t->clocks_back)
         return;
     int death_signal = 0; // saved, because a change of capabilities clears it

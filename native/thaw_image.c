@@ -45,6 +45,23 @@ void stage_open(struct thaw *t) {
     t->tables_bytes = tables;
 }
 
+// Refuses the image if the frozen process cannot continue on this machine. Since one start of a machine its kernel and
+// CPU are the same, so the CPU is not examined then: in a virtual machine, each CPUID takes some microseconds.
+static void machine_check(struct thaw *t) {
+    const struct host_key *frozen = &t->header->host;
+    struct host_key now;
+    char lacking[CPU_DETAIL_BYTES];
+    long result = host_describe_start(&now);
+    if (result < 0)
+        thaw_fail("the machine cannot be described", "", result);
+    if (text_equal(frozen->boot_id, now.boot_id))
+        return;
+    cpu_describe(&now);
+    const char *difference = host_difference(frozen, &now, lacking);
+    if (difference)
+        thaw_refuse(difference, lacking);
+}
+
 void stage_check(struct thaw *t) {
     struct stat status;
     struct check_failure failure;
@@ -57,13 +74,7 @@ void stage_check(struct thaw *t) {
         put_text(&out, ")");
         thaw_refuse(failure.what, detail);
     }
-    struct host_key now;
-    long result = host_describe(&now);
-    if (result < 0)
-        thaw_fail("the machine cannot be described", "", result);
-    const char *difference = host_difference(&t->header->host, &now);
-    if (difference)
-        thaw_refuse(difference, "");
+    machine_check(t);
     clocks_go_on(t);
     rights_check(t);
 }

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -30,6 +31,7 @@ static const struct {
     FIELD(host.cpu_features),
     FIELD(host.xsave_bytes),
     FIELD(host.xcr0),
+    {"host.xsave_places", offsetof(struct image_header, host.xsave_places[2 * 2]), 8}, // of the AVX registers
 };
 #define FIELDS (sizeof fields / sizeof *fields)
 
@@ -47,7 +49,12 @@ int main(int argc, char **argv) {
         if (strcmp(fields[i].name, argv[2]) != 0)
             continue;
         unsigned char *field = (unsigned char *)&header + fields[i].offset;
-        if (argc > 3)
+        unsigned bit = argc > 3 ? (unsigned)strtoul(argv[3] + 1, NULL, 10) : 0;
+        if (argc > 3 && argv[3][0] == '+')
+            field[bit / 8] |= (unsigned char)(1u << bit % 8);
+        else if (argc > 3 && argv[3][0] == '-')
+            field[bit / 8] &= (unsigned char)~(1u << bit % 8);
+        else if (argc > 3)
             strncpy((char *)field, argv[3], fields[i].bytes);
         else
             *field ^= 0x40;

@@ -4,6 +4,8 @@
 
 #include "harness.h"
 
+#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <x86intrin.h>
@@ -178,4 +180,20 @@ CASE(inside_vdso, "threads that are nearly always inside the vDSO have left it w
         check_goes_on(&workers[i]);
     for (int i = 0; i < 4; i++)
         stop_worker(&workers[i]);
+}
+
+CASE(same_rights, "a copy has its user, no more capabilities than before and its death signal, and can use its files") {
+    static const char *const status = "/proc/self/status", *const capabilities = "\nCapPrm:\t";
+    int file = make_file("mine", 1, 1), signal = 0;
+    struct stat about;
+    long before = status_number(status, capabilities, 16);
+    freeze_here();
+    CHECK_EQUAL(status_number(status, capabilities, 16) & ~before, 0);
+    CHECK_EQUAL(prctl(PR_GET_PDEATHSIG, &signal), 0);
+    CHECK_EQUAL(signal, SIGKILL);
+    CHECK_EQUAL(fstat(file, &about), 0);
+    CHECK_EQUAL(about.st_uid, geteuid());
+    CHECK_EQUAL(fchmod(file, 0640), 0);
+    CHECK_EQUAL(rename("mine", "still-mine"), 0);
+    CHECK_EQUAL(rename("still-mine", "mine"), 0);
 }

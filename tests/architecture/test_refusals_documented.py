@@ -18,7 +18,7 @@ _STATEMENT = re.compile(
 _FREEZE = (
     "freeze_descriptors", "freeze_pipes", "freeze_sockets", "freeze_event_descriptors", "freeze_rings",
     "freeze_mappings", "freeze_plan", "freeze_process", "freeze_rights", "park_threads", "libc_patches",
-    "freeze_find_pages", "host",
+    "freeze_find_pages", "host", "cpu",
 )  # fmt: skip
 _THAW = ("thaw_image", "thaw_clocks", "thaw_survivors", "thaw_vdso", "thaw_process", "thaw_descriptors", "thaw_rights")
 

@@ -138,7 +138,7 @@ CHANGES = {
     "advice goes": ("    ADVICE_RANDOM = 256,\n", "", "enum advice"),
     "a section is added": ("    SECTION_COUNT\n", "    SECTION_NOTES, // bytes\n    SECTION_COUNT\n", "enum section"),
     "a constant changes": ("UINT64_C(0x3f0000000000)", "UINT64_C(0x3e0000000000)", "constant ZONE_START"),
-    "the layout's version changes": ("#define IMAGE_LAYOUT 3", "#define IMAGE_LAYOUT 4", "constant IMAGE_LAYOUT"),
+    "the layout's version changes": ("#define IMAGE_LAYOUT 4", "#define IMAGE_LAYOUT 5", "constant IMAGE_LAYOUT"),
 }  # fmt: skip
 
 

@@ -139,6 +139,26 @@ def test_a_restarted_server_thaws_at_once_without_another_init(app: Project) -> 
     assert inits(app) == 1
 
 
+AHEAD = ("unshare", "--time", "--monotonic", "1000000", "--boottime", "1000000")
+
+
+def test_a_server_thaws_after_a_restart_of_the_machine_without_another_init(app: Project, tmp_path: Path) -> None:
+    """Simulated: the first server runs in a time namespace whose clocks are ahead."""
+    if subprocess.run([*AHEAD, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not make time namespaces")
+    python = tmp_path / "python-ahead"
+    python.write_text(f'#!/bin/sh\nexec {" ".join(AHEAD)} "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    with app.up(python=str(python)) as running:
+        running.invoke("app", {})
+        first = running.function("app")["snapshot"]["id"]
+    with app.up() as running:
+        assert running.function("app")["snapshot"]["id"] == first
+        assert running.invoke("app", {})[0]["counter"] == 1
+        assert running.function("app")["starts"].keys() == {"thaw"}
+    assert inits(app) == 1
+
+
 def change_the_code(app: Project) -> None:
     with open(app.root / "app.py", "a") as file:
         file.write("\n# another text\n")

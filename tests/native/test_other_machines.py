@@ -1,7 +1,8 @@
 """A process that was frozen on one machine is thawed on another, or after a restart.
 
-The other machine is simulated. Another start of the machine is a time namespace in which the clocks are ahead. Another
-kernel is another name in the image's header, together with a library in place of the kernel's vDSO.
+The other machine is simulated. Another CPU is one with more or fewer features in the image's header. Another start of
+the machine is a time namespace in which the clocks are ahead. Another kernel is another name in the image's header,
+together with a library in place of the kernel's vDSO.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.engine import SOURCES, Case, Engine, Trial, cases_of, compile_c, require
+from tests.native.engine import SOURCES, Case, Engine, Trial, cases_of, compile_c, give, require
 from tests.native.processes import NOBODY, SELF, Identity, end_of
 
 BOOT = cases_of("other_boot")
@@ -20,6 +21,8 @@ CASES = {case.name: case for case in cases_of("other_boot", "generations", "wait
 AHEAD = Identity(options=("--clocks-ahead",))
 NOBODY_AHEAD = Identity(user="nobody", options=(*NOBODY.options, *AHEAD.options))
 NO_NAMESPACE = Identity(options=("--no-time-namespace",))
+OTHER_BOOT = ("host.boot_id", "00000000-0000-4000-8000-000000000000")
+REFUSED = 120
 READ_CLOCKS = ("ages", "deadline", "inside_vdso", "clocks", "condition_wait", "sleep_loop")
 
 
@@ -69,6 +72,24 @@ def test_clocks_go_on_for_a_user_without_privileges(case: Case, ahead: Callable[
     require(case, ahead(case, before=NOBODY_AHEAD, after=NOBODY).thaw())
 
 
+@pytest.mark.parametrize("rights", [(), ("--rights", "none"), ("--rights", "namespace")], ids=" ".join)
+@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.mark.parametrize("name", ["same_rights", "descendants"])
+def test_clocks_go_on_in_an_environment_with_its_own_temporary_folder(
+    name: str, user: str, rights: tuple[str, ...], ahead: Callable[..., Trial]
+) -> None:
+    before, after = (AHEAD, SELF) if user == "root" else (NOBODY_AHEAD, NOBODY)
+    one = ahead(CASES[name], before=before, after=after)
+    own = one.folder / "own"
+    own.mkdir(mode=0o700)
+    give(own, after)
+    options = ["--environment", "--disk-at", str(own), "--disk-own", str(own), *rights]
+    outcome = one.thaw(thaw_options=options)
+    if outcome.status == REFUSED and "mount namespace" in outcome.errors:
+        pytest.skip(outcome.errors)
+    require(one.case, outcome)
+
+
 def test_a_copy_stays_the_process_that_was_started(ahead: Callable[..., Trial]) -> None:
     one = ahead(CASES["ages"])
     copy = one.start_copy(thaw_options=["--die-at", "check"])
@@ -88,7 +109,7 @@ def test_copies_of_copies_keep_the_clocks_of_the_first_freeze(ahead: Callable[..
 def test_where_no_time_namespace_can_be_made_the_image_is_refused(ahead: Callable[..., Trial]) -> None:
     one = ahead(CASES["condition_wait"], after=NO_NAMESPACE)
     outcome = one.thaw()
-    assert outcome.status == 120
+    assert outcome.status == REFUSED
     assert "behind their values at the freeze" in outcome.errors
     assert "allow user namespaces" in outcome.errors
     require(one.case, one.thaw(thaw_options=["--clocks-back"]))
@@ -116,7 +137,7 @@ def test_another_kernel_vdso_and_start_of_the_machine_together(
     one = ahead(CASES["again"])
     forge(one.image, "host.kernel_release", "5.10.0-other")
     forge(one.image, "host.kernel_version", "#1 SMP another build")
-    forge(one.image, "host.boot_id", "00000000-0000-4000-8000-000000000000")
+    forge(one.image, *OTHER_BOOT)
     require(one.case, one.thaw(thaw_options=["--vdso", str(other_vdso)]))
     second = one.folder / "second"
     assert one.await_freeze(one.start_copy(str(second), thaw_options=["--vdso-jump"])) is None
@@ -129,9 +150,10 @@ def test_an_image_of_a_newer_kernel_is_refused(
 ) -> None:
     one = trial(CASES["condition_wait"])
     assert one.freeze() is None
+    forge(one.image, *OTHER_BOOT)
     forge(one.image, "host.kernel_release", "99.1.0")
     outcome = one.thaw()
-    assert outcome.status == 120
+    assert outcome.status == REFUSED
     assert "newer kernel" in outcome.errors
 
 
@@ -143,5 +165,52 @@ def test_a_thread_that_was_frozen_inside_the_vdso_needs_the_same_vdso(
     forge(one.image, "flags", "\x02")  # IMAGE_INSIDE_VDSO
     require(one.case, one.thaw())
     outcome = one.thaw(thaw_options=["--vdso-jump"])
-    assert outcome.status == 120
+    assert outcome.status == REFUSED
     assert "a thread was frozen inside the vDSO" in outcome.errors
+
+
+def test_a_cpu_with_more_features_of_another_model_thaws_the_image(
+    trial: Callable[..., Trial], forge: Callable[[Path, str, str], None]
+) -> None:
+    one = trial(CASES["condition_wait"])
+    assert one.freeze() is None
+    forge(one.image, *OTHER_BOOT)
+    forge(one.image, "host.cpu_vendor", "OtherVendor")
+    forge(one.image, "host.cpu_signature", "+9")
+    forge(one.image, "host.xsave_bytes", "-9")
+    for bit in (9, 12, 28, *range(64, 96), 32 * 4 + 8, 32 * 7 + 6):  # SSSE3, FMA, AVX, AVX2 and more, …
+        forge(one.image, "host.cpu_features", f"-{bit}")
+    forge(one.image, "host.cpu_features", "+6")  # SMX, which only the kernel can use
+    require(one.case, one.thaw())
+
+
+@pytest.mark.parametrize(
+    ("bit", "named"),
+    [(10 + 32, "CPUID 1 EDX bit 10"), (31 + 9 * 32, "CPUID 13.1 EAX bit 31"), (30 + 12 * 32, "CPUID 30.1 EAX bit 30")],
+)
+def test_a_cpu_that_lacks_a_feature_of_the_freeze_is_refused(
+    bit: int, named: str, trial: Callable[..., Trial], forge: Callable[[Path, str, str], None]
+) -> None:
+    """The bits are reserved, so no CPU of these tests has them."""
+    one = trial(CASES["condition_wait"])
+    assert one.freeze() is None
+    forge(one.image, *OTHER_BOOT)
+    forge(one.image, "host.cpu_features", f"+{bit}")
+    outcome = one.thaw()
+    assert outcome.status == REFUSED
+    assert f"a feature that this one lacks: {named}\n" in outcome.errors
+
+
+@pytest.mark.parametrize(
+    ("field", "bit", "named"), [("host.xcr0", 62, "XCR0 bit 62"), ("host.xsave_places", 31, "XCR0 bit 2")]
+)
+def test_registers_that_the_kernel_does_not_save_there_are_refused(
+    field: str, bit: int, named: str, trial: Callable[..., Trial], forge: Callable[[Path, str, str], None]
+) -> None:
+    one = trial(CASES["condition_wait"])
+    assert one.freeze() is None
+    forge(one.image, *OTHER_BOOT)
+    forge(one.image, field, f"+{bit}")
+    outcome = one.thaw()
+    assert outcome.status == REFUSED
+    assert named in outcome.errors

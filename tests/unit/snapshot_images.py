@@ -120,7 +120,7 @@ class Draft:
         assert PAGE + len(tables) <= self.data_offset
         header = {
             "magic": b"THAWDIMG",
-            "layout": 3,
+            "layout": 4,
             "architecture": 62,
             "tables_checksum": checksum(tables),
             "file_bytes": self.data_offset + len(self.data),
@@ -178,9 +178,10 @@ def whole() -> Draft:
         "boot_id": b"6c1d3e0a-9f0e-4d49-8f4a-0d5f1a2b3c4d",
         "cpu_vendor": b"GenuineIntel",
         "cpu_signature": 0x806F8,
-        "cpu_features": [1, 2, 3, 4, 5, 6],
+        "cpu_features": list(range(1, 15)),
         "xsave_bytes": 2696,
         "xcr0": 0x602E7,
+        "xsave_places": [0, 0, 0, 0, 576, 256, *[0] * 58],
     }
     draft.process = {
         "code_start": 0x5554_0000_0000, "code_end": 0x5554_0000_2000,

@@ -100,13 +100,13 @@ def test_descriptors_come_back_as_they_were_written(place: Path) -> None:
 
 def test_header_host_and_process_come_back_as_they_were_written(place: Path) -> None:
     image = read_bytes(place, WHOLE)
-    assert (image.layout, image.architecture, image.flags, image.file_bytes) == (3, "x86-64", (), len(WHOLE))
+    assert (image.layout, image.architecture, image.flags, image.file_bytes) == (4, "x86-64", (), len(WHOLE))
     assert (image.data_offset, image.anonymous_offset) == (4 * PAGE, 4 * PAGE)
     assert image.vdso == snapshot_images.VDSO_CODE
     host, process = image.host, image.process
     assert (host.glibc, host.kernel_release, host.kernel_version) == ("2.36", "6.18.0-thawd", "#1 SMP PREEMPT")
-    assert (host.cpu_vendor, host.cpu_signature, host.cpu_features) == ("GenuineIntel", 0x806F8, (1, 2, 3, 4, 5, 6))
-    assert (host.xsave_bytes, host.xcr0) == (2696, 0x602E7)
+    assert (host.cpu_vendor, host.cpu_signature, host.cpu_features) == ("GenuineIntel", 0x806F8, tuple(range(1, 15)))
+    assert (host.xsave_bytes, host.xcr0, host.xsave_places[4:6]) == (2696, 0x602E7, (576, 256))
     assert (process.working_folder, process.umask, process.frozen_unix_ns) == ("/var/task", 0o22, 1794000000123456789)
     assert (process.brk_start, process.brk_end, process.vdso_start) == (HEAP, HEAP + 8 * PAGE, VDSO)
     assert process.register_permissions == 0x602E7
@@ -161,8 +161,8 @@ def header_field(image: bytes, name: str, value: bytes) -> bytes:
 
 def test_an_image_of_another_layout_is_refused_by_version_and_not_as_damaged(place: Path) -> None:
     # It is unknown where the checksum of another layout is, so it must not be checked.
-    for newer in (header_field(WHOLE, "layout", b"\4\0\0\0"), WHOLE[:8] + b"\4" + WHOLE[9:]):
-        assert refusal(place, newer) == "has image layout 4, but this thawd reads layout 3. Freeze again."
+    for newer in (header_field(WHOLE, "layout", b"\5\0\0\0"), WHOLE[:8] + b"\5" + WHOLE[9:]):
+        assert refusal(place, newer) == "has image layout 5, but this thawd reads layout 4. Freeze again."
 
 
 def test_an_image_of_another_architecture_is_refused_by_name(place: Path) -> None:

@@ -208,7 +208,7 @@ REPORT = """\
 /snapshots/captions.image
   frozen 2026-11-06 21:20:00 UTC, process 4242, 11 threads, 20 descriptors, 12 mappings in 18 operations
   file of 300.02 MiB, taking 275.00 on disk; 259.04 MiB of memory in it, mapped at the thaw
-  layout 3, x86-64, mode 0600, owner 1000
+  layout 4, x86-64, mode 0600, owner 1000
 
 Memory, MiB
   kind            mappings    mapped  stored
@@ -276,10 +276,10 @@ Process
   registers requested  0x602e7
   space for arguments  4096 bytes
 
-Can be thawed on
+Frozen on
   kernel     6.18.0-thawd #1 SMP PREEMPT
   boot       6c1d3e0a-9f0e-4d49-8f4a-0d5f1a2b3c4d
-  processor  GenuineIntel 0x806f8, features 0x1 0x2 0x3 0x4 0x5 0x6
+  processor  GenuineIntel 0x806f8, features 0x1 0x2 0x3 0x4 0x5 0x6 0x7 0x8 0x9 0xa 0xb 0xc 0xd 0xe
   registers  2696 bytes, xcr0 0x602e7
   glibc      2.36
 """

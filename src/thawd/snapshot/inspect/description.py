@@ -210,6 +210,11 @@ def _host(image: Image) -> Description:
         "cpu_features": [hex(word) for word in host.cpu_features],
         "xsave_bytes": host.xsave_bytes,
         "xcr0": hex(host.xcr0),
+        "xsave_places": {
+            str(number): list(host.xsave_places[2 * number : 2 * number + 2])
+            for number in range(len(host.xsave_places) // 2)
+            if host.xsave_places[2 * number + 1]
+        },
         "glibc": _readable(host.glibc),
     }
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 MAGIC = b"THAWDIMG"
-LAYOUT = 3
+LAYOUT = 4
 ARCHITECTURE_X86_64 = 62
 ARCHITECTURES = {ARCHITECTURE_X86_64: "x86-64", 183: "aarch64", 243: "riscv64"}  # <elf.h>, EM_*
 PAGE_BYTES = 4096
@@ -62,8 +62,8 @@ SEALS = {1: "seal", 2: "shrink", 4: "grow", 8: "write", 16: "future_write", 32: 
 FIELDS = {
     "section_place": "offset:Q count:I record_bytes:I",
     "host_key": (
-        "kernel_release:72s kernel_version:72s boot_id:40s cpu_vendor:16s cpu_signature:I cpu_features:6I "
-        "xsave_bytes:I xcr0:Q"
+        "kernel_release:72s kernel_version:72s boot_id:40s cpu_vendor:16s cpu_signature:I cpu_features:14I "
+        "xsave_bytes:I xcr0:Q xsave_places:64I"
     ),
     "process_facts": (
         "code_start:Q code_end:Q data_start:Q data_end:Q brk_start:Q brk_end:Q stack_start:Q "
@@ -72,7 +72,7 @@ FIELDS = {
         "frozen_unix_ns:Q register_permissions:Q working_folder:I umask:I monotonic_ns:Q boottime_ns:Q "
         "bounding:Q permitted:Q effective:Q inheritable:Q ambient:Q limits:32Q users:3I groups:3I more_groups:I "
         "secure_bits:I no_privileges:I seccomp_filters:I dumpable:I subreaper:I no_huge_pages:I fixed_code:I "
-        "death_signal:I personality:I"
+        "death_signal:I personality:I raw_ns:Q"
     ),
     "image_header": (
         "magic:8s layout:I architecture:I header_checksum:Q tables_checksum:Q file_bytes:Q data_offset:Q "

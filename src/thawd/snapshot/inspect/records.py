@@ -21,7 +21,9 @@ class ImageError(Exception):
 
 @dataclass(frozen=True)
 class HostKey:
-    """The machine and C library that an image needs: an image is thawed only where all values are equal.
+    """The machine and C library of a freeze.
+
+    An image is thawed only where the kernel is not older, and the CPU has the same features, or more.
 
     Attributes:
         glibc: version of the C library.
@@ -29,9 +31,10 @@ class HostKey:
         boot_id: id of the boot; each boot has a new one.
         cpu_vendor: CPUID leaf 0.
         cpu_signature: CPUID leaf 1, EAX.
-        cpu_features: CPUID leaf 1, ECX and EDX; leaf 7, EBX, ECX and EDX; leaf 7.1, EAX.
+        cpu_features: 14 words of CPUID, in the order of the table in docs/reference/snapshot-format.md.
         xsave_bytes: size of the area for registers in a signal frame.
         xcr0: which registers are in that area, as bits.
+        xsave_places: offset and size in that area of each of 32 components; 0 for those that are not in `xcr0`.
     """
 
     glibc: str
@@ -43,6 +46,7 @@ class HostKey:
     cpu_features: tuple[int, ...]
     xsave_bytes: int
     xcr0: int
+    xsave_places: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class ProcessFacts:
             ARCH_GET_XCOMP_PERM.
         working_folder: current directory.
         umask: mode bits that are cleared in new files.
-        monotonic_ns, boottime_ns: CLOCK_MONOTONIC and CLOCK_BOOTTIME at the freeze.
+        monotonic_ns, boottime_ns, raw_ns: CLOCK_MONOTONIC, CLOCK_BOOTTIME and CLOCK_MONOTONIC_RAW at the freeze.
         bounding, permitted, effective, inheritable, ambient: capabilities(7), one bit each.
         limits: getrlimit(2), soft and hard, of resource 0, 1 and so on.
         users, groups: real, effective and saved ids.
@@ -110,6 +114,7 @@ class ProcessFacts:
     fixed_code: int
     death_signal: int
     personality: int
+    raw_ns: int
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def _host(description: dict[str, Any]) -> list[str]:
         ["registers", f"{host['xsave_bytes']} bytes, xcr0 {host['xcr0']}"],
         ["glibc", _name(host["glibc"])],
     ]
-    return ["Can be thawed on", *_table([], rows)]
+    return ["Frozen on", *_table([], rows)]
 
 
 def _mappings(description: dict[str, Any]) -> list[str]:
