@@ -18,7 +18,7 @@ from typing import Any
 import uvloop
 
 from thawd.environments.runtime_api.endpoint import RuntimeApi
-from thawd.environments.runtime_api.extensions import ExtensionsApi
+from thawd.environments.runtime_api.extensions_api import ExtensionsApi
 from thawd.wire import frames
 
 EVENT = b'{"key": "value"}'

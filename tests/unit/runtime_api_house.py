@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from thawd.environments.runtime_api.endpoint import RuntimeApi
-from thawd.environments.runtime_api.extensions import ExtensionsApi
+from thawd.environments.runtime_api.extensions_api import ExtensionsApi
 from thawd.wire import frames
 
 RUNTIME = "/2018-06-01/runtime/"

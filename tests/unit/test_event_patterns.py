@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thawd.grammar.event_patterns import Pattern, PatternError, decode
-from thawd.sources.sqs.records import is_wanted
+from thawd.sources.sqs.lambda_event import is_wanted
 
 CASES: list[tuple[str, str, bool]] = [
     # equality, several fields, several values

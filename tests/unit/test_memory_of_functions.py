@@ -14,7 +14,7 @@ from thawd.control.function_records import Family, VersionRecord, assigned, deco
 from thawd.environments.starts.origin import Origin
 from thawd.environments.version import Variables, variables_of
 from thawd.resources import LATEST, Function
-from thawd.scheduling.function_records import FunctionEntry
+from thawd.scheduling.function_entries import FunctionEntry
 from thawd.scheduling.keep_alive import policy_of
 from thawd.telemetry.metrics import FunctionMetrics
 

@@ -15,7 +15,7 @@ from tests.unit.test_room_turns import NOW_S, Occupant, a_room
 from thawd.environments.starts.origin import Obstacle, Origin, Reason
 from thawd.invocation import StartKind
 from thawd.scheduling import room as module
-from thawd.scheduling.function_records import FunctionEntry
+from thawd.scheduling.function_entries import FunctionEntry
 from thawd.scheduling.room import default_max_environments, default_memory_mb
 from thawd.scheduling.status import document
 from thawd.telemetry.metrics import Metrics

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thawd.grammar.queue_names import parse
-from thawd.sources.sqs.records import event, failures
+from thawd.sources.sqs.lambda_event import event, failures
 
 IDS = ["id1", "id2", "id3"]
 

@@ -17,7 +17,7 @@ from thawd.invocation import Invocation, Result
 from thawd.sources.progress import SourceProgress
 from thawd.sources.streams import batch
 from thawd.sources.streams.batch import BatchRun, ShardContext, Stopped
-from thawd.sources.streams.records import StreamRecord
+from thawd.sources.streams.lambda_event import StreamRecord
 
 QUEUE = "arn:aws:sqs:eu-west-1:123456789012:lost"
 PARTIAL = {"FunctionResponseTypes": ["ReportBatchItemFailures"]}

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from thawd.sources.streams.records import StreamRecord, batch_info, event, first_failure, object_key, time_text
+from thawd.sources.streams.lambda_event import StreamRecord, batch_info, event, first_failure, object_key, time_text
 
 
 def record(number: int, *, at: float = 1_657_720_081.5) -> StreamRecord:

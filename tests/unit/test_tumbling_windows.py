@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from thawd.sources.streams.records import StreamRecord
+from thawd.sources.streams.lambda_event import StreamRecord
 from thawd.sources.streams.windows import MAX_STATE_BYTES, Window, WindowError
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/s"

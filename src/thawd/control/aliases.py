@@ -1,6 +1,6 @@
 """Aliases: names for versions. An alias for two versions divides the invocations between them by weight.
 
-For each invocation, `scheduling.function_records` chooses the version.
+For each invocation, `scheduling.function_entries` chooses the version.
 
 Source: AWS Lambda API reference, the operations that the docstrings name.
 """

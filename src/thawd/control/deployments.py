@@ -26,7 +26,7 @@ from thawd.errors import (
 from thawd.publishing.publisher import Candidate, Ending, Publisher
 from thawd.resources import LATEST, Function
 from thawd.scheduling.dispatcher import Dispatcher
-from thawd.scheduling.function_records import VersionEntry
+from thawd.scheduling.function_entries import VersionEntry
 from thawd.scheduling.room import Room
 
 INIT_FAILURE = "FUNCTION_ERROR_INIT_FAILURE"

@@ -14,7 +14,7 @@
 - `sandbox`: limits on memory, CPU, processes, storage and capabilities
 - `runtime_programs`, `entry_points`: which program runs a function: Node, a ``bootstrap``, an image's entry point
 - `runtime_api`: Lambda's Runtime API and Extensions API for these programs
-- `extensions`: starts and ends external extensions
+- `external_extensions`: starts and ends external extensions
 - `boto3_for_functions`: the boto3 that functions get if they bring none
 - `tenant_check`: one environment runs the invocations of one tenant only
 """

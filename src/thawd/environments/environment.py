@@ -22,7 +22,7 @@ import msgspec
 
 from thawd.environments.channels import Channels, FrameProtocol
 from thawd.environments.child_processes import Child
-from thawd.environments.extensions import Extensions
+from thawd.environments.external_extensions import Extensions
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, error_document
 from thawd.environments.invocation_deadline import InvocationDeadline
 from thawd.environments.invoke_frames import invoke_head

@@ -4,7 +4,7 @@ A request goes through `dispatcher`, then waits in a pool's `pool_requests`, the
 package `thawd.environments` starts the environments.
 
 - `dispatcher`: runs all invocations: finds the version, applies concurrency limits
-- `function_records`: the dispatcher's record of each function: versions, pools, aliases
+- `function_entries`: the dispatcher's record of each function: versions, pools, aliases
 - `pool`: the environments of one version: leases, starts and ends them
 - `pool_requests`: the requests of one version that wait for an environment
 - `core_admission`: which request runs next when the processor cores are occupied

@@ -30,7 +30,7 @@ from thawd.grammar import lineage
 from thawd.invocation import Invocation, Result, StartKind
 from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
 from thawd.scheduling import invocation_counts
-from thawd.scheduling.function_records import BEING_PUBLISHED, NO_ALIASES, FunctionEntry, VersionEntry
+from thawd.scheduling.function_entries import BEING_PUBLISHED, NO_ALIASES, FunctionEntry, VersionEntry
 from thawd.scheduling.leases import PoolRetiredError
 from thawd.scheduling.pool import Pool
 from thawd.scheduling.room import Room

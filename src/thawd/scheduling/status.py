@@ -10,7 +10,7 @@ from thawd.environments.starts.fastest_start import Spawner
 from thawd.environments.starts.origin import Origin
 from thawd.invocation import StartKind
 from thawd.scheduling.core_admission import CORE
-from thawd.scheduling.function_records import FunctionEntry, VersionEntry
+from thawd.scheduling.function_entries import FunctionEntry, VersionEntry
 from thawd.scheduling.tenant_pools import TenantPools
 from thawd.telemetry.metrics import FunctionMetrics
 

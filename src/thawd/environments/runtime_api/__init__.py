@@ -2,6 +2,6 @@
 
 - `http_server`: the HTTP/1.1 server
 - `endpoint`: the Runtime API
-- `extensions`: the Extensions API
+- `extensions_api`: the Extensions API
 - `messages`: invocations and error documents as HTTP messages
 """

@@ -29,7 +29,7 @@ import msgspec
 
 from thawd.environments.init_phase import error_document
 from thawd.environments.peak_memory import PeakMemory
-from thawd.environments.runtime_api.extensions import ExtensionsApi, refuse
+from thawd.environments.runtime_api.extensions_api import ExtensionsApi, refuse
 from thawd.environments.runtime_api.http_server import HttpConnection, Request
 from thawd.environments.runtime_api.messages import Current, broken_off, document_of, event_of, message_of, type_of
 from thawd.invocation import MAX_PAYLOAD_BYTES

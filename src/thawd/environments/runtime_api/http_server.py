@@ -1,6 +1,6 @@
 """An HTTP/1.1 server for the programs inside one environment. It parses requests and sends each answer in one write.
 
-This module does not know Lambda's paths; `endpoint` and `extensions` handle them. User code writes to these
+This module does not know Lambda's paths; `endpoint` and `extensions_api` handle them. User code writes to these
 connections, so every size is limited, and input that is not HTTP only ends the connection.
 """
 

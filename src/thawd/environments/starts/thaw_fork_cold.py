@@ -15,11 +15,11 @@ from pathlib import Path
 from thawd.environments.child_processes import Child
 from thawd.environments.concurrent_environment import ConcurrentEnvironment
 from thawd.environments.environment import Environment
-from thawd.environments.extensions import Extensions
+from thawd.environments.external_extensions import Extensions
 from thawd.environments.init_phase import InitError, init_ends
 from thawd.environments.platform_log import platform_log
 from thawd.environments.runtime_api.endpoint import RuntimeApi
-from thawd.environments.runtime_api.extensions import ExtensionsApi
+from thawd.environments.runtime_api.extensions_api import ExtensionsApi
 from thawd.environments.sandbox.memory import MemoryLimit, MemoryLimiter
 from thawd.environments.starts.launcher import Launcher, Start
 from thawd.environments.starts.ready_deadline import ReadyDeadline

@@ -3,6 +3,6 @@
 - `source`: invokes functions for a mapping
 - `receiver`: receives and deletes messages, and extends their visibility timeouts
 - `batch`: one batch, and its figures
-- `records`: makes Lambda's event from messages
+- `lambda_event`: makes Lambda's event from messages
 - `client`: calls SQS with boto3
 """

@@ -19,7 +19,7 @@ from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation, Result
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.sources.aws_calls import Endpoint, SourceError
 from thawd.sources.progress import SourceProgress
-from thawd.sources.sqs import records
+from thawd.sources.sqs import lambda_event
 from thawd.sources.sqs.batch import Batching, ReceivedMessage
 from thawd.sources.sqs.client import RawMessage, SqsQueue
 from thawd.sources.sqs.receiver import Receiver, StaysInQueue, Throttled
@@ -30,7 +30,7 @@ _QUEUE_S = 300.0
 _THROTTLE_FIRST_S = 0.5
 _NO_QUEUE = {"AWS.SimpleQueueService.NonExistentQueue", "QueueDoesNotExist"}
 # Size of an event without its records.
-_ENVELOPE_BYTES = len(records.event([]))
+_ENVELOPE_BYTES = len(lambda_event.event([]))
 
 
 async def queue_problem(mapping: SourceMapping, *, endpoint: Endpoint | None) -> str | None:
@@ -119,8 +119,8 @@ class SqsPoller:
                 f"{function} has been invoked {lineage.MAX_INVOCATIONS} times in one chain of invocations, so thawd "
                 "assumes a loop; break the loop, or allow it with PutFunctionRecursionConfig"
             )
-        encoded = msgspec.json.encode(records.record(message, arn=self.mapping.source, region=self._region))
-        return encoded if records.is_wanted(self._patterns, encoded, message["Body"]) else None
+        encoded = msgspec.json.encode(lambda_event.record(message, arn=self.mapping.source, region=self._region))
+        return encoded if lambda_event.is_wanted(self._patterns, encoded, message["Body"]) else None
 
     def _room(self) -> int:
         """Return how many batches may be handled at the same time; 0: the function is missing or cannot run."""
@@ -145,7 +145,7 @@ class SqsPoller:
         traces = [trace for message in messages if (trace := _trace_of(message.raw)) is not None]
         invocation = Invocation(
             function,
-            records.event(message.content for message in messages),
+            lambda_event.event(message.content for message in messages),
             time.monotonic() + _QUEUE_S,
             # One invocation can continue only one chain: the one that has invoked the function most often.
             trace_id=max(traces, key=lambda trace: lineage.invocations(trace, function), default=None),
@@ -157,7 +157,7 @@ class SqsPoller:
         if result.function_error is not None:
             failed = None
         elif self.mapping.reports_failures:
-            failed = records.failures(result.payload, ids)
+            failed = lambda_event.failures(result.payload, ids)
         self.progress.last_result = "PROBLEM: Function call failed" if failed is None else "OK"
         return set(ids) if failed is None else failed
 

@@ -4,6 +4,6 @@
 - `shard`: reads one shard, and stores the position up to which it is processed
 - `batch`: one batch: retries, halves, discards
 - `windows`: tumbling windows
-- `records`: makes Lambda's event from records
+- `lambda_event`: makes Lambda's event from records
 - `client`: calls Kinesis and DynamoDB Streams with boto3
 """

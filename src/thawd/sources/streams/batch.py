@@ -28,7 +28,7 @@ from thawd.grammar.destination_names import parse_arn
 from thawd.invocation import Invocation, Result, new_request_id
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.sources.progress import SourceProgress
-from thawd.sources.streams.records import StreamRecord, batch_info, event, first_failure, object_key, time_text
+from thawd.sources.streams.lambda_event import StreamRecord, batch_info, event, first_failure, object_key, time_text
 from thawd.sources.streams.windows import Window, WindowError
 from thawd.system.retry import Backoff, is_set_within
 

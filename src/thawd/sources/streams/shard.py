@@ -31,7 +31,7 @@ from thawd.sources.streams.client import (
     Start,
     StreamClient,
 )
-from thawd.sources.streams.records import StreamRecord
+from thawd.sources.streams.lambda_event import StreamRecord
 from thawd.sources.streams.windows import Window
 from thawd.stores.stream_positions import Position
 from thawd.system.retry import Backoff, is_set_within

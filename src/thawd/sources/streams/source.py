@@ -22,7 +22,7 @@ from thawd.sources.aws_calls import Endpoint, SourceError
 from thawd.sources.progress import SourceProgress
 from thawd.sources.streams.batch import ShardContext
 from thawd.sources.streams.client import RawRecord, Shard, Start, StreamClient
-from thawd.sources.streams.records import StreamRecord, stream_record
+from thawd.sources.streams.lambda_event import StreamRecord, stream_record
 from thawd.sources.streams.shard import ShardReader
 from thawd.stores.stream_positions import Position, StreamPositions
 from thawd.system.retry import Backoff, is_set_within

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from thawd.sources.streams.records import StreamRecord, event, time_text
+from thawd.sources.streams.lambda_event import StreamRecord, event, time_text
 
 MAX_STATE_BYTES = 1_048_576
 """A window with a larger state ends early."""

@@ -1,8 +1,8 @@
 """AWS Lambda's Extensions API: extensions get an event when an invocation begins and when the environment ends.
 
-An external extension is an executable file in the folder ``extensions/`` of the function's code or of a layer;
-`environments.extensions` starts it. An internal extension is part of the function's own process. Both kinds register
-with this API, then ask the API for one event after another.
+An external extension is an executable file in the folder ``extensions/`` of the function's code or of a layer. The
+module `environments.external_extensions` starts it. An internal extension is part of the function's own process. Both
+kinds register with this API, then ask the API for one event after another.
 
 Source: AWS Lambda developer guide, "Using the Lambda Extensions API to create extensions".
 """
