@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from thawd.deploy.projects.artifacts import BuildTools, package
+from thawd.deploy.projects.checking import check_project
 from thawd.deploy.projects.npm_packages import NpmPackages
 from thawd.deploy.projects.reading import read_project
 from thawd.deploy.projects.stacks import ProjectError, ProjectOptions
@@ -120,3 +121,11 @@ def test_a_dependency_outside_of_the_folder_is_refused(source: Path, tmp_path: P
     manifest(source, other=where)
     with pytest.raises(ProjectError, match="run `npm install` in this folder yourself"):
         packaged(tmp_path, builds(tmp_path))
+
+
+def test_a_check_installs_nothing(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "template.yaml").write_text(FUNCTION)
+    project = read_project(tmp_path / "template.yaml", ProjectOptions())
+    findings = check_project(project, lambda kind: None, {})
+    assert (findings.mistakes, findings.counts["AWS::Lambda::Function"]) == ([], 1)
+    assert sorted(path.name for path in source.iterdir()) == ["app.js", "greeting-1.0.0.tgz", "package.json"]

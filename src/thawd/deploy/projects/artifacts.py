@@ -65,9 +65,9 @@ class BuildTools:
 
     packages: Packages
     build_image: BuildImage
-    bundle: esbuild.Bundler = esbuild.bundle
-    npm: NpmPackages | None = None
-    layers: Mapping[str, Path] = field(default_factory=dict)
+    bundle: esbuild.Bundler = field(default=esbuild.bundle, kw_only=True)
+    npm: NpmPackages | None = field(default=None, kw_only=True)
+    layers: Mapping[str, Path] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(slots=True)

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from thawd.config import process_environment
 from thawd.deploy.projects import artifacts
 from thawd.deploy.projects.deployment import prepared
 from thawd.deploy.projects.esbuild import Bundle
+from thawd.deploy.projects.npm_packages import NpmPackages
 from thawd.deploy.projects.stacks import ImageAsset, Project, ProjectError, ProjectStack
 
 Missing = Callable[[str], str | None]
@@ -43,7 +45,8 @@ def check_project(project: Project, missing: Missing, layers: Mapping[str, Path]
         layers: see `ProjectOptions.layers`.
     """
     findings = Findings(missing=list(project.notes))
-    tools = artifacts.BuildTools(_not_installed, _not_built, _not_bundled, layers=layers)
+    npm = _NoPackages(Path(), process_environment())
+    tools = artifacts.BuildTools(_not_installed, _not_built, bundle=_not_bundled, npm=npm, layers=layers)
     for stack in project.stacks:
         try:
             types = _types_of(stack, tools, findings)
@@ -64,6 +67,14 @@ def _types_of(stack: ProjectStack, tools: artifacts.BuildTools, findings: Findin
     packaged = artifacts.package(stack, tools)
     findings.missing += packaged.notes
     return {name: resource.type for name, resource in prepared(stack, packaged).resources.items()}
+
+
+class _NoPackages(NpmPackages):
+    """Knows whether there is an npm, and installs nothing."""
+
+    def installed(self, source: Path) -> Path | None:
+        """See `NpmPackages`."""
+        return None
 
 
 def _not_installed(requirements: Path, runtime: str) -> Path:
