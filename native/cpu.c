@@ -70,7 +70,10 @@ void cpu_describe(struct host_key *host) {
     for (int i = 0; i < CPU_WORDS; i++) {
         if (words[i].leaf > (words[i].leaf & BIT(31) ? highest_extended : highest))
             continue;
-        cpu_id(words[i].leaf, words[i].subleaf, leaf);
+        // In a virtual machine, each CPUID takes some microseconds. Leaf 1 has been read, and words of one leaf are
+        // adjacent.
+        if (i && (words[i].leaf != words[i - 1].leaf || words[i].subleaf != words[i - 1].subleaf))
+            cpu_id(words[i].leaf, words[i].subleaf, leaf);
         host->cpu_features[i] = leaf[words[i].out] & ~words[i].ignored;
     }
     if (highest < 13)

@@ -197,3 +197,28 @@ CASE(same_rights, "a copy has its user, no more capabilities than before and its
     CHECK_EQUAL(rename("mine", "still-mine"), 0);
     CHECK_EQUAL(rename("still-mine", "mine"), 0);
 }
+
+CASE(forked_disk, "a fork of a copy mounts a temporary folder of its own, and has the copy's clocks") {
+    char at[512], own[512];
+    CHECK(getcwd(at, sizeof at - 8) && getcwd(own, sizeof own - 8));
+    strcat(at, "/at");
+    strcat(own, "/own-of-fork");
+    CHECK(mkdir(at, 0700) == 0 || errno == EEXIST);
+    CHECK(mkdir(own, 0700) == 0 || errno == EEXIST);
+    read_clocks();
+    freeze_here();
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        int result = thawd_disk(at, own, NULL, NULL, &report);
+        if (result == FREEZE_REFUSED && strstr(report.text, "mount namespace"))
+            _exit(0); // this user may have none
+        CHECK_EQUAL(result, FREEZE_FROZEN);
+        check_clocks();
+        CHECK_EQUAL(creat("at/mine", 0600) >= 0, 1);
+        _exit(0);
+    }
+    int status;
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}

@@ -74,10 +74,12 @@ def test_clocks_go_on_for_a_user_without_privileges(case: Case, ahead: Callable[
 
 @pytest.mark.parametrize("rights", [(), ("--rights", "none"), ("--rights", "namespace")], ids=" ".join)
 @pytest.mark.parametrize("user", ["root", "nobody"])
-@pytest.mark.parametrize("name", ["same_rights", "descendants"])
+@pytest.mark.parametrize("name", ["same_rights", "descendants", "forked_disk"])
 def test_clocks_go_on_in_an_environment_with_its_own_temporary_folder(
     name: str, user: str, rights: tuple[str, ...], ahead: Callable[..., Trial]
 ) -> None:
+    if name == "forked_disk" and rights == ("--rights", "none"):
+        rights = ()  # thawd's templates have not dropped their capabilities; their forks drop them after mounting
     before, after = (AHEAD, SELF) if user == "root" else (NOBODY_AHEAD, NOBODY)
     one = ahead(CASES[name], before=before, after=after)
     own = one.folder / "own"
