@@ -125,3 +125,19 @@ def test_others_are_waited_for_as_long_as_was_said(monkeypatch: pytest.MonkeyPat
             assert waited == expected
 
     asyncio.run(main())
+
+
+async def test_a_write_that_waits_for_its_patience_begins_earlier_if_it_can_share_a_commit() -> None:
+    disk = Disk()
+    batches: Batches[int, str] = Batches(disk.write, patience_s=3600)
+    batches.begin_now()
+    await turns()
+    assert disk.written == []
+    for number in (1, 3):  # the second write waits for its patience again
+        both = asyncio.ensure_future(added(batches, number, number + 1))
+        await turns()
+        assert len(disk.written) == number // 2
+        batches.begin_now()
+        batches.begin_now()
+        assert await both == [f"written {number}", f"written {number + 1}"]
+    assert disk.written == [[1, 2], [3, 4]]

@@ -265,3 +265,21 @@ def test_many_callers_at_once_share_transactions(queue: EventQueue) -> None:
         return time.perf_counter() - begun
 
     assert asyncio.run(scenario()) < 60
+
+
+def test_events_that_have_ended_are_deleted_when_others_are_accepted(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thawd.stores.events.event_queue._DONE_PATIENCE_S", 3600.0)
+    queue = EventQueue(db)
+
+    async def main() -> None:
+        await queue.put([new(1), new(2)])
+        [one, _] = await queue.lease("f", limit=2)
+        done = asyncio.ensure_future(queue.done([one.id]))
+        await asyncio.sleep(0)
+        await asyncio.gather(done, queue.put([new(3)]))
+        assert (await queue.depth())["f"] == Depth(queued=1, leased=1)
+        assert (await queue.flow())["f"].done == 1
+
+    asyncio.run(main())

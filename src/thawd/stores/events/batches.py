@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
 from thawd.errors import StoreError
-from thawd.system.inline import InlineFuture, run_inline
+from thawd.system.inline import InlineFuture, can_run_inline, run_inline
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -26,6 +26,7 @@ class Batches(Generic[T, R]):
         self._patience_s = patience_s
         self._waiting: list[tuple[T, InlineFuture[R]]] = []
         self._is_busy = False  # whether a write runs or is due
+        self._timer: asyncio.TimerHandle | None = None  # begins the next write; None: none waits for its patience
         self._task: asyncio.Task[None] | None = None
 
     def add(self, item: T) -> InlineFuture[R]:
@@ -44,11 +45,23 @@ class Batches(Generic[T, R]):
     def _begin_soon(self) -> None:
         loop = asyncio.get_running_loop()
         if self._patience_s:
-            loop.call_later(self._patience_s, self._begin)
+            self._timer = loop.call_later(self._patience_s, self._begin)
         else:
             loop.call_soon(self._begin)
 
+    def begin_now(self) -> None:
+        """Begin the write that waits for further items, if there is one, because it can share a commit now."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        if can_run_inline():
+            self._begin()
+        else:
+            asyncio.get_running_loop().call_soon(self._begin)
+
     def _begin(self) -> None:
+        self._timer = None
         run_inline(self._run(), self._spawn)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -41,8 +41,8 @@ from thawd.stores.events.leases import Leases
 from thawd.stores.events.running_marks import Marks
 from thawd.stores.schema import DEAD, DELIVERING, QUEUED, count_waiting
 
-# Nobody waits until a finished event is deleted, so deletions are collected for this time and written together. If the
-# process dies before that, these events run again.
+# Nobody waits until a finished event is deleted, so deletions are collected for this time, or until events are
+# accepted, and written together. If the process dies before that, these events run again.
 _DONE_PATIENCE_S = 0.005
 # The smallest `available_at` of an event that waits for a retry, because 0 means that an event never had to wait.
 _SMALLEST = 1e-9
@@ -110,6 +110,7 @@ class EventQueue:
             first_id = insert_all(connection, pairs)
             return [None if offset is None else first_id + offset for offset in offsets]
 
+        self._dones.begin_now()  # the writer commits both together
         return await self._db.write(work)
 
     def take(self, event: Event) -> bool:
