@@ -1,4 +1,4 @@
-"""Makes the CloudFormation template of a configuration. Pure: the same configuration and code give the same bytes."""
+"""Makes the CloudFormation template of a configuration. The same configuration and code give the same bytes."""
 
 from __future__ import annotations
 

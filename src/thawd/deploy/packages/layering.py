@@ -1,4 +1,7 @@
-"""Divides the distributions of several functions into layers, so that functions share equal distributions. Pure."""
+"""Divides the distributions of several functions into layers, so that functions share equal distributions.
+
+This module has no side effects.
+"""
 
 from __future__ import annotations
 

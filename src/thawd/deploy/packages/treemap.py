@@ -1,4 +1,4 @@
-"""Treemaps: rectangles whose areas are proportional to values, as near to squares as possible. Pure.
+"""Treemaps: rectangles whose areas are proportional to values, as near to squares as possible. No side effects.
 
 Source: Bruls, Huizing, van Wijk, "Squarified Treemaps", 2000.
 """

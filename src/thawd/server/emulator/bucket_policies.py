@@ -1,7 +1,7 @@
-"""Makes the emulated S3 ignore the statements of bucket policies that have conditions. In the emulator's own process.
+"""Makes the emulated S3 ignore the statements of bucket policies that have conditions.
 
 moto does not evaluate conditions: it would apply each statement as if its condition were true. Then the policy with
-which CDK requires encrypted connections would deny all requests.
+which CDK requires encrypted connections would deny all requests. This module runs in the emulator's own process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Changes moto's DynamoDB streams so that a reader can poll them for a long time. In the emulator's own process.
+"""Changes moto's DynamoDB streams so that a reader can poll them for a long time.
 
-moto keeps an object for every shard iterator that it returns. So a reader that polls fills the memory and the saved
-state, and no iterator outlives the process. Here an iterator is a text that contains the stream and the position.
+This module runs in the emulator's own process. moto keeps an object for every shard iterator that it returns. So a
+reader that polls fills the memory and the saved state, and no iterator outlives the process. Here an iterator is a text
+that contains the stream and the position.
 
 The ARN of a stream contains a label. If a table is deleted and created again with the same name, it has another stream,
 with another label. An ARN with the former label is answered with ResourceNotFoundException.

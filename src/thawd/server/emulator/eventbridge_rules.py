@@ -1,7 +1,7 @@
-"""EventBridge's rules: which events go to which targets, and what each target gets. In the emulator's own process.
+"""EventBridge's rules: decides which events match a rule, and what each target gets.
 
-moto, the emulator, would fail or do nothing for most targets, and ignores ``Input`` and ``InputPath``. Here thawd's own
-event patterns decide, and `eventbridge_targets` delivers.
+This module runs in the emulator's own process. moto, the emulator, would fail or do nothing for most targets, and
+ignores ``Input`` and ``InputPath``. Here thawd's own event patterns decide, and `eventbridge_targets` delivers.
 
 Source: EventBridge user guide, "Amazon EventBridge event patterns", "Amazon EventBridge target input".
 """

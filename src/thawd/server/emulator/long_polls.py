@@ -1,8 +1,8 @@
-"""Makes long polls of emulated SQS queues return messages that become visible meanwhile. In the emulator's own process.
+"""Makes long polls of emulated SQS queues return messages that become visible meanwhile.
 
-moto's long poll decides only at its beginning which message groups of a FIFO queue are free. If a queue contains only
-messages that are not visible yet, moto checks them without a pause. Here a long poll is a series of short polls with
-pauses between them.
+This module runs in the emulator's own process. moto's long poll decides only at its beginning which message groups of a
+FIFO queue are free. If a queue contains only messages that are not visible yet, moto checks them without a pause. Here
+a long poll is a series of short polls with pauses between them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Makes, changes and deletes CloudFormation stacks, and serves CloudFormation's API. In the emulator's own process.
+"""Makes, changes and deletes CloudFormation stacks, and serves CloudFormation's API.
 
-`api` and `change_sets` answer requests. `engine` runs each operation on a stack in the background: `template_plans`
-evaluates the template with `thawd.deploy.templates`, `resource_changes` makes, changes and deletes the resources in the
-order of their dependencies, and `providers` has the code for each resource type. An operation that was interrupted is
-rolled back or completed after a restart.
+This package runs in the emulator's own process. `api` and `change_sets` answer requests. `engine` runs each operation
+on a stack in the background: `template_plans` evaluates the template with `thawd.deploy.templates`, `resource_changes`
+makes, changes and deletes the resources in the order of their dependencies, and `providers` has the code for each
+resource type. An operation that was interrupted is rolled back or completed after a restart.
 
 - `api`: operations that create, change, delete and show stacks
 - `change_sets`: operations on change sets
