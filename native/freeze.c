@@ -157,6 +157,24 @@ static int open_all(struct freezing *f, const char *partial) {
     return fault_point(f, "open");
 }
 
+// Notes in the landing which file each earlier image is. Its device may have another number at the thaw. The landing is
+// memory, so this comes before `pages_find`.
+static int note_earlier_images(struct freezing *f) {
+    for (uint32_t i = 0; i < thawd_landing.image_count; i++)
+        thawd_landing.images[i].file = NO_INDEX;
+    for (uint32_t i = 0; i < f->mappings.count; i++) {
+        const struct mapping *mapping = AT(f->mappings, struct mapping, i);
+        const struct landed_image *image = image_of(mapping);
+        if (!image || mapping->deleted || mapping->complete)
+            continue;
+        uint32_t file = add_file(f, mapping->path, 1);
+        if (file == NO_INDEX)
+            return fail(f, "mappings", -ENOENT, "an earlier image of this process cannot be examined");
+        thawd_landing.images[image - thawd_landing.images].file = file;
+    }
+    return 0;
+}
+
 // Writes the image. A complete image refers to no earlier image, so its landing must not name one: another file may
 // have the number of that image's inode by the time of the thaw, and its memory would be taken for memory of an image.
 static int output_with_landing(struct freezing *f) {
@@ -173,7 +191,8 @@ static int output_with_landing(struct freezing *f) {
 // Called in a signal handler of the thread that called thawd_freeze, while all other threads are stopped.
 static int write_image(struct freezing *f) {
     static int (*const steps[])(struct freezing *) = {
-        park_describe, mappings_read, process_describe, pages_find, descriptors_describe, plan, output_with_landing,
+        park_describe,        mappings_read, note_earlier_images, process_describe, pages_find,
+        descriptors_describe, plan,          output_with_landing,
     };
     uint64_t started_ns = monotonic_ns();
     int result = patches_install(f);

@@ -70,6 +70,7 @@ struct thaw {
     uint64_t tables_bytes;
     struct vdso_parts vdso;
     uint64_t image_device, image_inode; // as /proc/self/maps shows them
+    int other_boot;                     // 1: the machine was restarted since the freeze, or is another one
     uint64_t ranges_at, range_count;    // address in the parcel and number of the ranges that are mapped from the image
     int32_t *new_tids; // in the parcel: pairs of old and new thread id; NULL if there is no space for them
 };

@@ -56,6 +56,7 @@ static void machine_check(struct thaw *t) {
         thaw_fail("the machine cannot be described", "", result);
     if (text_equal(frozen->boot_id, now.boot_id))
         return;
+    t->other_boot = 1;
     cpu_describe(&now);
     const char *difference = host_difference(frozen, &now, lacking);
     if (difference)

@@ -15,7 +15,8 @@
 // An image from which memory of this process may be mapped: the image of the last thaw, or, if the process was frozen
 // and thawed several times, the image of an earlier thaw.
 struct landed_image {
-    uint64_t device, inode;
+    uint64_t device, inode;    // as /proc/self/maps shows them
+    uint64_t file;             // record in section `files` of the newest image; NO_INDEX: no memory of it is mapped
     uint64_t anonymous_offset; // data from here on belongs to anonymous memory, data before it to pages of files
     uint64_t ranges;           // address in the parcel of the mapped ranges: pairs of start and end, in order
     uint64_t range_count;

@@ -2,10 +2,14 @@
 // landing, a struct in the frozen memory through which the copy gets its arguments (thaw_landing.h).
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/mman.h>
 #include <linux/prctl.h>
+#include <sys/stat.h>
 
 #include "thaw.h"
 #include "thaw_landing.h"
+#include "vma.h"
 
 // Writes the ranges that are mapped from the image, as pairs of addresses, to the end of the parcel. The functions of
 // libc_patches.c look there before they ask the kernel what is mapped, or instead if the kernel does not answer. If the
@@ -115,14 +119,49 @@ void stage_process(struct thaw *t) {
     set_signals(t);
 }
 
+// Sets the numbers by which memory of an earlier image is recognised to those that /proc/self/maps shows for `fd` now.
+static void identify(struct thaw *t, struct landed_image *image, int fd, const char *path) {
+    struct vma vma = {0};
+    long at = sys_mmap(0, IMAGE_PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+    int result = SYS_FAILED(at) ? (int)at : vma_at((uint64_t)at, &vma, t->by_text);
+    if (result || vma.start > (uint64_t)at)
+        thaw_fail("an earlier image is not found among the mappings: ", path, result);
+    sys_munmap((uint64_t)at, IMAGE_PAGE);
+    image->device = vma.device;
+    image->inode = vma.inode;
+}
+
+// A process that was frozen several times also maps memory from earlier images, which it recognises by the numbers of
+// device and inode. When a file system is mounted again, as after a restart of the machine, its device may get another
+// number.
+static void identify_again(struct thaw *t, struct landed_image *image) {
+    struct stat status;
+    if (image->file >= COUNT(t, SECTION_FILES)) { // no mapping has these numbers
+        image->device = image->inode = UINT64_MAX;
+        return;
+    }
+    const struct file_identity *file = SECTION(t, struct file_identity, SECTION_FILES) + image->file;
+    const char *path = string_at(t, file->path);
+    int fd = sys_open(path, O_RDONLY | O_CLOEXEC, 0);
+    long result = fd < 0 ? fd : sys3(SYS_fstat, fd, (long)&status, 0);
+    if (result < 0)
+        thaw_fail("an earlier image, from which memory is mapped, cannot be opened: ", path, result);
+    if (t->other_boot || status.st_dev != file->device)
+        identify(t, image, fd, path);
+    sys_close(fd);
+}
+
 void stage_landing(struct thaw *t) {
     struct landing *landing = (struct landing *)t->header->process.landing;
+    for (uint32_t i = 0; i < landing->image_count && i < LANDING_IMAGES; i++)
+        identify_again(t, &landing->images[i]);
     if (landing->image_count >= LANDING_IMAGES)
         thaw_refuse("the process was frozen and thawed too often: eight times at most", "");
     if (t->image_inode) // 0 if all data was copied, so that no memory is mapped from the image
         landing->images[landing->image_count++] = (struct landed_image){
             .device = t->image_device,
             .inode = t->image_inode,
+            .file = NO_INDEX,
             .anonymous_offset = t->header->anonymous_offset,
             .ranges = t->ranges_at,
             .range_count = t->range_count,

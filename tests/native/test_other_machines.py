@@ -7,6 +7,7 @@ together with a library in place of the kernel's vDSO.
 
 from __future__ import annotations
 
+import mmap
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -27,13 +28,13 @@ READ_CLOCKS = ("ages", "deadline", "inside_vdso", "clocks", "condition_wait", "s
 
 
 @pytest.fixture(scope="module")
-def forge(engine: Engine) -> Callable[[Path, str, str], None]:
+def forge(engine: Engine) -> Callable[..., None]:
     """Function that sets a field of an image's header to a text."""
     program = engine.folder / "forge_image_text"
     compile_c([SOURCES / "forge_image.c"], program)
 
-    def set_field(image: Path, field: str, text: str) -> None:
-        subprocess.run([program, image, field, text], check=True)
+    def set_field(image: Path, field: str, *text: str) -> None:
+        subprocess.run([program, image, field, *text], check=True)
 
     return set_field
 
@@ -106,6 +107,33 @@ def test_copies_of_copies_keep_the_clocks_of_the_first_freeze(ahead: Callable[..
         assert one.await_freeze(one.start_copy(str(following), image=images[-1])) is None
         require(one.case, one.thaw(image=following))
         images.append(following)
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_memory_of_an_earlier_image_is_recognised_after_devices_got_other_numbers(
+    is_restarted: bool, trial: Callable[..., Trial], forge: Callable[..., None]
+) -> None:
+    one = trial(CASES["again"])
+    assert one.freeze() is None
+    second, third = one.folder / "second", one.folder / "third"
+    assert one.await_freeze(one.start_copy(str(second))) is None
+    device, inode = _numbers_of(one.image)
+    forge(second, "earlier", str(device), str(inode), str(device + 1))
+    if is_restarted:
+        forge(second, *OTHER_BOOT)
+    else:
+        forge(second, "device-of", str(inode))
+    assert one.await_freeze(one.start_copy(str(third), image=second)) is None
+    require(one.case, one.thaw(image=third))
+
+
+def _numbers_of(image: Path) -> tuple[int, int]:
+    """Return a file's device and inode as they are in `/proc/self/maps`."""
+    with open(image, "rb") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE, access=mmap.ACCESS_READ):
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    fields = next(line.split() for line in lines if line.endswith(f" {image}"))
+    major, minor = (int(number, 16) for number in fields[3].split(":"))
+    return major << 32 | minor, int(fields[4])
 
 
 def test_where_no_time_namespace_can_be_made_the_image_is_refused(ahead: Callable[..., Trial]) -> None:
