@@ -84,6 +84,12 @@ def template(value: str) -> str:
             Prune=True,
         ),
         "Retains": custom("LogRetention", "retains", LogGroupName="/kept", RetentionInDays=7),
+        "RetainsOwn": custom(
+            "LogRetention",
+            "retains",
+            LogGroupName={"Fn::Join": ["", ["/aws/lambda/", {"Ref": FUNCTIONS["calls"]}]]},
+            RetentionInDays=1,
+        ),
         "Puts": custom("AWS", "calls", Create=put, Update=put, Delete=sdk_call("DeleteParameter", {"Name": "made"})),
         "Gets": custom("AWS", "calls", ["Puts"], Create=get),
     }

@@ -27,6 +27,8 @@ from thawd.server.emulator.cloudformation.providers.resource_kind import Made, W
 
 _AT_ONCE = 1000
 _PREFIX = "thawd-does-"
+# Between the kind and the logical id in a recorded name, of which stacks also make names of log groups.
+_BETWEEN = "."
 _ENTRY_POINTS, _SOURCES = ("index.handler", "__entrypoint__.handler"), ("index.py", "index.js")
 # CDK's own functions are smaller, and others are not searched.
 _LARGEST_BYTES = 4 << 20
@@ -47,7 +49,7 @@ def handler_of(function: str) -> Handler | None:
     _, found, name = function.partition(f":function:{_PREFIX}")
     if not found:
         return None
-    kind, _, logical_id = name.partition(":")
+    kind, _, logical_id = name.replace(":", _BETWEEN, 1).partition(_BETWEEN)
     return _HANDLERS[kind][0] if logical_id and kind in _HANDLERS else _earlier_handler(name)
 
 
@@ -59,7 +61,7 @@ def recorded(aws: Aws, wanted: Wanted) -> Made | None:
     kind = kind_of(_source(aws, wanted.properties))
     if kind is None:
         return None
-    name = f"{_PREFIX}{kind}:{wanted.logical_id}"
+    name = f"{_PREFIX}{kind}{_BETWEEN}{wanted.logical_id}"
     arn = f"arn:aws:lambda:{wanted.stack.region}:{wanted.stack.account}:function:{name}"
     return Made(name, {"Arn": arn}, {"is_recorded": True})
 
