@@ -138,7 +138,15 @@ class Cloud:
                 raise ResourceError("it stays")
             self.things.pop(resource.physical_id or resource.name, None)
 
-        return Kind(make, delete, change, fixed=frozenset({"Fixed"}), expected=lambda wanted: {"name": wanted.name})
+        return Kind(
+            make,
+            delete,
+            change,
+            fixed=frozenset({"Fixed"}),
+            named="Name",
+            expected=lambda wanted: {"name": wanted.name},
+            exists=lambda aws, facts: facts["name"] in self.things,
+        )
 
     # Requests
 

@@ -36,6 +36,8 @@ _EXAMPLES: list[tuple[str, Any]] = [
     ("!Cidr ['192.168.0.0/24', 6, 5]", [f"192.168.0.{32 * n}/27" for n in range(6)]),
     ("!Cidr ['192.168.0.0/24', '1', '5']", ["192.168.0.0/27"]),
     ("!Select [1, !Cidr ['2001:db8::/56', 256, 64]]", "2001:db8:0:1::/64"),
+    ("!Select [1, !Cidr ['10.0.0.0/16', 2]]", "10.0.1.0/24"),
+    ("!Select [1, !Cidr ['2001:db8::/56', 2]]", "2001:db8:0:1::/64"),
     # Fn::FindInMap
     ("!FindInMap [RegionMap, us-east-1, HVM64]", "ami-1"),
     ("!FindInMap [RegionMap, !Ref 'AWS::Region', HVM64]", "ami-2"),
@@ -119,6 +121,9 @@ def test_a_function_returns_what_its_reference_says(function: str, value: Any) -
         ("!Split [',', [a]]", "every Fn::Split object requires two parameters"),
         ("!Select [3, [a, b]]", "cannot select nonexistent value at index 3"),
         ("!Select [-1, [a, b]]", "cannot select nonexistent value at index -1"),
+        ("!Select [2, [a, b]]", "cannot select nonexistent value at index 2"),
+        ("!Select {a: 1, b: 2}", "every Fn::Select object requires two parameters"),
+        ("!Select [0]", "every Fn::Select object requires two parameters"),
         ("!Select [0, a]", "every Fn::Select object requires two parameters"),
         ("!Sub [a]", "don't specify expected arguments"),
         ("!Sub ['${A}', [A]]", "don't specify expected arguments"),
