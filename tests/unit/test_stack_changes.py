@@ -1,4 +1,4 @@
-"""Changes of resources by CloudFormation's kinds: a property that a template no longer has returns to its default."""
+"""Kinds of resources: what a template no longer has returns to its default, and what fails leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -8,33 +8,56 @@ from typing import Any
 
 import pytest
 
-from thawd.server.emulator.cloudformation.providers import functions, http_apis, queues_and_topics, rest_apis
+from thawd.server.emulator.cloudformation.errors import ResourceError
+from thawd.server.emulator.cloudformation.providers import (
+    functions,
+    http_apis,
+    log_groups,
+    queues_and_topics,
+    rest_apis,
+)
 from thawd.server.emulator.cloudformation.providers.aws_clients import Aws
 from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Wanted
 from thawd.server.emulator.cloudformation.stack_records import Resource, Settings, Stack
 
-KINDS: dict[str, Kind] = {**functions.KINDS, **http_apis.KINDS, **queues_and_topics.KINDS, **rest_apis.KINDS}
+KINDS: dict[str, Kind] = {
+    **functions.KINDS,
+    **http_apis.KINDS,
+    **queues_and_topics.KINDS,
+    **rest_apis.KINDS,
+    **log_groups.KINDS,
+}
 QUEUE, STREAM = "arn:aws:sqs:us-east-1:1:q", "arn:aws:dynamodb:us-east-1:1:table/t/stream/1"
 
 
 class Recorder(Aws):
-    """Answers nothing, and records the calls with their parameters."""
+    """Records the calls with their parameters.
 
-    def __init__(self) -> None:
+    Args:
+        answers: the answers, by method; others are empty.
+        fails: the method that fails.
+    """
+
+    def __init__(self, answers: Mapping[str, dict[str, Any]] | None = None, fails: str = "") -> None:
         super().__init__(lambda service, **more: None)
         self.calls: list[tuple[str, dict[str, Any]]] = []
+        self._answers, self._fails = answers or {}, fails
 
     def call(self, service: str, method: str, given: Mapping[str, Any]) -> dict[str, Any]:
         self.calls.append((method, dict(given)))
-        return {}
+        if method == self._fails:
+            raise ResourceError("not this one")
+        return self._answers.get(method, {})
+
+
+STACK = Stack("arn", "s", "1", "us-east-1", Settings("{}"), time.time(), "UPDATE_IN_PROGRESS")
 
 
 def changed(kind: str, before: dict[str, Any], after: dict[str, Any], **facts: str) -> list[tuple[str, dict[str, Any]]]:
-    stack = Stack("arn", "s", "1", "us-east-1", Settings("{}"), time.time(), "UPDATE_IN_PROGRESS")
     resource = Resource("R", kind, physical_id="id", properties=before, facts=facts)
     aws, change = Recorder(), KINDS[kind].change
     assert change is not None
-    change(aws, resource, Wanted(stack, "R", kind, "name", after))
+    change(aws, resource, Wanted(STACK, "R", kind, "name", after))
     return aws.calls
 
 
@@ -97,3 +120,48 @@ def test_a_fifo_queue_no_longer_deduplicates_by_content() -> None:
     fifo = {"FifoQueue": True}
     calls = changed("AWS::SQS::Queue", {**fifo, "ContentBasedDeduplication": True}, fifo)
     assert ("set_queue_attributes", {"QueueUrl": "id", "Attributes": {"ContentBasedDeduplication": "false"}}) in calls
+
+
+SUBSCRIPTION = {"TopicArn": "t", "Protocol": "sqs", "Endpoint": QUEUE, "FilterPolicy": {"a": "no list"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "properties", "fails", "undone"),
+    [
+        ("AWS::SNS::Subscription", SUBSCRIPTION, "set_subscription_attributes", "unsubscribe"),
+        (
+            "AWS::Lambda::Alias",
+            {
+                "FunctionName": "f",
+                "Name": "live",
+                "ProvisionedConcurrencyConfig": {"ProvisionedConcurrentExecutions": 1},
+            },
+            "put_provisioned_concurrency_config",
+            "delete_alias",
+        ),
+        ("AWS::Logs::LogGroup", {"RetentionInDays": 2}, "put_retention_policy", "delete_log_group"),
+        ("AWS::ApiGateway::RestApi", {"Body": {}, "BinaryMediaTypes": ["a/b"]}, "update_rest_api", "delete_rest_api"),
+    ],
+)
+def test_a_resource_whose_settings_are_refused_is_not_left_behind(
+    kind: str, properties: dict[str, Any], fails: str, undone: str
+) -> None:
+    answers = {
+        "create_alias": {"AliasArn": "arn"},
+        "import_rest_api": {"id": "1", "rootResourceId": "2"},
+        "list_subscriptions_by_topic": {"Subscriptions": []},
+        "subscribe": {"SubscriptionArn": "sub"},
+    }
+    aws = Recorder(answers, fails)
+    with pytest.raises(ResourceError, match="not this one"):
+        KINDS[kind].make(aws, Wanted(STACK, "R", kind, "name", properties))
+    assert undone in [method for method, _ in aws.calls]
+
+
+def test_a_subscription_that_was_there_before_stays() -> None:
+    there = {"Subscriptions": [{"SubscriptionArn": "sub"}]}
+    answers = {"list_subscriptions_by_topic": there, "subscribe": {"SubscriptionArn": "sub"}}
+    aws = Recorder(answers, "set_subscription_attributes")
+    with pytest.raises(ResourceError):
+        KINDS["AWS::SNS::Subscription"].make(aws, Wanted(STACK, "R", "AWS::SNS::Subscription", "name", SUBSCRIPTION))
+    assert "unsubscribe" not in [method for method, _ in aws.calls]

@@ -196,7 +196,9 @@ def _alias_given(properties: Properties) -> Properties:
 def _make_alias(aws: Aws, wanted: Wanted) -> Made:
     given = _alias_given(wanted.properties)
     arn = aws.call("lambda", "create_alias", given)["AliasArn"]
-    _provision(aws, given["FunctionName"], given["Name"], {}, wanted.properties)
+    facts = {"FunctionName": given["FunctionName"], "Name": given["Name"]}
+    with or_else(lambda: aws.remove("lambda", "delete_alias", facts)):
+        _provision(aws, given["FunctionName"], given["Name"], {}, wanted.properties)
     return Made(arn, {"AliasArn": arn}, {"FunctionName": given["FunctionName"], "Name": given["Name"]})
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from thawd.resources import ACCOUNT_ID, REGION
 from thawd.server.emulator import template_values
 from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, tags_of
-from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted, or_else
 from thawd.server.emulator.cloudformation.stack_records import Resource
 
 Properties = dict[str, Any]
@@ -26,7 +26,8 @@ def _make_group(aws: Aws, wanted: Wanted) -> Made:
         "tags": tags_of(properties) or None,
     }
     aws.call("logs", "create_log_group", given)
-    _retain(aws, name, {}, properties)
+    with or_else(lambda: aws.remove("logs", "delete_log_group", {"logGroupName": name})):
+        _retain(aws, name, {}, properties)
     return Made(name, {"Arn": f"arn:aws:logs:{REGION}:{ACCOUNT_ID}:log-group:{name}:*"}, {"logGroupName": name})
 
 

@@ -185,10 +185,17 @@ def _subscribe(aws: Aws, properties: Properties) -> str:
     given["ReturnSubscriptionArn"] = True
     if given["Protocol"] is None:
         raise ResourceError("the property Protocol is missing")
+    listed = aws.call("sns", "list_subscriptions_by_topic", {"TopicArn": given["TopicArn"]})["Subscriptions"]
     arn: str = aws.call("sns", "subscribe", given)["SubscriptionArn"]
-    for name in _SUBSCRIPTION_ATTRIBUTES:
-        if name in properties:
-            _set_attribute(aws, arn, name, _text(properties[name]))
+
+    def undo() -> None:
+        if arn not in {one["SubscriptionArn"] for one in listed}:  # SNS returns an equal subscription that exists
+            aws.remove("sns", "unsubscribe", {"SubscriptionArn": arn})
+
+    with or_else(undo):
+        for name in _SUBSCRIPTION_ATTRIBUTES:
+            if name in properties:
+                _set_attribute(aws, arn, name, _text(properties[name]))
     return arn
 
 

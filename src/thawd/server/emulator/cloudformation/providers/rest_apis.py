@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, tags_of
-from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted, or_else
 from thawd.server.emulator.cloudformation.stack_records import Resource
 
 _PREFIX = "AWS::ApiGateway::"
@@ -33,8 +33,9 @@ def _rest_api(aws: Aws, wanted: Wanted) -> Made:
     name, properties = wanted.name, wanted.properties
     if "Body" in properties:
         made = _rest(aws, "import_rest_api", body=_document(properties["Body"]).encode())
-        if properties.get("BinaryMediaTypes"):
-            _set_binary_types(aws, made["id"], properties["BinaryMediaTypes"])
+        with or_else(lambda: aws.remove("apigateway", "delete_rest_api", {"restApiId": made["id"]})):
+            if properties.get("BinaryMediaTypes"):
+                _set_binary_types(aws, made["id"], properties["BinaryMediaTypes"])
     else:
         endpoint = properties.get("EndpointConfiguration")
         made = _rest(
