@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import importlib
 import itertools
 import sys
@@ -53,6 +54,17 @@ def test_a_change_runs_before_other_modules_import_names_of_its_module(package: 
     assert f"{package}.models" not in sys.modules
     assert importlib.import_module(f"{package}.responses").imported == 2
     assert importlib.import_module(package).number == 2
+
+
+def test_the_garbage_collector_rests_while_a_module_is_imported_and_not_longer(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enabled: list[bool] = []
+    monkeypatch.setattr(_hooks, "run", lambda: enabled.append(gc.isenabled()))
+    ModuleChanges(package, {}).install()
+    importlib.import_module(f"{package}.responses")
+    assert enabled == [False]
+    assert gc.isenabled()
 
 
 def test_a_module_that_is_imported_already_is_changed_immediately(package: str) -> None:

@@ -23,4 +23,5 @@ functions.
 - `state`, `trial_load`: saves moto's state on disk, and loads it
 - `state_saving`: decides when the state is saved
 - `module_changes`: changes moto's modules when they are first imported
+- `service_models`: lets the sessions of botocore, of which moto makes many, share what they read
 """

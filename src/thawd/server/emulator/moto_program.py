@@ -8,6 +8,7 @@ so it ends with the server that started it. No module imports this one, because 
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import logging
@@ -30,6 +31,7 @@ from thawd.server.emulator import (
     lambda_backend,
     long_polls,
     object_contents,
+    service_models,
     state_machines,
     trace_headers,
 )
@@ -64,6 +66,7 @@ _LONG = (
 
 def main(folder: str | None = None) -> None:
     """Serve until standard input is closed."""
+    gc.disable()  # while modules are imported, as in `ModuleChanges`
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication
     from werkzeug.serving import make_server
 
@@ -74,6 +77,7 @@ def main(folder: str | None = None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     object_contents.return_memory()
+    service_models.share()
     targets, saving = FunctionTargets(_complain), Saving()
     events = EventTargets(targets.client, _complain)
     api_services = ApiServices(
@@ -101,6 +105,7 @@ def main(folder: str | None = None) -> None:
     except StateError as error:
         sys.exit(f"thawd: --aws: {error}")
     server = make_server("127.0.0.1", 0, serving(application, api_services), threaded=True)
+    gc.enable()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.port, flush=True)
     is_connected = False
