@@ -7,6 +7,7 @@ A worker of pytest-xdist gets whole files, so that a module's fixtures are made 
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import signal
@@ -35,6 +36,10 @@ os.environ["PATH"] = os.pathsep.join(
     str(Path(sys.base_prefix, "bin")) if entry.endswith("/shims") and Path(entry, "../versions").is_dir() else entry
     for entry in os.environ.get("PATH", os.defpath).split(os.pathsep)
 )
+
+# Collecting the tests makes two million objects, and all of them stay. Meanwhile the garbage collector would go through
+# them again and again, for a third of the time.
+gc.disable()
 
 # The longest folders come first, so that no worker is left alone with a long file at the end.
 FOLDERS = (
@@ -93,6 +98,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
             return "serial" if _is_serial(config.rootpath / file) else file
 
     return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_finish() -> None:
+    """Enable the garbage collector, and let it leave out the objects that exist now."""
+    gc.freeze()
+    gc.enable()
 
 
 @cache

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from tools import reference
 
+PAGES = reference.pages()
 
-@pytest.mark.parametrize("path", sorted(reference.pages()), ids=lambda path: path.name)
+
+@pytest.mark.parametrize("path", sorted(PAGES), ids=lambda path: path.name)
 def test_a_page_is_what_the_code_makes(path: Path) -> None:
-    assert path.read_text() == reference.pages()[path], "run python -m tools.reference"
+    assert path.read_text() == PAGES[path], "run python -m tools.reference"
 
 
 def test_what_markdown_would_take_for_itself_is_escaped() -> None:

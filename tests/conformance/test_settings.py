@@ -8,6 +8,7 @@ import stat
 import threading
 import urllib.request
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -443,19 +444,19 @@ def archive(*entries: tuple[str, bytes, int]) -> bytes:
 
 
 LINK, FILE = stat.S_IFLNK | 0o777, stat.S_IFREG | 0o644
-UNSAFE = {
-    "a name with ..": archive(("../evil.py", b"x", FILE)),
-    "a name with .. in the middle": archive(("a/../../evil.py", b"x", FILE)),
-    "an absolute name": archive(("/tmp/evil.py", b"x", FILE)),
-    "a name with backslashes": archive(("..\\evil.py", b"x", FILE)),
-    "a link out of the folder": archive(("link", b"../../..", LINK)),
-    "an absolute link": archive(("link", b"/etc/passwd", LINK)),
-    "a link through a link": archive(("a", b".", LINK), ("b", b"a/../..", LINK)),
-    "a file below a link": archive(("link", b"elsewhere", LINK), ("link/x", b"x", FILE)),
-    "links in a circle": archive(("a", b"b", LINK), ("b", b"a", LINK)),
-    "a file below a file": archive(("a", b"x", FILE), ("a/b", b"x", FILE)),
-    "more than 250 MB": archive(("zeros", b"\0" * 262_144_001, FILE)),
-    "cut off": CODE[: len(CODE) // 2],
+UNSAFE: dict[str, Callable[[], bytes]] = {
+    "a name with ..": lambda: archive(("../evil.py", b"x", FILE)),
+    "a name with .. in the middle": lambda: archive(("a/../../evil.py", b"x", FILE)),
+    "an absolute name": lambda: archive(("/tmp/evil.py", b"x", FILE)),
+    "a name with backslashes": lambda: archive(("..\\evil.py", b"x", FILE)),
+    "a link out of the folder": lambda: archive(("link", b"../../..", LINK)),
+    "an absolute link": lambda: archive(("link", b"/etc/passwd", LINK)),
+    "a link through a link": lambda: archive(("a", b".", LINK), ("b", b"a/../..", LINK)),
+    "a file below a link": lambda: archive(("link", b"elsewhere", LINK), ("link/x", b"x", FILE)),
+    "links in a circle": lambda: archive(("a", b"b", LINK), ("b", b"a", LINK)),
+    "a file below a file": lambda: archive(("a", b"x", FILE), ("a/b", b"x", FILE)),
+    "more than 250 MB": lambda: archive(("zeros", b"\0" * 262_144_001, FILE)),
+    "cut off": lambda: CODE[: len(CODE) // 2],
 }
 
 
@@ -463,7 +464,7 @@ UNSAFE = {
 def test_a_zip_file_that_cannot_be_unpacked_safely_is_refused(aws: Lambda, what: str) -> None:
     """Source: API_CreateFunction, "ZipFile"; Lambda quotas, "Deployment package"."""
     with pytest.raises(ClientError) as error:
-        aws.create(Code={"ZipFile": UNSAFE[what]})
+        aws.create(Code={"ZipFile": UNSAFE[what]()})
     assert code_of(error) == "InvalidParameterValueException"
     assert not list(aws.running.project.root.rglob("evil.py"))
     assert not [path for path in (aws.running.project.data / "packages").iterdir() if path.name.startswith(".")]

@@ -91,6 +91,7 @@ class Load:
         Raises:
             OSError: the target accepts no connections.
         """
+        was_frozen = gc.get_freeze_count() > 0
         try:
             first = await self._open_first(connections)
             self._idle = [connection for connection in reversed(first) if connection.alive]
@@ -101,7 +102,8 @@ class Load:
                 self._begin()
             await self._done.wait()
         finally:
-            gc.unfreeze()
+            if not was_frozen:  # otherwise this process had frozen objects of its own, and they stay frozen
+                gc.unfreeze()
             self._is_finished = True
             for connection in self._connections:
                 connection.close()
