@@ -1,4 +1,7 @@
-"""The programs that people deploy with: AWS's SAM CLI, CDK and Chalice, each installed once in a folder in build/."""
+"""The programs that people deploy with: AWS's SAM CLI, CDK and Chalice, each installed once in a folder in build/.
+
+uv installs what pip would install, in a tenth of pip's processor time.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients import REGION
+from thawd.publishing.uv import find_uv, uv_settings
 
 BUILD = Path(__file__).parents[1] / "build" / "deployment-clients"
 SAM = "aws-sam-cli>=1.140,<2"
@@ -102,9 +106,13 @@ class Client:
 
 def _by_pip(package: str) -> Callable[[Path], list[list[str]]]:
     def install(folder: Path) -> list[list[str]]:
-        python = folder / "bin" / "python"
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", package]
-        return [[sys.executable, "-m", "venv", str(folder)], pip]
+        python, uv, settings = str(folder / "bin" / "python"), find_uv(), uv_settings(os.environ)
+        if uv is None or settings.why_pip:
+            program = [sys.executable, "-m", "pip", "--python", python, "install", "--no-compile"]
+        else:
+            program = [str(uv), "pip", "install", "--python", python, *settings.arguments]
+            program += ["--no-config", "--no-python-downloads", "--index-strategy", "unsafe-best-match"]
+        return [[sys.executable, "-m", "venv", "--without-pip", str(folder)], [*program, "--quiet", package]]
 
     return install
 
@@ -112,6 +120,7 @@ def _by_pip(package: str) -> Callable[[Path], list[list[str]]]:
 def _installed(name: str, program: str, install: Callable[[Path], list[list[str]]]) -> Path:
     BUILD.mkdir(parents=True, exist_ok=True)
     folder, done = BUILD / name, BUILD / f"{name}.installed"
+    variables = os.environ | uv_settings(os.environ).variables
     with (BUILD / f"{name}.lock").open("w") as lock:  # two workers may come at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not done.exists():
@@ -119,7 +128,9 @@ def _installed(name: str, program: str, install: Callable[[Path], list[list[str]
             folder.mkdir()
             for command in install(folder):
                 try:
-                    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400)
+                    ended = subprocess.run(
+                        command, env=variables, capture_output=True, text=True, check=False, timeout=400
+                    )
                 except subprocess.TimeoutExpired:
                     pytest.skip(f"{name} cannot be installed within 400 s")
                 if ended.returncode:

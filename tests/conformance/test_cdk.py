@@ -91,9 +91,10 @@ class Cdk:
         self._program, self._folder = modules / ".bin" / "cdk", folder
         self._environment = {**deployment_clients.environment(url, folder / "home"), "NODE_PATH": str(modules)}
 
-    def __call__(self, *command: str, colour: str = "red") -> str:
+    def __call__(self, *command: str, colour: str = "") -> str:
+        """Run a command for the app in a colour, or without one for the cloud assembly that was made of it last."""
         ended = subprocess.run(
-            [self._program, *command, "--app", "node app.js", "--no-notices", "--ci"],
+            [self._program, *command, "--app", "node app.js" if colour else "cdk.out", "--no-notices", "--ci"],
             cwd=self._folder,
             env={**self._environment, "COLOUR": colour},
             capture_output=True,
@@ -107,8 +108,9 @@ class Cdk:
 
 def test_an_app_is_deployed_invoked_changed_and_destroyed(running: Running, tmp_path: Path) -> None:
     cdk = Cdk(running.url, tmp_path)
-    cdk("bootstrap", "aws://000000000000/us-east-1")
-    cdk("deploy", "--require-approval", "never")
+    deploy = ("deploy", "--require-approval", "never")
+    cdk("bootstrap", "aws://000000000000/us-east-1", colour="red")
+    cdk(*deploy, colour="red")
     (stack,) = client_of(running.url, "cloudformation").describe_stacks(StackName="captions")["Stacks"]
     made = {one["OutputKey"]: one["OutputValue"] for one in stack["Outputs"]}
     assert running.invoke("painter", {}, Qualifier="live")[0] == {"colour": "red"}
@@ -116,9 +118,9 @@ def test_an_app_is_deployed_invoked_changed_and_destroyed(running: Running, tmp_
     assert objects.get_object(Bucket=made["Bucket"], Key="note.txt")["Body"].read() == b"hello"
     objects.put_object(Bucket=made["Bucket"], Key="boat.png", Body=b"a picture")
     eventually(lambda: tables.scan(TableName=made["Table"])["Items"] == [{"key": {"S": "boat.png"}}], what="the row")
-    cdk("deploy", "--require-approval", "never", colour="blue")
+    cdk(*deploy, colour="blue")
     assert running.invoke("painter", {}, Qualifier="live")[0] == {"colour": "blue"}
-    assert "no changes" in cdk("deploy", "--require-approval", "never", colour="blue")
+    assert "no changes" in cdk(*deploy)
     cdk("destroy", "--force")
     assert running.client().list_functions()["Functions"] == []
     assert made["Table"] not in tables.list_tables()["TableNames"]

@@ -84,7 +84,8 @@ def test_the_aws_cli_packages_deploys_changes_and_deletes_a_stack(running: Runni
     aws = deployment_clients.Client(Path(sys.executable).with_name("aws"), running.url, tmp_path)
     (tmp_path / "src").mkdir()
     (tmp_path / "template.yaml").write_text(TEMPLATE)
-    aws("s3", "mb", "s3://code")
+    client_of(running.url, "s3").create_bucket(Bucket="code")
+    stacks = client_of(running.url, "cloudformation")
     deploys = ("cloudformation", "deploy", "--stack-name", "paint", "--template-file", "packaged.yaml")
     for colour in ("red", "blue"):
         source = f"import os\ndef handler(event, context):\n    return [os.environ['COLOUR'], '{colour}']\n"
@@ -92,12 +93,10 @@ def test_the_aws_cli_packages_deploys_changes_and_deletes_a_stack(running: Runni
         package = ("cloudformation", "package", "--template-file", "template.yaml", "--s3-bucket", "code")
         aws(*package, "--output-template-file", "packaged.yaml")
         assert "Successfully created/updated stack" in aws(*deploys, "--parameter-overrides", f"Colour={colour}")
-        (output,) = json.loads(aws("cloudformation", "describe-stacks", "--stack-name", "paint"))["Stacks"][0][
-            "Outputs"
-        ]
+        (output,) = stacks.describe_stacks(StackName="paint")["Stacks"][0]["Outputs"]
         assert running.invoke(output["OutputValue"])[0] == [colour, colour]
     same = ("--parameter-overrides", "Colour=blue", "--no-fail-on-empty-changeset")
     assert "No changes to deploy" in aws(*deploys, *same)
     aws("cloudformation", "delete-stack", "--stack-name", "paint")
-    assert stack_status(client_of(running.url, "cloudformation"), "paint") == "DELETE_COMPLETE"
+    assert stack_status(stacks, "paint") == "DELETE_COMPLETE"
     assert running.client().list_functions()["Functions"] == []

@@ -102,7 +102,7 @@ def test_a_stack_is_deployed_invoked_read_changed_and_deleted(sam: Sam, running:
     assert {"PainterAliaslive", "PainterRole"} < found.keys()
     assert "painting a boat" in sam("logs", "--stack-name", "paint", "--name", "Painter")
     sam.deploy("--parameter-overrides", "Colour=blue")
-    assert sam.invoke()["colour"] == "blue"
+    assert running.invoke(found["Painter"], {"picture": "a boat"})[0] == {"colour": "blue", "picture": "a boat"}
     assert "No changes to deploy" in sam.deploy("--parameter-overrides", "Colour=blue", fails=True)
     sam("delete", "--stack-name", "paint", "--no-prompts")
     assert running.client().list_functions()["Functions"] == []
