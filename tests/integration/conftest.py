@@ -78,14 +78,25 @@ class Running:
     url: str
     project: Project
     output: list[str] = field(default_factory=list)
+    _clients: dict[str, Any] = field(default_factory=dict)
 
     def client(self, **config: Any) -> Any:
-        """Return a boto3 Lambda client that does not retry. May be called from any thread."""
-        return client_of(self.url, "lambda", read_timeout=120, max_pool_connections=64, **config)
+        """Return a boto3 Lambda client that does not retry. May be called from any thread.
+
+        Without `config` it is one client for all tests of this server: leave its events and settings as they are.
+        """
+        if config:
+            return client_of(self.url, "lambda", read_timeout=120, max_pool_connections=64, **config)
+        return self._client("lambda", read_timeout=120, max_pool_connections=64)
 
     def s3(self) -> Any:
-        """A boto3 S3 client."""
-        return client_of(self.url, "s3")
+        """A boto3 S3 client, the same one for all tests of this server."""
+        return self._client("s3")
+
+    def _client(self, service: str, **config: Any) -> Any:
+        if service not in self._clients:  # making one takes longer than most calls
+            self._clients[service] = client_of(self.url, service, **config)
+        return self._clients[service]
 
     def invoke(self, function: str, event: Any = None, **kwargs: Any) -> tuple[Any, str | None]:
         """Invoke a function and return its answer and FunctionError."""

@@ -30,10 +30,14 @@ class AwsAt:
     def __init__(self, url: str, account: str = ACCOUNT_ID) -> None:
         self.url = url
         self.account = account
+        self._clients: dict[tuple[str, str], Any] = {}
 
     def client(self, service: str) -> Any:
-        """Return a boto3 client for this address."""
-        return client_of(self.url, service, retries=None)
+        """Return the boto3 client for this address, which all tests share: leave its events as they are."""
+        key = (self.url, service)
+        if key not in self._clients:  # making one takes longer than most calls
+            self._clients[key] = client_of(self.url, service, retries=None)
+        return self._clients[key]
 
     def queue(self, name: str) -> str:
         """Make a queue and return its ARN."""
@@ -70,14 +74,12 @@ class AwsAt:
     def make_table(self, name: str, *, key: str = "key", kind: str = "S", sort: str | None = None) -> None:
         """Make a table in DynamoDB."""
         keys = [(key, kind, "HASH")] + ([(sort, "S", "RANGE")] if sort else [])
-        client = self.client("dynamodb")
-        client.create_table(
+        self.client("dynamodb").create_table(
             TableName=name,
             KeySchema=[{"AttributeName": n, "KeyType": t} for n, _, t in keys],
             AttributeDefinitions=[{"AttributeName": n, "AttributeType": k} for n, k, _ in keys],
             BillingMode="PAY_PER_REQUEST",
         )
-        client.close()
 
 
 class EmulatedAws(AwsAt):

@@ -74,11 +74,30 @@ def template(colour: str, *, runtime: str = RUNTIME, more: dict[str, Any] | None
     return json.dumps({"Resources": resources, "Outputs": outputs})
 
 
-@pytest.fixture
-def running(project: Project) -> Iterator[Running]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    project = Project(tmp_path_factory.mktemp("server"))
     project.config("")
     with project.up("--aws") as served:
         yield served
+
+
+@pytest.fixture
+def running(server: Running) -> Iterator[Running]:
+    """The server, from which all stacks and buckets are deleted at the end of the test."""
+    yield server
+    aws = AwsAt(server.url)
+    stacks, objects, functions = aws.client("cloudformation"), aws.client("s3"), server.client()
+    for bucket in objects.list_buckets()["Buckets"]:
+        for each in objects.list_objects_v2(Bucket=bucket["Name"]).get("Contents", []):
+            objects.delete_object(Bucket=bucket["Name"], Key=each["Key"])
+    names = [stack["StackName"] for stack in stacks.describe_stacks()["Stacks"]]
+    for name in names:
+        stacks.delete_stack(StackName=name)
+    assert {stack_status(stacks, name) for name in names} <= {"DELETE_COMPLETE"}
+    for bucket in objects.list_buckets()["Buckets"]:
+        objects.delete_bucket(Bucket=bucket["Name"])
+    eventually(lambda: not functions.list_event_source_mappings()["EventSourceMappings"], what="the end of mappings")
 
 
 def test_a_stacks_functions_answer_are_changed_and_deleted_with_it(running: Running) -> None:

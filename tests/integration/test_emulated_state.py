@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.clients import client_of
+
 from .conftest import Project, eventually
 from .emulated import EmulatedAws
 from .test_aws import client
@@ -186,7 +188,7 @@ def test_a_long_poll_of_a_fifo_queue_gets_a_message_whose_group_becomes_free_mea
         for body in ("first", "second"):
             sqs.send_message(QueueUrl=url, MessageBody=body, MessageGroupId="group")
         [first] = sqs.receive_message(QueueUrl=url)["Messages"]
-        other, sending = aws.client("sqs"), threading.Event()
+        other, sending = client_of(aws.url, "sqs"), threading.Event()
         other.meta.events.register("before-send.sqs.ReceiveMessage", lambda **_: sending.set())
         poll = threads.submit(other.receive_message, QueueUrl=url, WaitTimeSeconds=20)
         assert sending.wait(20)

@@ -42,12 +42,8 @@ def running(project: Project) -> Iterator[Running]:
 
 def seen(project: Project, count: int) -> list[Any]:
     """The events that the function got, once there are `count`."""
-
-    def rows() -> list[Any]:
-        return [json.loads(line) for line in project.command("table", "seen", "--json").stdout.splitlines()]
-
-    eventually(lambda: len(rows()) >= count, what=f"{count} events")
-    return [row["event"] for row in rows()]
+    eventually(lambda: len(project.rows("seen")) >= count, what=f"{count} events")
+    return [row["event"] for row in project.rows("seen").values()]
 
 
 def test_a_topic_invokes_its_functions_with_snss_event_and_its_queues_get_the_message_too(
