@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -165,3 +166,15 @@ def test_a_subscription_that_was_there_before_stays() -> None:
     with pytest.raises(ResourceError):
         KINDS["AWS::SNS::Subscription"].make(aws, Wanted(STACK, "R", "AWS::SNS::Subscription", "name", SUBSCRIPTION))
     assert "unsubscribe" not in [method for method, _ in aws.calls]
+
+
+def test_an_interrupted_mapping_is_found_again_and_an_older_one_of_the_same_queue_stays() -> None:
+    begun_s = 1_700_000_000.0
+    listed = [
+        {"UUID": "old", "LastModified": datetime.fromtimestamp(begun_s - 60, UTC)},
+        {"UUID": "ours", "LastModified": datetime.fromtimestamp(begun_s + 2, UTC)},
+    ]
+    aws = Recorder({"list_event_source_mappings": {"EventSourceMappings": listed}})
+    kind, properties = "AWS::Lambda::EventSourceMapping", {"FunctionName": "f", "EventSourceArn": QUEUE}
+    KINDS[kind].delete(aws, Resource("R", kind, properties=properties, facts={"begun_s": begun_s}))
+    assert [given for method, given in aws.calls if method.startswith("delete")] == [{"UUID": "ours"}]

@@ -8,6 +8,7 @@ Source: CloudFormation template reference, "AWS Lambda", for the properties, and
 from __future__ import annotations
 
 import io
+import time
 import zipfile
 from typing import Any
 
@@ -22,6 +23,8 @@ PREFIX = "AWS::Lambda::"
 # How long to wait for a function at most. Its state is polled every tenth of a second.
 _LOOKS = 6000
 _LOOK_S = 0.1
+# The precision of the times of event source mappings.
+_CLOCK_S = 1.0
 _NOT_GIVEN = (
     "Code",
     "Tags",
@@ -270,8 +273,10 @@ def _delete_mapping(aws: Aws, resource: Resource) -> None:
         if hasattr(error, "response") and is_gone(error):
             return
         raise
+    since_s = resource.facts.get("begun_s", 0.0) - _CLOCK_S
     for mapping in found:
-        aws.remove("lambda", "delete_event_source_mapping", {"UUID": mapping["UUID"]})
+        if mapping["LastModified"].timestamp() >= since_s:  # an older one belongs to somebody else
+            aws.remove("lambda", "delete_event_source_mapping", {"UUID": mapping["UUID"]})
 
 
 def _make_layer(aws: Aws, wanted: Wanted) -> Made:
@@ -379,7 +384,7 @@ KINDS: dict[str, Kind] = {
         _delete_mapping,
         _change_mapping,
         fixed=_fixed("EventSourceArn", "StartingPosition", "StartingPositionTimestamp", "SelfManagedEventSource"),
-        expected=lambda wanted: {},
+        expected=lambda wanted: {"begun_s": time.time()},
     ),
     f"{PREFIX}LayerVersion": Kind(_make_layer, _delete_layer, expected=lambda wanted: {}),
     f"{PREFIX}LayerVersionPermission": Kind(
