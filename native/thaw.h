@@ -46,7 +46,7 @@ struct thaw {
     int by_text;          // do not use PROCMAP_QUERY
     int vdso_jump;        // leave the vDSO in place: it is sealed, differs from the frozen one, or --vdso-jump
     char vdso_file[4096]; // for tests: a library to use in place of the kernel's vDSO, or "none"; empty: neither
-    int clocks_back;      // let the clocks of the copy go back (--clocks-back)
+    int clocks_back;      // thaw even if the copy's clocks go back (--clocks-back)
     int again;            // number of earlier attempts (see exec_again)
     struct disk disk;     // its texts are on the first stack, which `clear` unmaps
     enum { RIGHTS_FROZEN, RIGHTS_NAMESPACE, RIGHTS_NONE } rights; // further limits on the copy's rights

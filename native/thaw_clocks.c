@@ -76,26 +76,28 @@ static long set_and_enter(int64_t monotonic_ns, int64_t boottime_ns) {
 }
 
 // Without the right to make a time namespace, makes it in a new user namespace, in which user and group stay the same.
-// Afterwards the process has the same capabilities as before.
-static long enter_with_user(int64_t monotonic_ns, int64_t boottime_ns) {
+// Afterwards the process has the same capabilities as before. Sets `*is_changed` once the process is in that namespace.
+static long enter_with_user(int64_t monotonic_ns, int64_t boottime_ns, int *is_changed) {
     struct disk_failure failure;
     struct capabilities before = {.header.version = _LINUX_CAPABILITY_VERSION_3};
     uint64_t user = (uint64_t)sys3(SYS_geteuid, 0, 0, 0), group = (uint64_t)sys3(SYS_getegid, 0, 0, 0);
     long result = sys3(SYS_capget, (long)&before.header, (long)before.sets, 0);
     if (!result)
         result = sys3(SYS_unshare, CLONE_NEWUSER | CLONE_NEWTIME, 0, 0);
-    if (!result)
-        result = disk_map_ids(user, group, &failure);
+    if (result)
+        return result;
+    *is_changed = 1;
+    result = disk_map_ids(user, group, &failure);
     if (!result)
         result = set_and_enter(monotonic_ns, boottime_ns);
     return result ? result : sys3(SYS_capset, (long)&before.header, (long)before.sets, 0);
 }
 
-static long enter(int64_t monotonic_ns, int64_t boottime_ns) {
+static long enter(int64_t monotonic_ns, int64_t boottime_ns, int *is_changed) {
     long result = sys3(SYS_unshare, CLONE_NEWTIME, 0, 0);
     if (!result)
         result = set_and_enter(monotonic_ns, boottime_ns);
-    return result == -EPERM || result == -EACCES ? enter_with_user(monotonic_ns, boottime_ns) : result;
+    return result == -EPERM || result == -EACCES ? enter_with_user(monotonic_ns, boottime_ns, is_changed) : result;
 }
 
 static int64_t behind_ns(uint64_t frozen_ns, int clock) {
@@ -113,13 +115,15 @@ void clocks_go_on(struct thaw *t) {
     // Both are ahead by a tick, by which the coarse clocks may be behind.
     monotonic_ns += monotonic_ns ? TICK_NS : 0;
     boottime_ns += boottime_ns ? TICK_NS : 0;
-    if ((!monotonic_ns && !boottime_ns) || t->clocks_back)
+    if (!monotonic_ns && !boottime_ns)
         return;
-    int death_signal = 0; // saved, because a change of capabilities clears it
+    int is_changed = 0, death_signal = 0; // saved, because a change of capabilities clears it
     sys_prctl(PR_GET_PDEATHSIG, (long)&death_signal, 0, 0, 0);
-    long result = enter(monotonic_ns, boottime_ns);
+    long result = enter(monotonic_ns, boottime_ns, &is_changed);
     if (death_signal)
         sys_prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0);
+    if (result < 0 && t->clocks_back && !is_changed)
+        return;
     if (result < 0)
         thaw_refuse(result == -ENOSPC || result == -EINVAL
                         ? "the clocks that count from the machine's start are behind their values at the freeze, and "

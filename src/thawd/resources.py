@@ -125,6 +125,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
             function that opens connections in init is not frozen.
         snapshot_listeners: ``refuse``: a function that listens on a fixed port in init is not frozen; ``close``: it is
             frozen, and that socket accepts no connections in a thawed environment.
+        snapshot_clocks: ``go_on``: an environment's monotonic clocks are never behind those of the freeze;
+            ``may_go_back``: they may be, after a restart of a machine that allows no time namespaces.
         prime: priming event, run before the function is frozen, so that the snapshot contains everything that the
             first invocation loads; JSON text in UTF-8; None: the function is frozen after init.
         idle_timeout_s: an environment that has been idle for this long is ended; seconds.
@@ -168,6 +170,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: bool = True
     snapshot_connections: str = "drop"
     snapshot_listeners: str = "refuse"
+    snapshot_clocks: str = "go_on"
     prime: bytes | None = None
     idle_timeout_s: float = 300.0
     keep_alive: str = "fixed"

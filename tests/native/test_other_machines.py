@@ -145,6 +145,11 @@ def test_where_no_time_namespace_can_be_made_the_image_is_refused(ahead: Callabl
     require(one.case, one.thaw(thaw_options=["--clocks-back"]))
 
 
+def test_clocks_that_may_go_back_go_on_where_a_time_namespace_can_be_made(ahead: Callable[..., Trial]) -> None:
+    one = ahead(CASES["ages"])
+    require(one.case, one.thaw(thaw_options=["--clocks-back"]))
+
+
 def test_an_image_needs_no_time_namespace_if_no_clock_is_behind(trial: Callable[..., Trial]) -> None:
     one = trial(CASES["ages"])
     assert one.freeze() is None

@@ -120,6 +120,13 @@ FUNCTION = (
         "environment.",
     ),
     Option(
+        "snapshot_clocks",
+        kinds.choice("go_on", "may_go_back"),
+        "The clocks that count from the machine's start, if a snapshot is older than that start. They go on from the "
+        'snapshot, which takes a time namespace. Where the machine allows none: "go_on": the snapshot is made again; '
+        '"may_go_back": it is used nevertheless, and waits and time-outs that init has begun may last longer.',
+    ),
+    Option(
         "prime",
         kinds.event(),
         "Priming event: the function is run on it twice before it is frozen, so that the snapshot contains everything "

@@ -29,6 +29,7 @@ _ONLY_HERE = {
     "freeze_idle": "Lambda always freezes environments between invocations",
     "prime": "Lambda takes its snapshot after init; run the priming event's work at the top level of the module",
     "snapshot_listeners": "Lambda's snapshots have rules of their own for sockets",
+    "snapshot_clocks": "Lambda's snapshots have rules of their own for clocks",
     "snapshot_connections": "Lambda's snapshots have rules of their own for connections",
 }
 

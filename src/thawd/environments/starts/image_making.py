@@ -14,6 +14,7 @@ import contextlib
 import stat
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from thawd.environments.environment import Environment
@@ -136,7 +137,7 @@ class Snapshots:
         assert lease.snapshot.sidecar is not None
         origin = lease.snapshot.sidecar.origin
         try:
-            thawable = Thawable(self._engine.program, lease.snapshot.path, await self._load_disk(lease))
+            thawable = self._thawable(version, lease.snapshot.path, await self._load_disk(lease))
         except DiskRefusedError:
             await self._drop(lease)
             return None
@@ -278,7 +279,7 @@ class Snapshots:
                 disk = await asyncio.to_thread(self._look_at_disk, template, image)
             except DiskRefusedError as error:
                 return await self._refused(error.message, head, template)
-            thawable = Thawable(self._engine.program, draft.image, disk)
+            thawable = self._thawable(version, draft.image, disk)
             failure = await self._self_test(template, thawable, head, answer, draft)
             if failure is not None:
                 return await self._refused(f"the self-test of its image failed: {failure}", head, template)
@@ -317,6 +318,10 @@ class Snapshots:
         if template.folder is None:
             return None
         return self._disks.look(template.identifier, frozen_unix_ns=image.process.frozen_unix_ns)
+
+    def _thawable(self, version: Version, image: Path, disk: DiskSnapshot | None) -> Thawable:
+        may_go_back = version.function.snapshot_clocks == "may_go_back"
+        return Thawable(self._engine.program, image, disk, clocks_back=may_go_back)
 
     async def _load_disk(self, lease: SnapshotLease) -> DiskSnapshot | None:
         """Return the temporary folder that was stored with an image; None when there is none.

@@ -42,6 +42,7 @@ class Thawable:
         disk: the first content of a copy's temporary folder; None: the folder is empty.
         restore_ms: the shortest restore of this image so far, milliseconds; infinite before the first. A restore maps
             the memory and makes the threads; the copy's own repairs and hooks come after it.
+        clocks_back: whether a copy may have clocks that are behind those of the freeze (`Function.snapshot_clocks`).
         usable_s: when the image was made, after an init, ``time.monotonic()`` seconds; 0: before this server started.
     """
 
@@ -50,6 +51,7 @@ class Thawable:
     disk: DiskSnapshot | None = None
     restore_ms: float = math.inf
     usable_s: float = 0.0
+    clocks_back: bool = False
 
     def command(self, role: str, start: Start, *arguments: str) -> list[str]:
         """Program and arguments for a copy. `role` says what the copy becomes.
@@ -59,7 +61,8 @@ class Thawable:
         the argument ``compare``, it reports its state after init. A copy of a base that is to import packages has the
         role ``observe`` or ``packages``.
         """
-        return [str(self.program), *start.options, str(self.image), role, *arguments]
+        clocks = ("--clocks-back",) if self.clocks_back else ()
+        return [str(self.program), *start.options, *clocks, str(self.image), role, *arguments]
 
 
 def thaw_failed(error: InitError, child: Child, output: bytes) -> ThawFailedError:
