@@ -3,8 +3,9 @@
 // The kernel counts a copy's processor time from 0. But the program may remember readings from before the freeze, and
 // the difference from a new reading would be negative. Therefore libc_patches.c patches clock_gettime, getrusage and
 // times of the C library: in a copy they jump to the functions here, which add the processor time of the frozen
-// process. Other clocks are still read from the vDSO. Code that makes the system calls itself, or reads /proc, sees the
-// kernel's own count.
+// process. The time that times returns counts from the machine's start, and no time namespace changes it; it goes on
+// from the freeze, too. Other clocks are still read from the vDSO. Code that makes the system calls itself, or reads
+// /proc, sees the kernel's own count.
 //
 // Source: clock_gettime(2), getrusage(2), times(2). Source for clock ids below 0: the kernel's
 // include/linux/posix-timers_types.h.
@@ -107,7 +108,7 @@ clock_t patched_times(struct tms *used) {
         used->tms_cutime += (clock_t)(thawd_landing.children_user_us * TICKS / SECOND_US);
         used->tms_cstime += (clock_t)(thawd_landing.children_system_us * TICKS / SECOND_US);
     }
-    return result;
+    return result + thawd_landing.ticks_ahead;
 }
 
 void clocks_find(void) {
@@ -131,6 +132,7 @@ void clocks_note(struct freezing *f) {
     f->noted = 1;
     sys3(SYS_getrusage, RUSAGE_SELF, (long)&own, 0);
     sys3(SYS_getrusage, RUSAGE_CHILDREN, (long)&children, 0);
+    thawd_landing.ticks = sys3(SYS_times, 0, 0, 0) + thawd_landing.ticks_ahead;
     thawd_landing.cpu_ns += clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     thawd_landing.user_us += in_us(&own.ru_utime);
     thawd_landing.system_us += in_us(&own.ru_stime);

@@ -114,6 +114,8 @@ void vdso_find(struct thaw *t);
 void vdso_redirect(struct thaw *t);
 // Ends this process if it was started under fewer seccomp filters than the frozen process.
 void rights_check(struct thaw *t);
+// Restores the groups of the frozen process, or refuses the image.
+void rights_become_groups(struct thaw *t);
 // Sets the frozen process's resource limits, and whether other processes may inspect the copy. Called last, since both
 // could forbid what earlier steps do.
 void rights_limit(const struct process_facts *process);

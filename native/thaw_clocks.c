@@ -93,11 +93,14 @@ static long enter_with_user(int64_t monotonic_ns, int64_t boottime_ns, int *is_c
     return result ? result : sys3(SYS_capset, (long)&before.header, (long)before.sets, 0);
 }
 
-static long enter(int64_t monotonic_ns, int64_t boottime_ns, int *is_changed) {
+static long enter(struct thaw *t, int64_t monotonic_ns, int64_t boottime_ns, int *is_changed) {
     long result = sys3(SYS_unshare, CLONE_NEWTIME, 0, 0);
     if (!result)
         result = set_and_enter(monotonic_ns, boottime_ns);
-    return result == -EPERM || result == -EACCES ? enter_with_user(monotonic_ns, boottime_ns, is_changed) : result;
+    if (result != -EPERM && result != -EACCES)
+        return result;
+    rights_become_groups(t); // in a user namespace, groups cannot be compared or dropped any more
+    return enter_with_user(monotonic_ns, boottime_ns, is_changed);
 }
 
 static int64_t behind_ns(uint64_t frozen_ns, int clock) {
@@ -117,9 +120,16 @@ void clocks_go_on(struct thaw *t) {
     boottime_ns += boottime_ns ? TICK_NS : 0;
     if (!monotonic_ns && !boottime_ns)
         return;
+    if (t->header->flags & IMAGE_INSIDE_VDSO && t->clocks_back)
+        return;
+    if (t->header->flags & IMAGE_INSIDE_VDSO)
+        thaw_refuse(
+            "a thread was frozen inside the vDSO, and in a time namespace, which the clocks would need, it reads "
+            "other data; let threads that read clocks all the time rest during the freeze",
+            "");
     int is_changed = 0, death_signal = 0; // saved, because a change of capabilities clears it
     sys_prctl(PR_GET_PDEATHSIG, (long)&death_signal, 0, 0, 0);
-    long result = enter(monotonic_ns, boottime_ns, &is_changed);
+    long result = enter(t, monotonic_ns, boottime_ns, &is_changed);
     if (death_signal)
         sys_prctl(PR_SET_PDEATHSIG, death_signal, 0, 0, 0);
     if (result < 0 && t->clocks_back && !is_changed)
@@ -128,7 +138,7 @@ void clocks_go_on(struct thaw *t) {
         thaw_refuse(result == -ENOSPC || result == -EINVAL
                         ? "the clocks that count from the machine's start are behind their values at the freeze, and "
                           "this kernel has no time namespace left in which they would go on (CONFIG_TIME_NS, sysctl "
-                          "user.max_time_namespaces)"
+                          "user.max_time_namespaces, user.max_user_namespaces)"
                         : "the clocks that count from the machine's start are behind their values at the freeze, and "
                           "this user may not make a time namespace, in which they would go on; allow user namespaces "
                           "(sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns, "

@@ -40,6 +40,8 @@ struct landing {
     uint64_t cpu_ns;             // processor time of the frozen process, including its original's if it was a copy
     uint64_t user_us, system_us; // the same time, divided into user and system time
     uint64_t children_user_us, children_system_us;
+    int64_t ticks;       // what times(2) returned at the freeze, with `ticks_ahead`
+    int64_t ticks_ahead; // added to what times(2) returns, so that it does not go back
     struct landed_image images[LANDING_IMAGES];
 };
 

@@ -166,6 +166,8 @@ void stage_landing(struct thaw *t) {
             .ranges = t->ranges_at,
             .range_count = t->range_count,
         };
+    int64_t ticks = sys3(SYS_times, 0, 0, 0);
+    landing->ticks_ahead = ticks < landing->ticks ? landing->ticks - ticks : 0;
     landing->started_ns = t->started_ns;
     landing->restored = 1;
 }

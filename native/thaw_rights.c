@@ -51,7 +51,7 @@ static long set_groups(const char *frozen) {
 }
 
 // Restores the groups. In a user namespace of its own a process sees other group numbers, and cannot drop any group.
-static void become_groups(struct thaw *t) {
+void rights_become_groups(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
     const char *more = string_at(t, process->more_groups);
     if (*more == '?') // the process was frozen in a user namespace of its own
@@ -131,7 +131,7 @@ void stage_rights(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
     int death_signal = 0; // saved, because a change of user or capabilities clears it
     sys_prctl(PR_GET_PDEATHSIG, (long)&death_signal, 0, 0, 0);
-    become_groups(t);
+    rights_become_groups(t);
     limit_bounding(process);
     set_secure_bits(process);
     become_users(t);

@@ -5,8 +5,10 @@
 // `forge_image IMAGE earlier DEVICE INODE NEW`: where the image says that an earlier image has these numbers of device
 // and inode, the device becomes NEW, as if that device had had another number at the freeze. All numbers are decimal.
 // `forge_image IMAGE device-of INODE`: the same for the file with this inode that the image names.
+// `forge_image IMAGE ticks NUMBER`: times(2) seems to have returned NUMBER at the freeze.
 
 #include "../image.h"
+#include "../thaw_landing.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -69,6 +71,19 @@ static int change_device_of_file(int fd, uint64_t inode) {
     return found ? 0 : 3;
 }
 
+static int set_ticks(int fd, int64_t ticks) {
+    unsigned char *image = map_whole(fd);
+    struct image_header *header = (struct image_header *)image;
+    const struct operation *operations = (struct operation *)(image + header->sections[SECTION_OPERATIONS].offset);
+    uint64_t at = header->process.landing + offsetof(struct landing, ticks);
+    for (uint32_t i = header->sections[SECTION_OPERATIONS].count; i-- > 0;)
+        if (operations[i].kind >= OPERATION_DATA && at - operations[i].address < operations[i].length) {
+            memcpy(image + operations[i].offset + (at - operations[i].address), &ticks, sizeof ticks);
+            return 0;
+        }
+    return 3;
+}
+
 // Both numbers are words that follow each other, in a stored page or in the table of changed words.
 static int change_device(int fd, uint64_t device, uint64_t inode, uint64_t to) {
     off_t bytes = lseek(fd, 0, SEEK_END);
@@ -105,6 +120,8 @@ int main(int argc, char **argv) {
         return change_device(fd, strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
     if (argc == 4 && strcmp(argv[2], "device-of") == 0)
         return change_device_of_file(fd, strtoull(argv[3], NULL, 10));
+    if (argc == 4 && strcmp(argv[2], "ticks") == 0)
+        return set_ticks(fd, strtoll(argv[3], NULL, 10));
     for (size_t i = 0; i < FIELDS; i++) {
         if (strcmp(fields[i].name, argv[2]) != 0)
             continue;

@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
+#include <sys/times.h>
 #include <sys/wait.h>
 #include <x86intrin.h>
 
@@ -38,6 +39,13 @@ CASE(ages, "times that the process remembers are in the past, and recent, for ea
     freeze_here();
     check_clocks();
     CHECK(report.restore_ns < UINT64_C(600000000000));
+}
+
+CASE(ticks, "the time that times(2) returns goes on") {
+    clock_t before = times(NULL);
+    freeze_here();
+    clock_t later = times(NULL), least = copy && report.arguments[0] ? atol(report.arguments[0]) : before;
+    CHECK(later >= least && later < least + 60000);
 }
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;

@@ -4,6 +4,7 @@
 // also apply to a copy, if PROGRAM is thaw. The options say how PROGRAM runs:
 //
 //   --user=UID:GID       as another user, without other groups
+//   --user=UID:GID:MORE  as another user, also in the group MORE
 //   --no-new-privileges  with no_new_privs set; prctl(2), PR_SET_NO_NEW_PRIVS
 //   --user-namespace     in a new user namespace, which has no mapping for this user; user_namespaces(7)
 //   --no-randomisation   without address space layout randomisation; personality(2)
@@ -12,6 +13,7 @@
 //   --clocks-ahead       with clocks that seem to count since a start of the machine a million seconds earlier than its
 //                        own; time_namespaces(7)
 //   --no-time-namespace  without the right to make a time namespace, as in many containers
+//   --no-user-namespace  with sysctl user.max_user_namespaces = 0
 //   --no-query           without fcntl(2)'s F_DUPFD_QUERY, as before Linux 6.10
 
 #define _GNU_SOURCE
@@ -72,8 +74,8 @@ static void deny(unsigned number, unsigned index, unsigned value, unsigned error
 static void become(const char *user) {
     char *group;
     uid_t uid = (uid_t)strtoul(user, &group, 10);
-    gid_t gid = (gid_t)strtoul(group + 1, NULL, 10);
-    need(setgroups(0, NULL), "setgroups");
+    gid_t gid = (gid_t)strtoul(group + 1, &group, 10), more = *group ? (gid_t)strtoul(group + 1, NULL, 10) : 0;
+    need(setgroups(*group ? 1 : 0, &more), "setgroups");
     need(setresgid(gid, gid, gid), "setresgid");
     need(setresuid(uid, uid, uid), "setresuid");
 }
@@ -112,6 +114,9 @@ static void apply(const char *option) {
     else if (strcmp(option, "--no-time-namespace") == 0) {
         deny(SYS_unshare, 0, CLONE_NEWTIME, EPERM);
         deny(SYS_unshare, 0, CLONE_NEWUSER | CLONE_NEWTIME, EPERM);
+    } else if (strcmp(option, "--no-user-namespace") == 0) {
+        deny(SYS_unshare, 0, CLONE_NEWTIME, EPERM);
+        deny(SYS_unshare, 0, CLONE_NEWUSER | CLONE_NEWTIME, ENOSPC);
     } else if (strcmp(option, "--no-query") == 0)
         deny(SYS_fcntl, 1, 1027 /* F_DUPFD_QUERY */, EINVAL);
     else

@@ -8,6 +8,7 @@ together with a library in place of the kernel's vDSO.
 from __future__ import annotations
 
 import mmap
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,47 @@ def _numbers_of(image: Path) -> tuple[int, int]:
     fields = next(line.split() for line in lines if line.endswith(f" {image}"))
     major, minor = (int(number, 16) for number in fields[3].split(":"))
     return major << 32 | minor, int(fields[4])
+
+
+def test_the_time_of_times_goes_on_after_a_restart(trial: Callable[..., Trial], forge: Callable[..., None]) -> None:
+    one = trial(CASES["ticks"])
+    assert one.freeze() is None
+    later = str(int(os.times().elapsed * os.sysconf("SC_CLK_TCK")) + 1_000_000)
+    forge(one.image, "ticks", later)
+    require(one.case, one.thaw(later))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose groups")
+def test_a_copy_in_a_time_namespace_is_in_no_group_that_the_frozen_process_was_not_in(
+    trial: Callable[..., Trial],
+) -> None:
+    frozen, more = (Identity(options=(f"--user=65534:65534{group}",)) for group in ("", ":4"))
+    one = trial(CASES["ages"])
+    one.folder.chmod(0o777)
+    one.identity = Identity(options=(*AHEAD.options, *frozen.options))
+    assert one.freeze() is None
+    one.identity = frozen
+    require(one.case, one.thaw())
+    one.identity = more
+    outcome = one.thaw()
+    assert outcome.status == 120
+    assert "the frozen process was in other groups" in outcome.errors
+
+
+def test_a_thread_that_was_frozen_inside_the_vdso_needs_the_same_clocks(
+    ahead: Callable[..., Trial], forge: Callable[..., None]
+) -> None:
+    one = ahead(CASES["condition_wait"])
+    forge(one.image, "flags", "\x02")  # IMAGE_INSIDE_VDSO
+    outcome = one.thaw()
+    assert outcome.status == 120
+    assert "a thread was frozen inside the vDSO" in outcome.errors
+
+
+def test_where_user_namespaces_are_disabled_the_refusal_names_their_limit(ahead: Callable[..., Trial]) -> None:
+    outcome = ahead(CASES["ages"], after=Identity(options=("--no-user-namespace",))).thaw()
+    assert outcome.status == 120
+    assert "user.max_user_namespaces" in outcome.errors
 
 
 def test_where_no_time_namespace_can_be_made_the_image_is_refused(ahead: Callable[..., Trial]) -> None:
