@@ -33,6 +33,7 @@ reserved_concurrency = 0
 """
 ARN = "arn:aws:lambda:us-east-1:000000000000:function:"
 INVOKE = "arn:aws:states:::lambda:invoke"
+SDK = "arn:aws:states:::aws-sdk"
 ROLE = "arn:aws:iam::000000000000:role/r"
 END = {"Type": "Pass", "End": True}
 
@@ -149,7 +150,8 @@ def test_a_function_calls_back_and_jsonata_maps_and_services_work(machines: Mach
             "ItemProcessor": {"StartAt": "Double", "States": {"Double": double}},
             "Next": "Send",
         },
-        "Send": {"Type": "Task", "Resource": "arn:aws:states:::sqs:sendMessage", "Arguments": send, "Next": "Wait"},
+        "Send": {"Type": "Task", "Resource": "arn:aws:states:::sqs:sendMessage", "Arguments": send, "Next": "List"},
+        "List": {"Type": "Task", "Resource": f"{SDK}:sqs:listQueues", "Arguments": {"NextToken": None}, "Next": "Wait"},
         "Wait": {"Type": "Task", "Resource": f"{INVOKE}.waitForTaskToken", "Arguments": wait, "End": True},
     }
     definition = json.dumps({"QueryLanguage": "JSONata", "StartAt": "Each", "States": states})
@@ -161,7 +163,7 @@ def test_a_function_calls_back_and_jsonata_maps_and_services_work(machines: Mach
         return found
 
     eventually(lambda: ended()["status"] != "RUNNING", what="the end of the execution")
-    assert ended().get("output") == '"called back"'
+    assert ended().get("output") == '"called back"', ended()
     (message,) = AwsAt(running.url).messages(queue)
     assert json.loads(message["Body"]) == {"numbers": [2, 4, 6]}
 

@@ -55,6 +55,7 @@ def install(connect: Connect, *, changed: Callable[[], None], complain: Callable
     logging.getLogger("moto.stepfunctions").setLevel(logging.CRITICAL)  # it logs the failures of tasks
     _serve_everyone()
     _name_errors()
+    _leave_out_null()
     _evaluate_jsonata()
     _make_from_templates()
     _end_in_any_case(changed, complain)
@@ -118,6 +119,20 @@ def _name_errors() -> None:
         return event
 
     setattr(StateTaskLambda, "_from_error", from_error_with_name)  # noqa: B010
+
+
+def _leave_out_null() -> None:
+    """Let null among the arguments of an operation (`aws-sdk`) count as absent, as on AWS."""
+    from moto.stepfunctions.parser.asl.component.state.exec.state_task.service import state_task_service_aws_sdk
+
+    task_class = state_task_service_aws_sdk.StateTaskServiceAwsSdk
+    evaluate = task_class._eval_service_task
+
+    def evaluate_given(task: Any, *others: Any, normalised_parameters: dict[str, Any], **named: Any) -> None:
+        given = {name: value for name, value in normalised_parameters.items() if value is not None}
+        evaluate(task, *others, normalised_parameters=given, **named)
+
+    setattr(task_class, "_eval_service_task", evaluate_given)  # noqa: B010
 
 
 def _evaluate_jsonata() -> None:
