@@ -126,7 +126,7 @@ def _leave_out_null() -> None:
     from moto.stepfunctions.parser.asl.component.state.exec.state_task.service import state_task_service_aws_sdk
 
     task_class = state_task_service_aws_sdk.StateTaskServiceAwsSdk
-    evaluate = task_class._eval_service_task
+    evaluate: Any = task_class._eval_service_task
 
     def evaluate_given(task: Any, *others: Any, normalised_parameters: dict[str, Any], **named: Any) -> None:
         given = {name: value for name, value in normalised_parameters.items() if value is not None}
