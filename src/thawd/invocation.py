@@ -1,4 +1,6 @@
-"""A request to a function, and its answer, as they pass through the platform. Their bodies are passed on as bytes.
+"""A request to a function, and its answer, as they pass through the platform; makes request ids and trace headers, too.
+
+Bodies are passed on as bytes.
 
 Deadlines are absolute, in ``time.monotonic()`` seconds.
 """

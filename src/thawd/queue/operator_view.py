@@ -1,4 +1,4 @@
-"""Operators' view of the queue and the dead letters: figures, lists, redrive and removal.
+"""What operators see of the queue and the dead letters, and do to them: counts, lists, redrive and removal.
 
 This module makes the JSON documents with which `thawd.gateway.thawd_api.queue` answers `thawd queue` and `thawd dead`.
 Payloads may be secret: only the document of a single dead letter contains its payload, lists do not.

@@ -1,6 +1,6 @@
-"""The process of a base: the interpreter with thawd's runtime, before anything of a function has been loaded.
+"""The process that is frozen as a base: an interpreter with thawd's runtime and nothing of a function.
 
-The process is frozen once. To publish a version, thawd thaws a copy of the base. The copy gets the version's
+See `thawd.environments.starts.bases`. To publish a version, thawd thaws a copy of the base. The copy gets the version's
 environment variables, loads the handler, and is frozen again; the new image stores only what differs from the base.
 
 Code that runs when an interpreter starts may depend on environment variables that the base did not have. To find out,

@@ -1,4 +1,4 @@
-"""Spares: thawed copies that wait, so that a version's next environment is ready sooner than after a whole thaw.
+"""Spares: copies that are thawed in advance, so that a version's next environment need not wait for a thaw.
 
 When a version has no more invocations that run or wait, it gets one spare, if the machine has free room for which no
 other version waits. In the machine's limits, a spare counts as one environment with its version's memory limit.

@@ -1,10 +1,9 @@
-"""Writes zip files and compressed tar files, whose bytes depend only on the items: paths, permissions and contents.
+"""Writes zip files and compressed tar files. With the same zlib, equal items give equal bytes.
 
-Items are sorted by path, times are those of 1980, owners are 0. The bytes also depend on
-zlib's version: on machines with another zlib, the compressed bytes of equal files may differ.
+An item is a path with its permissions and contents. Items are sorted by path, times are those of 1980, owners are 0.
 
-A file is written under a temporary name in its folder, and renamed once it is complete and on the disk. So a process
-that is killed leaves no half-written archive under the final name.
+`write` returns when the disk has the file. The module `making` writes into a scratch folder and moves finished archives
+to the output, so that a process that is killed leaves no half-written archive there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bundles Node functions with esbuild, as ``sam build`` does for ``BuildMethod: esbuild``.
 
-It runs the esbuild that is on the machine; what the code imports must be installed in its `node_modules`. It writes
-only to a temporary folder.
+It runs the esbuild of a ``node_modules`` folder in the code's folder or above it, else that on the PATH. Packages that
+the code imports must be installed in such a folder, too. It writes only to a temporary folder.
 
 Source: SAM developer guide, "Building Node.js Lambda functions with esbuild in AWS SAM"; esbuild's documentation,
 "API".

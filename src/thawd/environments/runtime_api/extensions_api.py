@@ -1,4 +1,4 @@
-"""AWS Lambda's Extensions API: extensions get an event when an invocation begins and when the environment ends.
+"""AWS Lambda's Extensions API: extensions can get an event when an invocation begins, and when the environment ends.
 
 An external extension is an executable file in the folder ``extensions/`` of the function's code or of a layer. The
 module `environments.external_extensions` starts it. An internal extension is part of the function's own process. Both

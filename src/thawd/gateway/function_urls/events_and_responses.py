@@ -16,7 +16,7 @@ import msgspec
 
 from thawd.gateway.function_urls.table import PATH_PREFIX, Url
 from thawd.gateway.role_keys import Identity
-from thawd.gateway.routes import http_api
+from thawd.gateway.routes import payload_format_2
 from thawd.gateway.routes.payload_formats import IntegrationRequest, Response, decode_answer
 from thawd.resources import ACCOUNT_ID
 
@@ -64,7 +64,7 @@ def event(
     prefix = PATH_PREFIX + url.identifier
     by_path = request.raw_path.startswith(prefix)
     path = request.raw_path.removeprefix(prefix) or "/"
-    made = http_api.event(replace(request, raw_path=path), now_s=now_s, request_id=request_id)
+    made = payload_format_2.event(replace(request, raw_path=path), now_s=now_s, request_id=request_id)
     host = made["headers"].get("host", "").rpartition(":")[0] or made["headers"].get("host", "")
     made["pathParameters"] = None
     made["stageVariables"] = None
@@ -95,4 +95,4 @@ def response(payload: bytes) -> Response:
         return Response(200, [(b"content-type", b"application/json")], body)
     if isinstance(answer.get("body"), (dict, list)):
         answer["body"] = msgspec.json.encode(answer["body"]).decode()
-    return http_api.response_of(answer, content_type=b"application/json")
+    return payload_format_2.response_of(answer, content_type=b"application/json")

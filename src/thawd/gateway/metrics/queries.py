@@ -1,4 +1,4 @@
-"""Answers GetMetricData: metrics and the expressions that are computed from them.
+"""Answers GetMetricData: reads metrics from the history, and computes metric math expressions over them.
 
 Source: CloudWatch API reference, "GetMetricData".
 """

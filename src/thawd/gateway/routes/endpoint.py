@@ -25,7 +25,7 @@ from thawd.gateway.http import (
     trace_of,
 )
 from thawd.gateway.lambda_api.invoke import Accept
-from thawd.gateway.routes import http_api, rest_api, streamed_head
+from thawd.gateway.routes import payload_format_2, payload_format_1, streamed_head
 from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError
 from thawd.gateway.routes.remove_credentials import without_credentials
 from thawd.gateway.server_timing import timing
@@ -40,7 +40,7 @@ MAX_BODY_BYTES = MAX_PAYLOAD_BYTES * 3 // 4 - 16_384
 _DEFAULT = "$default"
 _PLAIN = HttpApi()
 _NOTHING: Mapping[str, str] = {}
-_FORMATS = {"1.0": rest_api, "2.0": http_api}
+_FORMATS = {"1.0": payload_format_1, "2.0": payload_format_2}
 
 
 class RouteTable:

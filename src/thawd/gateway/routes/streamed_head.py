@@ -6,7 +6,7 @@ Source: AWS Lambda developer guide, "Response streaming for Lambda functions"; c
 
 from __future__ import annotations
 
-from thawd.gateway.routes.http_api import head_of
+from thawd.gateway.routes.payload_format_2 import head_of
 from thawd.gateway.routes.payload_formats import WITHOUT_BODY, Headers, MalformedResponseError, Response, decode_answer
 from thawd.streaming import HTTP_RESPONSE, SEPARATOR
 

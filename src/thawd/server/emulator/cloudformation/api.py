@@ -1,4 +1,4 @@
-"""The operations of CloudFormation's API that create, change, delete and show stacks.
+"""CloudFormation's operations on stacks, such as CreateStack and DescribeStacks; change sets are in `change_sets`.
 
 Source: CloudFormation API reference.
 """

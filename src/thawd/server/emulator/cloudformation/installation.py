@@ -1,6 +1,6 @@
-"""Puts this package behind CloudFormation's API in the emulator, in place of moto's own stacks.
+"""Changes moto's server so that this package, not moto, carries out CloudFormation's operations on stacks.
 
-moto's server reads the requests and writes the answers. It keeps stack sets and types, which are not in this package.
+moto's server still reads the requests and writes the answers. It keeps stack sets and types, which are not in this package.
 """
 
 from __future__ import annotations

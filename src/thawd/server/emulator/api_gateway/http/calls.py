@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from thawd.gateway.aws.api_messages import ApiRequest
-from thawd.gateway.routes import http_api, rest_api
+from thawd.gateway.routes import payload_format_1, payload_format_2
 from thawd.gateway.routes.payload_formats import IntegrationRequest
 from thawd.resources import ACCOUNT_ID, REGION
 from thawd.server.emulator.api_gateway.http.definitions import Fields, HttpDefinition
@@ -80,7 +80,7 @@ def _integration_request(call: HttpCall) -> IntegrationRequest:
 
 def event(call: HttpCall, version: str) -> Fields:
     """Return the event for a function, in payload format ``1.0`` or ``2.0``."""
-    made = rest_api if version == "1.0" else http_api
+    made = payload_format_1 if version == "1.0" else payload_format_2
     document: Fields = made.event(_integration_request(call), now_s=call.now_s, request_id=call.request_id)
     context = document["requestContext"]
     domain = domain_of(call.request, call.api_id)

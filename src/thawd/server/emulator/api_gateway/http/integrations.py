@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from thawd.gateway.aws.api_messages import ApiResponse
-from thawd.gateway.routes import http_api, rest_api
+from thawd.gateway.routes import payload_format_1, payload_format_2
 from thawd.gateway.routes.payload_formats import MalformedResponseError
 from thawd.server.emulator import template_values
 from thawd.server.emulator.api_gateway.api_services import ApiServices
@@ -80,7 +80,7 @@ def _function(call: HttpCall, integration: Fields, services: ApiServices, timeou
     )
     if answer.is_error:
         raise HttpError(500, reason="the function failed")
-    made = (rest_api if version == "1.0" else http_api).response(answer.payload)
+    made = (payload_format_1 if version == "1.0" else payload_format_2).response(answer.payload)
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in made.headers]
     return ApiResponse(made.status, headers, made.body)
 

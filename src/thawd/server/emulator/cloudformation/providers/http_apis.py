@@ -1,4 +1,6 @@
-"""Makes the HTTP APIs of stacks (AWS::ApiGatewayV2) through API Gateway's own API, with all their properties.
+"""Makes resources of AWS::ApiGatewayV2 in stacks by calling API Gateway's operations, not moto's CloudFormation code.
+
+An API with a `Body` is imported; the properties that an import has no field for are set after it.
 
 Source: CloudFormation template reference, "Amazon API Gateway V2", for the properties, and for what Ref and GetAtt
 return.
@@ -11,10 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from thawd.server.emulator.cloudformation.providers.aws_clients import Aws, tags_of
-from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted
+from thawd.server.emulator.cloudformation.providers.resource_kind import Kind, Made, Wanted, or_else
 from thawd.server.emulator.cloudformation.stack_records import Resource
 
 _PREFIX = "AWS::ApiGatewayV2::"
+
+# Properties of an API with a `Body` that are set by UpdateApi.
+_BESIDE_BODY = ("CorsConfiguration", "Description", "DisableExecuteApiEndpoint")
 
 Properties = dict[str, Any]
 
@@ -30,7 +35,9 @@ def _document(body: Any) -> str:
 def _http_api(aws: Aws, wanted: Wanted) -> Made:
     name, properties = wanted.name, wanted.properties
     if "Body" in properties:
-        made = _http(aws, "import_api", Body=_document(properties["Body"]))
+        made = _http(aws, "import_api", **{**properties, "Body": _document(properties["Body"])})
+        with or_else(lambda: aws.remove("apigatewayv2", "delete_api", {"ApiId": made["ApiId"]})):
+            _set_beside_body(aws, made["ApiId"], {}, properties)
     else:
         made = _http(
             aws, "create_api", **{**properties, "Name": properties.get("Name") or name, "Tags": tags_of(properties)}
@@ -42,12 +49,28 @@ def _http_api(aws: Aws, wanted: Wanted) -> Made:
 def _change_http_api(aws: Aws, resource: Resource, wanted: Wanted) -> None:
     properties = wanted.properties
     if "Body" in properties:
-        _http(aws, "reimport_api", ApiId=resource.physical_id, Body=_document(properties["Body"]))
+        given = {**properties, "ApiId": resource.physical_id, "Body": _document(properties["Body"])}
+        _http(aws, "reimport_api", **given)
+        _set_beside_body(aws, resource.physical_id, resource.properties, properties)
     else:
         given = {name: value for name, value in properties.items() if name not in ("Target", "RouteKey")}
         _http(aws, "update_api", **{**given, "ApiId": resource.physical_id})
         if "CorsConfiguration" in resource.properties and "CorsConfiguration" not in properties:
             aws.remove("apigatewayv2", "delete_cors_configuration", {"ApiId": resource.physical_id})
+
+
+def _set_beside_body(aws: Aws, api: str, before: Properties, after: Properties) -> None:
+    """Set the properties of an imported API that are not in its document."""
+    given = {name: after[name] for name in _BESIDE_BODY if name in after}
+    if given:
+        _http(aws, "update_api", **given, ApiId=api)
+    tags, old_tags = tags_of(after) or {}, tags_of(before) or {}
+    client = aws.client("apigatewayv2")
+    arn = f"arn:aws:apigateway:{client.meta.region_name}::/apis/{api}"
+    if gone := sorted(old_tags.keys() - tags.keys()):
+        client.untag_resource(ResourceArn=arn, TagKeys=gone)
+    if tags:
+        client.tag_resource(ResourceArn=arn, Tags=tags)
 
 
 def _kind(make: Callable[[Aws, Wanted], Made], delete: str, change: Any = None, *, makes_again: bool = False) -> Kind:

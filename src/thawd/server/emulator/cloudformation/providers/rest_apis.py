@@ -1,4 +1,4 @@
-"""Makes the REST APIs of stacks (AWS::ApiGateway) through API Gateway's own API, with all their properties.
+"""Makes resources of AWS::ApiGateway in stacks by calling API Gateway's operations, not moto's CloudFormation code.
 
 Source: CloudFormation template reference, "Amazon API Gateway", for the properties, and for what Ref and GetAtt return.
 """

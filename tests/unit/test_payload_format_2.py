@@ -1,4 +1,4 @@
-"""`thawd.gateway.routes.http_api`: payload format 2.0 both ways, and no answer of a handler breaks the server."""
+"""`thawd.gateway.routes.payload_format_2`: payload format 2.0 both ways, and no answer of a handler breaks the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.routes.http_api import IntegrationRequest, MalformedResponseError, Response, event, response
+from thawd.gateway.routes.payload_format_2 import IntegrationRequest, MalformedResponseError, Response, event, response
 
 FORWARDED = {"x-forwarded-for": "192.0.2.1", "x-forwarded-proto": "http", "x-forwarded-port": "80"}
 

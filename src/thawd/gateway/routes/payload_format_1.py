@@ -1,4 +1,6 @@
-"""Payload format 1.0, the REST API's: makes proxy events from requests, and responses from handlers' answers.
+"""Payload format 1.0 of HTTP APIs: makes events from requests, and responses from handlers' answers.
+
+REST APIs, whose events are alike, have a module of their own: `server.emulator.api_gateway.rest.proxy_events`.
 
 Besides the names of fields, format 1.0 differs from format 2.0 in these points:
 

@@ -1,4 +1,4 @@
-"""`thawd.gateway.routes.rest_api`: payload format 1.0 both ways.
+"""`thawd.gateway.routes.payload_format_1`: payload format 1.0 both ways.
 
 Source: API Gateway developer guide, "Lambda proxy integrations in API Gateway", input and output format.
 """
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError, Response
-from thawd.gateway.routes.rest_api import event, response
+from thawd.gateway.routes.payload_format_1 import event, response
 
 
 def request(**changed: Any) -> IntegrationRequest:

@@ -1,4 +1,4 @@
-"""Payload format 2.0, the HTTP API's: makes events from requests, and responses from handlers' answers.
+"""Payload format 2.0 of HTTP APIs: makes events from requests, and responses from handlers' answers.
 
 No side effects.
 
