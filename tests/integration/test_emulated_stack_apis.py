@@ -83,15 +83,29 @@ HTTP = {
     },
 }
 
+IMPORTED = {"openapi": "3.0.1", "info": {"title": "imported", "version": "1"}, "paths": {}}
+
+
+def imported(method: str) -> dict[str, Any]:
+    """An HTTP API that is described by a document, and by properties that the document does not have."""
+    properties = {
+        "Body": IMPORTED,
+        "Description": f"for {method}",
+        "Tags": {"method": method, method: "tagged"},
+        "CorsConfiguration": {"AllowMethods": [method]},
+    }
+    return {"Imported": {"Type": "AWS::ApiGatewayV2::Api", "Properties": properties}}
+
 
 def template(method: str) -> str:
-    """A stack with a REST API and an HTTP API."""
+    """A stack with a REST API and two HTTP APIs."""
     outputs = {
         "Rest": {"Value": {"Ref": "Rest"}},
         "Http": {"Value": {"Ref": "Http"}},
+        "Imported": {"Value": {"Ref": "Imported"}},
         "Address": {"Value": {"Fn::GetAtt": ["Http", "ApiEndpoint"]}},
     }
-    return json.dumps({"Resources": {**rest_template(method), **HTTP}, "Outputs": outputs})
+    return json.dumps({"Resources": {**rest_template(method), **HTTP, **imported(method)}, "Outputs": outputs})
 
 
 def outputs_of(stacks: Any) -> dict[str, str]:
@@ -104,7 +118,9 @@ def outputs_of(stacks: Any) -> dict[str, str]:
 def check(running: Running, made: dict[str, str], method: str) -> None:
     """Check that the APIs of the stack answer as `template` says."""
     path = f"/_aws/execute-api/{made['Rest']}/prod/items/7"
-    event = request(running.url, path, method=method, X_Api_Key="k" * 24).json
+    answer = request(running.url, path, method=method, X_Api_Key="k" * 24)
+    assert answer.status == 200, answer
+    event = answer.json
     assert (event["pathParameters"], event["stageVariables"]) == ({"id": "7"}, {"method": method})
     assert request(running.url, path, method=method).status == 403
     assert request(running.url, path, method="OPTIONS").headers["access-control-allow-origin"] == "*"
@@ -112,6 +128,13 @@ def check(running: Running, made: dict[str, str], method: str) -> None:
     assert request(running.url, "/x", host=f"{made['Http']}.execute-api.localhost").json["routeKey"] == "GET /x"
     (plan,) = AwsAt(running.url).client("apigateway").get_usage_plans()["items"]
     assert plan["apiStages"][0]["throttle"] == {"/items/{id}/GET": {"burstLimit": 10, "rateLimit": 5}}
+    api = AwsAt(running.url).client("apigatewayv2").get_api(ApiId=made["Imported"])
+    assert (api["Name"], api["Description"], api["CorsConfiguration"]) == (
+        "imported",
+        f"for {method}",
+        {"AllowMethods": [method]},
+    )
+    assert api["Tags"] == {"method": method, method: "tagged"}
     assert made["Address"].endswith(f"/_aws/execute-api/{made['Http']}")
 
 

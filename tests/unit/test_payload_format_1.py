@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError, Response
 from thawd.gateway.routes.payload_format_1 import event, response
+from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError, Response
 
 
 def request(**changed: Any) -> IntegrationRequest:

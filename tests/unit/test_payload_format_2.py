@@ -1,4 +1,4 @@
-"""`thawd.gateway.routes.payload_format_2`: payload format 2.0 both ways, and no answer of a handler breaks the server."""
+"""`gateway.routes.payload_format_2`: payload format 2.0 both ways, and no answer of a handler breaks the server."""
 
 from __future__ import annotations
 

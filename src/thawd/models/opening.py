@@ -1,6 +1,6 @@
 """`open`: makes the model at an address available on this machine as a file or folder, complete.
 
-A model with a ``sha256`` is verified. A model of an address that begins with ``file:`` or ``package:`` is used in place.
+A model with a ``sha256`` is verified. If its address begins with ``file:`` or ``package:``, it is used in place.
 
 A file that was downloaded stays in the cache while it is in use.
 """

@@ -49,8 +49,7 @@ class Pool(PoolSpare):
 
     Attributes:
         version: the version whose environments these are.
-        retired: True once a newer version serves, or the version was deleted. Each environment then ends as soon as it
-            is idle.
+        retired: True once a newer version serves, or the version was deleted. Then no environment stays idle.
         provisioned: number of environments to keep initialised.
         share: how much processor time the version's invocations use.
         on_started: called each time an environment has started; None: nothing is called.

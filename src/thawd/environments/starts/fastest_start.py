@@ -76,14 +76,7 @@ class Spawner:
         self.on_spawned(environment)
 
     def use_snapshots(self, engine: Engine, store: SnapshotStore, *, bases: bool = False) -> None:
-        """From now on, freeze versions and thaw their images.
-
-        Args:
-            engine: the engine that freezes and thaws.
-            store: the store of images.
-            bases: whether an image stores only its difference from a shared image of the interpreter
-                (`thawd.environments.starts.bases`).
-        """
+        """Freeze versions and thaw their images; with `bases`, images are made over bases (`starts.bases`)."""
         self._snapshots = Snapshots(engine, store, self._starter, self._launcher, bases=bases)
         self._why_no_image = None
 
@@ -498,10 +491,6 @@ class Spawner:
             await asyncio.wait(set(self._tasks), timeout=patience_s)
 
     async def evict(self) -> None:
-        """Remove images that are too old, or that no longer fit into the store's size limit.
-
-        Raises:
-            StoreError: an image cannot be removed.
-        """
+        """Remove images that are too old, or for which the store has no room. Raises StoreError if that fails."""
         if self._snapshots is not None:
             await self._snapshots.evict()

@@ -25,7 +25,7 @@ from thawd.gateway.http import (
     trace_of,
 )
 from thawd.gateway.lambda_api.invoke import Accept
-from thawd.gateway.routes import payload_format_2, payload_format_1, streamed_head
+from thawd.gateway.routes import payload_format_1, payload_format_2, streamed_head
 from thawd.gateway.routes.payload_formats import IntegrationRequest, MalformedResponseError
 from thawd.gateway.routes.remove_credentials import without_credentials
 from thawd.gateway.server_timing import timing

@@ -1,6 +1,7 @@
 """Changes moto's server so that this package, not moto, carries out CloudFormation's operations on stacks.
 
-moto's server still reads the requests and writes the answers. It keeps stack sets and types, which are not in this package.
+moto's server still reads the requests and writes the answers. It keeps stack sets and types, which are not carried out
+here.
 """
 
 from __future__ import annotations
