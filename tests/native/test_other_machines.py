@@ -94,6 +94,24 @@ def test_clocks_go_on_in_an_environment_with_its_own_temporary_folder(
     require(one.case, outcome)
 
 
+@pytest.mark.parametrize("user", ["root", "nobody"])
+@pytest.mark.parametrize("name", ["same_rights", "deadline"])
+def test_clocks_go_on_in_an_environment_with_its_own_root(name: str, user: str, ahead: Callable[..., Trial]) -> None:
+    before, after = (AHEAD, SELF) if user == "root" else (NOBODY_AHEAD, NOBODY)
+    one = ahead(CASES[name], before=before, after=after)
+    root = one.folder / "root"
+    root.mkdir()
+    give(root, after)
+    options = ["--root", str(root), "--root-share", f"{one.engine.folder}={one.engine.folder}"]
+    for folder in ("/usr", "/lib", "/lib64", "/bin"):
+        options += ["--root-bind", f"{Path(folder).resolve()}={folder}"] if Path(folder).exists() else []
+    made = one.thaw(thaw_options=[*options, "--root-make", "--try", "disk"])
+    if made.status == REFUSED:
+        pytest.skip(made.errors)
+    assert made.status == 0, made
+    require(one.case, one.thaw(thaw_options=["--environment", "--rights", "none", *options]))
+
+
 def test_a_copy_stays_the_process_that_was_started(ahead: Callable[..., Trial]) -> None:
     one = ahead(CASES["ages"])
     copy = one.start_copy(thaw_options=["--die-at", "check"])
