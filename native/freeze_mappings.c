@@ -211,6 +211,7 @@ int mappings_read(struct freezing *f) {
     if (got < 0)
         return fail(f, "mappings", got, "/proc/self/smaps cannot be read");
     result = drop_and_refuse(f);
-    f->inside_vdso = park_is_inside(f->process.vdso_start, f->process.vdso_start + f->process.vdso_bytes);
+    uint64_t vdso = f->process.vdso_start, vdso_end = vdso + f->process.vdso_bytes;
+    f->inside_vdso = park_is_inside(vdso, vdso_end) || park_has_interrupted(f, vdso, vdso_end);
     return result ? result : fault_point(f, "mappings");
 }

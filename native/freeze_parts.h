@@ -133,6 +133,8 @@ int park_describe(struct freezing *f);
 int park_who_waits(struct freezing *f, int fd, char *to, uint64_t bytes);
 // Whether a parked thread was stopped at an address in [start, end).
 int park_is_inside(uint64_t start, uint64_t end);
+// Whether a signal handler of the program, in which a thread was stopped, has interrupted code in [start, end).
+int park_has_interrupted(struct freezing *f, uint64_t start, uint64_t end);
 
 // freeze_mappings.c: vdso_note finds the vDSO with the help of the C library. mappings_read reads /proc/self/smaps into
 // `mappings`.

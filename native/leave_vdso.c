@@ -10,11 +10,16 @@
 #include "leave_vdso.h"
 
 #include <signal.h>
+#include <stddef.h>
 #include <ucontext.h>
 
 #include "sys.h"
 
 #define TRAP_FLAG 0x100 // of EFLAGS
+#define INTERRUPT_FLAG 0x200
+#define USER_CS 0x33 // Source: arch/x86/include/asm/segment.h
+#define USER_SS 0x2b
+#define SEARCHED_BYTES (256 * 1024) // of a stack
 
 static struct leaving *leaving; // NULL: no thread is leaving
 static struct signal_action replaced;
@@ -95,6 +100,18 @@ int leave_begin(struct leaving *here, uint64_t start, uint64_t end, void (*stop)
 
 void leave_no_more(struct leaving *here) {
     __atomic_store_n(&here->end, 0, __ATOMIC_RELEASE);
+}
+
+// A signal frame is recognised by its registers: the address in the vDSO, and after it the flags, of which "interrupts
+// enabled" is set, and the segments CS and SS of 64-bit programs. What an ended handler has left may be found, too.
+int leave_is_interrupted(uint64_t context, uint64_t end, uint64_t start, uint64_t end_of_code) {
+    const uint64_t frame = context + offsetof(ucontext_t, uc_mcontext.gregs) + REG_CSGSFS * sizeof(greg_t);
+    end = end - context > SEARCHED_BYTES ? context + SEARCHED_BYTES : end;
+    for (const uint64_t *at = (const uint64_t *)frame; (uint64_t)(at + 2) < end; at++)
+        if (at[0] >= start && at[0] < end_of_code && at[1] >> 32 == 0 && at[1] & INTERRUPT_FLAG &&
+            (at[2] & 0xffff) == USER_CS && at[2] >> 48 == USER_SS)
+            return 1;
+    return 0;
 }
 
 void leave_end(void) {

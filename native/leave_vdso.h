@@ -28,6 +28,9 @@ int leave_begin(struct leaving *here, uint64_t start, uint64_t end, void (*stop)
 int leave_vdso(struct leaving *here, void *context);
 // From now on, threads are also stopped inside the vDSO.
 void leave_no_more(struct leaving *here);
+// Whether one of the program's own signal handlers, on the stack from `context` to `end`, has interrupted code between
+// `start` and `end_of_code`. Then that code continues when the handler returns. `context` is that of a stopped thread.
+int leave_is_interrupted(uint64_t context, uint64_t end, uint64_t start, uint64_t end_of_code);
 void leave_end(void);
 // Writes to `action` the action that SIGTRAP had before leave_begin.
 void leave_replaced_action(struct signal_action *action);

@@ -329,6 +329,18 @@ int park_is_inside(uint64_t start, uint64_t end) {
     return 0;
 }
 
+int park_has_interrupted(struct freezing *f, uint64_t start, uint64_t end) {
+    for (uint32_t i = 0; i < parking->count; i++)
+        for (uint32_t k = 0; k < f->mappings.count; k++) {
+            const struct mapping *stack = AT(f->mappings, struct mapping, k);
+            uint64_t context = parking->slots[i].state.context;
+            if (context >= stack->start && context < stack->end &&
+                leave_is_interrupted(context, stack->end, start, end))
+                return 1;
+        }
+    return 0;
+}
+
 // Whether a parked thread was interrupted in a system call that waits for `fd`. The call's arguments are still in the
 // thread's registers. This is a guess, good enough for an error message: which call it was, is not known.
 static int waits_for(struct freezing *f, const ucontext_t *context, int fd) {

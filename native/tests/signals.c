@@ -3,6 +3,7 @@
 #include "harness.h"
 
 #include <setjmp.h>
+#include <sys/auxv.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 
@@ -257,4 +258,41 @@ CASE(child_signals, "the handler of SIGCHLD runs when a child of the copy ends")
     CHECK_EQUAL(waitpid(child, &status, 0), child);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
     WAIT_UNTIL(calls == 1);
+}
+
+static uint64_t vdso;
+static _Atomic int has_interrupted, may_return;
+
+static void interrupt(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info;
+    uint64_t at = (uint64_t)((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+    has_interrupted = at >= vdso && at < vdso + 2 * PAGE;
+    calls++;
+    if (has_interrupted)
+        WAIT_UNTIL(may_return);
+}
+
+static void read_clock(struct worker *worker) {
+    struct timespec now;
+    while (!worker->stop) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        worker->rounds++;
+    }
+}
+
+CASE(handler_inside_vdso,
+     "a signal handler that has interrupted the vDSO returns to it in a copy, if the vDSO is the same") {
+    static struct worker worker;
+    struct sigaction action = {.sa_sigaction = interrupt, .sa_flags = SA_SIGINFO};
+    vdso = getauxval(AT_SYSINFO_EHDR);
+    CHECK_EQUAL(sigaction(SIGUSR2, &action, NULL), 0);
+    start_worker(&worker, read_clock);
+    for (int sent = 1; !has_interrupted; sent++) {
+        CHECK_EQUAL(pthread_kill(worker.thread, SIGUSR2), 0);
+        WAIT_UNTIL(calls == sent);
+    }
+    freeze_here();
+    may_return = 1;
+    check_goes_on(&worker);
+    stop_worker(&worker);
 }

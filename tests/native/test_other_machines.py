@@ -19,7 +19,7 @@ from tests.native.engine import SOURCES, Case, Engine, Trial, cases_of, compile_
 from tests.native.processes import NOBODY, SELF, Identity, end_of
 
 BOOT = cases_of("other_boot")
-CASES = {case.name: case for case in cases_of("other_boot", "generations", "waits", "processes")}
+CASES = {case.name: case for case in cases_of("other_boot", "generations", "waits", "processes", "signals")}
 AHEAD = Identity(options=("--clocks-ahead",))
 NOBODY_AHEAD = Identity(user="nobody", options=(*NOBODY.options, *AHEAD.options))
 NO_NAMESPACE = Identity(options=("--no-time-namespace",))
@@ -178,6 +178,15 @@ def test_a_copy_in_a_time_namespace_is_in_no_group_that_the_frozen_process_was_n
     outcome = one.thaw()
     assert outcome.status == 120
     assert "the frozen process was in other groups" in outcome.errors
+
+
+def test_a_handler_that_has_interrupted_the_vdso_needs_the_same_vdso(trial: Callable[..., Trial]) -> None:
+    one = trial(CASES["handler_inside_vdso"])
+    assert one.freeze() is None
+    require(one.case, one.thaw())
+    outcome = one.thaw(thaw_options=["--vdso-jump"])
+    assert outcome.status == 120
+    assert "a thread was frozen inside the vDSO" in outcome.errors
 
 
 def test_a_thread_that_was_frozen_inside_the_vdso_needs_the_same_clocks(
