@@ -71,7 +71,7 @@ def far_end(draft: Draft) -> int:
 
 # For each rule: a change to a valid image, and the refusal that it causes.
 RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
-    "unknown flags of the image": (header(flags=2), "header: flags: unknown bits 0x2"),
+    "unknown flags of the image": (header(flags=4), "header: flags: unknown bits 0x4"),
     "data_offset within the tables": (header(data_offset=PAGE), "header: pages begin at byte 4096"),
     "data_offset between pages": (header(data_offset=4 * PAGE + 8), "header: pages begin at byte 16392"),
     "data_offset behind the end": (header(data_offset=1 << 40), "header: pages begin at byte 1099511627776"),

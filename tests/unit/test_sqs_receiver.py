@@ -213,7 +213,7 @@ def test_what_does_not_fit_waits_where_the_queue_keeps_an_order_and_goes_back_af
             house.gate.clear()
             house.outcome = lambda ids: {"bbb"} & set(ids) if fails else set()
             house.queue.put("aaa", "bbb", "ccc", "ddd", "eee")
-            await house.until(lambda: house.receiver._under_way == 3)
+            await house.until(lambda: house.receiver._in_progress == 3)
             assert house.batches == [["aaa", "bbb"]]
             house.gate.set()
             # Then the messages behind them are handled if they succeed, and released if they fail
