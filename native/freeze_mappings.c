@@ -166,6 +166,28 @@ static int drop_and_refuse(struct freezing *f) {
     return 0;
 }
 
+// Whether a clock of this time namespace differs from that of the machine. Source: time_namespaces(7).
+static int has_other_clocks(void) {
+    char offsets[256];
+    long bytes = read_text_file("/proc/self/timens_offsets", offsets, sizeof offsets);
+    for (const char *at = offsets; bytes > 0 && *at; at++)
+        if (*at >= '1' && *at <= '9')
+            return 1;
+    return 0;
+}
+
+// In a time namespace, the functions of the vDSO read other data than outside, and the copy may be outside.
+static int note_inside_vdso(struct freezing *f) {
+    uint64_t vdso = f->process.vdso_start, end = vdso + f->process.vdso_bytes;
+    f->inside_vdso = park_is_inside(vdso, end) || park_has_interrupted(f, vdso, end);
+    return f->inside_vdso && has_other_clocks()
+               ? refuse(f, "mappings",
+                        "a thread was stopped inside the vDSO, in a time namespace; let threads that read clocks all "
+                        "the time rest during the freeze",
+                        "")
+               : 0;
+}
+
 void vdso_note(struct freezing *f) {
     FILE *maps = fopen("/proc/self/maps", "re");
     char line[MAX_LINE];
@@ -211,7 +233,7 @@ int mappings_read(struct freezing *f) {
     if (got < 0)
         return fail(f, "mappings", got, "/proc/self/smaps cannot be read");
     result = drop_and_refuse(f);
-    uint64_t vdso = f->process.vdso_start, vdso_end = vdso + f->process.vdso_bytes;
-    f->inside_vdso = park_is_inside(vdso, vdso_end) || park_has_interrupted(f, vdso, vdso_end);
+    if (!result)
+        result = note_inside_vdso(f);
     return result ? result : fault_point(f, "mappings");
 }

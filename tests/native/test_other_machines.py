@@ -189,6 +189,12 @@ def test_a_handler_that_has_interrupted_the_vdso_needs_the_same_vdso(trial: Call
     assert "a thread was frozen inside the vDSO" in outcome.errors
 
 
+def test_a_thread_inside_the_vdso_is_not_frozen_in_a_time_namespace(trial: Callable[..., Trial]) -> None:
+    outcome = trial(CASES["handler_inside_vdso"], identity=AHEAD).freeze()
+    assert outcome is not None
+    assert "a thread was stopped inside the vDSO, in a time namespace" in outcome.output
+
+
 def test_a_thread_that_was_frozen_inside_the_vdso_needs_the_same_clocks(
     ahead: Callable[..., Trial], forge: Callable[..., None]
 ) -> None:
