@@ -14,6 +14,7 @@ import pytest
 
 from tests.clients import client_of
 from tests.integration.conftest import Project, Running, eventually
+from tests.integration.stack_operations import stack_status
 
 TEMPLATE: dict[str, Any] = {
     "Resources": {
@@ -103,6 +104,7 @@ def test_a_stacks_groups_and_filters_are_thawds_and_end_with_the_stack(running: 
     cloudwatch = client_of(running.url, "cloudwatch")
     asked = {"Namespace": "AWS/Lambda", "MetricName": "IteratorAge"}
     eventually(lambda: cloudwatch.list_metrics(**asked)["Metrics"], what="the age of the stream's record")
+    assert stack_status(cloudformation, "s") == "UPDATE_COMPLETE"  # the clean-up of the update has ended, too
     cloudformation.delete_stack(StackName="s")
     eventually(
         lambda: not logs.describe_log_groups(logGroupNamePrefix="/stack")["logGroups"], what="the stack's deletion"
