@@ -176,7 +176,7 @@ def test_a_copy_in_a_time_namespace_is_in_no_group_that_the_frozen_process_was_n
     require(one.case, one.thaw())
     one.identity = more
     outcome = one.thaw()
-    assert outcome.status == 120
+    assert outcome.status == REFUSED
     assert "the frozen process was in other groups" in outcome.errors
 
 
@@ -185,7 +185,7 @@ def test_a_handler_that_has_interrupted_the_vdso_needs_the_same_vdso(trial: Call
     assert one.freeze() is None
     require(one.case, one.thaw())
     outcome = one.thaw(thaw_options=["--vdso-jump"])
-    assert outcome.status == 120
+    assert outcome.status == REFUSED
     assert "a thread was frozen inside the vDSO" in outcome.errors
 
 
@@ -201,13 +201,13 @@ def test_a_thread_that_was_frozen_inside_the_vdso_needs_the_same_clocks(
     one = ahead(CASES["condition_wait"])
     forge(one.image, "flags", "\x02")  # IMAGE_INSIDE_VDSO
     outcome = one.thaw()
-    assert outcome.status == 120
+    assert outcome.status == REFUSED
     assert "a thread was frozen inside the vDSO" in outcome.errors
 
 
 def test_where_user_namespaces_are_disabled_the_refusal_names_their_limit(ahead: Callable[..., Trial]) -> None:
     outcome = ahead(CASES["ages"], after=Identity(options=("--no-user-namespace",))).thaw()
-    assert outcome.status == 120
+    assert outcome.status == REFUSED
     assert "user.max_user_namespaces" in outcome.errors
 
 
@@ -253,6 +253,22 @@ def test_another_kernel_vdso_and_start_of_the_machine_together(
     assert one.await_freeze(one.start_copy(str(second), thaw_options=["--vdso-jump"])) is None
     require(one.case, one.thaw(image=second))
     require(one.case, one.thaw(image=second, thaw_options=["--vdso", str(other_vdso)]))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide the file")
+def test_where_the_start_of_the_machine_is_hidden_the_machine_is_examined(
+    trial: Callable[..., Trial], forge: Callable[..., None]
+) -> None:
+    one = trial(CASES["condition_wait"])
+    assert one.freeze() is None
+    forge(one.image, "host.boot_id", "")
+    hide = 'mount --bind /dev/null /proc/sys/kernel/random/boot_id || exit 77; exec "$@"'
+    hidden = ["unshare", "--mount", "sh", "-c", hide, "sh", one.engine.thaw, one.image]
+    require(one.case, end_of(one.keeper.start(hidden, stdin=subprocess.PIPE)))
+    forge(one.image, "host.kernel_release", "99.1.0")
+    outcome = end_of(one.keeper.start(hidden, stdin=subprocess.PIPE))
+    assert outcome.status == REFUSED
+    assert "newer kernel" in outcome.errors
 
 
 def test_an_image_of_a_newer_kernel_is_refused(
