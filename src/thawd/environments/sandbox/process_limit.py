@@ -52,7 +52,7 @@ class _Counted(MemoryLimit):
 
     def check(self) -> bool:
         """See `MemoryLimit.check`; also checks that there are at most `MAX_PROCESSES` processes and threads."""
-        return self._memory.check() and self._count() <= MAX_PROCESSES
+        return self._count() <= MAX_PROCESSES and self._memory.check()
 
     def close(self) -> None:
         """See `MemoryLimit.close`."""
