@@ -104,7 +104,9 @@ void leave_no_more(struct leaving *here) {
 
 // A signal frame is recognised by its registers: the address in the vDSO, and after it the flags, of which "interrupts
 // enabled" is set, and the segments CS and SS of 64-bit programs. What an ended handler has left may be found, too.
-int leave_is_interrupted(uint64_t context, uint64_t end, uint64_t start, uint64_t end_of_code) {
+// It reads the stack frames of all functions, which AddressSanitizer would take for an error.
+__attribute__((no_sanitize("address"))) int leave_is_interrupted(uint64_t context, uint64_t end, uint64_t start,
+                                                                 uint64_t end_of_code) {
     const uint64_t frame = context + offsetof(ucontext_t, uc_mcontext.gregs) + REG_CSGSFS * sizeof(greg_t);
     end = end - context > SEARCHED_BYTES ? context + SEARCHED_BYTES : end;
     for (const uint64_t *at = (const uint64_t *)frame; (uint64_t)(at + 2) < end; at++)

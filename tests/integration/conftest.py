@@ -224,7 +224,10 @@ class Project:
             eventually(lambda: ready.exists() or process.poll() is not None, what="the server's start")
             if process.poll() is not None:
                 reader.join()
-                raise AssertionError("the server did not start:\n" + "\n".join(running.output))
+                raise AssertionError(
+                    f"the server did not start; it ended with status {process.returncode}:\n"
+                    + "\n".join(running.output)
+                )
             running.url = json.loads(ready.read_text())["url"]
             if "answering" not in arguments:
                 running.until_said("Ctrl-C stops")

@@ -190,7 +190,7 @@ def test_templates_are_not_stopped_and_fork_while_their_forks_are(project: Proje
         (template,) = [other for other in processes_of(project.data) if other != pid]
         eventually(lambda: state(template) == "S", what="the template's rest")
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: state(pid) == "gone", what="the end")
+        eventually(lambda: not any(server.function("f")["environments"].values()), what="the end")
         assert server.invoke("f")[0]["pid"] != pid
         eventually(lambda: state(template) == "S", what="the template's rest")
 
