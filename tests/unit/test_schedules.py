@@ -18,7 +18,7 @@ from tests.memory import MEMORY
 from thawd.errors import StoreError
 from thawd.grammar import schedule_expressions
 from thawd.resources import Schedule
-from thawd.sources.schedules import Schedules
+from thawd.sources.schedules import Schedules, sleep_or
 from thawd.stores.database import Database
 from thawd.stores.events.event_queue import EventQueue
 from thawd.stores.schedules import ScheduleState, ScheduleStore
@@ -461,3 +461,29 @@ def test_whatever_clock_and_server_do_each_time_gives_one_event(steps: list[tupl
             asyncio.run(scenario(made))
         finally:
             made.db.close()
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_loop_that_sleeps_ends_when_it_is_cancelled_at_the_moment_of_a_change(turns: int) -> None:
+    changed = asyncio.Event()
+
+    async def loop() -> None:
+        while True:
+            changed.clear()
+            await sleep_or(changed, 60, clock=Clock())
+
+    async def scenario() -> None:
+        task = asyncio.create_task(loop())
+        await asyncio.sleep(0)
+        changed.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        was_ended = task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        assert was_ended
+
+    asyncio.run(scenario())

@@ -11,7 +11,6 @@ Source: Amazon EventBridge user guide, "Scheduled events"; EventBridge Scheduler
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import uuid
 import zoneinfo
@@ -74,10 +73,10 @@ async def sleep_or(changed: asyncio.Event, wait_s: float, *, clock: Clock) -> No
     try:
         await asyncio.wait({sleeping, waiting}, return_when=asyncio.FIRST_COMPLETED)
     finally:
+        # Both tasks end by themselves. Waiting for the end of a cancelled task here could swallow a cancellation of the
+        # caller, because the two raise the same exception.
         sleeping.cancel()
         waiting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sleeping
 
 
 class Schedules:
