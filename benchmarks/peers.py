@@ -5,9 +5,9 @@ divided by the peer's. There are three kinds of work: a small ONNX classifier (6
 v2, which computes for tens of milliseconds, and a handler that sleeps 20 ms.
 
 How: all servers for one kind of work run all the time. The same client loads one after another, while the others are
-idle. Each round gives a ratio, and the median of the rounds counts. Each peer runs with several settings. A figure is
-the ratio to the peer and setting that do best at this figure. thawd runs with ``admission = "cores"``. In the same
-rounds it is also compared with ``admission = "all"``, where no request waits for a free core.
+idle. Each round gives a ratio, and the median of the rounds counts. Each server runs with several settings. A figure is
+the ratio of thawd's best setting to the peer and setting that do best at this figure. thawd runs with ``admission =
+"cores"``. In the same rounds it is also compared with ``admission = "all"``, where no request waits for a free core.
 
 Why: fast starts are of no use if the requests after them are slow.
 
@@ -36,7 +36,7 @@ SLOW_ROUNDS = 3
 ROUND_S = 2.0
 WARM_UP_S = 1.0
 REQUESTS_PER_CLIENT = 3
-LEAST_REQUESTS = 30
+LEAST_REQUESTS = 100
 OURS = "thawd"
 ALL = 'admission = "all"'
 _CORES = len(os.sched_getaffinity(0))
@@ -50,7 +50,7 @@ class Work:
         kind: kind of work, as `programs/peer_work.py` names it.
         settings: settings of the peers.
         memory_mb: memory limit of thawd's function.
-        threads: threads of one inference in thawd's function.
+        threads: threads of one inference in thawd's function; one server runs for each number.
         is_slow: whether a request takes so long that each load has a fixed number of requests and not a fixed time.
         targets: goals for thawd's figures, by key. `rate`, `p50` and `p99` are divided by the best peer's figure,
             `rate_of_all` is the rate divided by that with ``admission = "all"``.
@@ -60,14 +60,19 @@ class Work:
     kind: str
     settings: Sequence[Setting]
     memory_mb: int
-    threads: int
+    threads: Sequence[int]
     is_slow: bool
     targets: Mapping[str, float]
     held: frozenset[tuple[int, str]]
 
-    def served(self, admission: str, models: str) -> AbstractContextManager[str]:
+    @property
+    def own(self) -> dict[str, tuple[str, int]]:
+        """Name, kind of admission and number of threads of each server of thawd's that is compared with the peers."""
+        return {OURS if number == 1 else f"{OURS}, {number} threads": ("cores", number) for number in self.threads}
+
+    def served(self, admission: str, threads: int, models: str) -> AbstractContextManager[str]:
         """Serve this work with thawd for a ``with`` block, which gets the URL."""
-        return peer_servers.thawd(admission, self.kind, models, threads=self.threads, memory_mb=self.memory_mb)
+        return peer_servers.thawd(admission, self.kind, models, threads=threads, memory_mb=self.memory_mb)
 
 
 WORKS = (
@@ -80,7 +85,7 @@ WORKS = (
             Setting("BentoML", "classifier", is_async=True),
         ),
         memory_mb=256,
-        threads=1,
+        threads=(1,),
         is_slow=False,
         targets={"rate": 1.5, "p50": 0.8, "p99": 0.8},
         held=frozenset({(1, "p50"), (16, "rate"), (16, "p50"), (16, "p99"), (64, "rate"), (64, "p50")}),
@@ -93,7 +98,7 @@ WORKS = (
             Setting("BentoML", "resnet50", threads=_CORES),
         ),
         memory_mb=1024,
-        threads=1,
+        threads=tuple({1, _CORES}),
         is_slow=True,
         targets={"rate": 1.0, "p99": 1.0},
         held=frozenset(),
@@ -102,7 +107,7 @@ WORKS = (
         "sleep",
         (Setting("LitServe", "sleep"), Setting("BentoML", "sleep")),
         memory_mb=128,
-        threads=1,
+        threads=(1,),
         is_slow=False,
         targets={"rate_of_all": 0.95},
         held=frozenset({(64, "rate_of_all")}),
@@ -128,9 +133,9 @@ def _measure(work: Work, python: str, models: str) -> dict[int, list[dict[str, M
     rounds: dict[int, list[dict[str, Measured]]] = {clients: [] for clients in CLIENTS}
     with ExitStack() as stack:
         urls = {}
-        for name, admission in ((OURS, "cores"), (ALL, "all")):
+        for name, (admission, threads) in {**work.own, ALL: ("all", 1)}.items():
             progress.step(f"{work.kind}: start {name}")
-            urls[name] = stack.enter_context(work.served(admission, models))
+            urls[name] = stack.enter_context(work.served(admission, threads, models))
         for setting in work.settings:
             progress.step(f"{work.kind}: start {setting.name}")
             urls[setting.name] = stack.enter_context(setting.serving(python, models))
@@ -161,19 +166,16 @@ def _figures(work: Work, rounds: Mapping[int, Sequence[Mapping[str, Measured]]])
             ("p50", "p50_us", AT_MOST),
             ("p99", "p99_us", AT_MOST),
         ):
-            ratios = {one.name: _ratio(measured, attribute, one.name) for one in work.settings}
-            worst = (min if relation == AT_LEAST else max)(ratios, key=lambda name: ratios[name])
-            figures.append(_figure(work, clients, key, relation, ratios[worst], _note(measured, attribute, worst)))
-        figures.append(
-            _figure(
-                work,
-                clients,
-                "rate_of_all",
-                AT_LEAST,
-                _ratio(measured, "rate_per_s", ALL),
-                _note(measured, "rate_per_s", ALL),
-            )
-        )
+            hardest, best = (min, max) if relation == AT_LEAST else (max, min)
+            ratios = {
+                own: hardest((_ratio(measured, attribute, own, one.name), one.name) for one in work.settings)
+                for own in work.own
+            }
+            own = best(ratios, key=lambda name: ratios[name][0])
+            value, peer = ratios[own]
+            figures.append(_figure(work, clients, key, relation, value, _note(measured, attribute, own, peer)))
+        value, note = _ratio(measured, "rate_per_s", OURS, ALL), _note(measured, "rate_per_s", OURS, ALL)
+        figures.append(_figure(work, clients, "rate_of_all", AT_LEAST, value, note))
     return figures
 
 
@@ -187,16 +189,17 @@ def _figure(work: Work, clients: int, key: str, relation: str, value: float, not
     return Figure(name, value, "x", relation, bound, note, target)
 
 
-def _ratio(measured: Sequence[Mapping[str, Measured]], attribute: str, other: str) -> float:
-    """Return the median over the rounds of thawd's value, divided by that of `other`."""
+def _ratio(measured: Sequence[Mapping[str, Measured]], attribute: str, own: str, other: str) -> float:
+    """Return the median over the rounds of the value of `own`, divided by that of `other`."""
     return statistics.median(
-        float(getattr(each[OURS], attribute)) / getattr(each[other], attribute) for each in measured
+        float(getattr(each[own], attribute)) / getattr(each[other], attribute) for each in measured
     )
 
 
-def _note(measured: Sequence[Mapping[str, Measured]], attribute: str, other: str) -> str:
-    """Return the medians of thawd and of `other` as text."""
-    ours, theirs = (statistics.median(getattr(each[name], attribute) for each in measured) for name in (OURS, other))
+def _note(measured: Sequence[Mapping[str, Measured]], attribute: str, own: str, other: str) -> str:
+    """Return the medians of `own` and of `other` as text."""
+    ours, theirs = (statistics.median(getattr(each[name], attribute) for each in measured) for name in (own, other))
+    setting = "" if own == OURS else f" with {own.removeprefix(OURS + ', ')}"
     if attribute == "rate_per_s":
-        return f"{ours:,.0f}/s against {theirs:,.0f}/s of {other}"
-    return f"{ours / 1000:,.1f} ms against {theirs / 1000:,.1f} ms of {other}"
+        return f"{ours:,.0f}/s{setting} against {theirs:,.0f}/s of {other}"
+    return f"{ours / 1000:,.1f} ms{setting} against {theirs / 1000:,.1f} ms of {other}"

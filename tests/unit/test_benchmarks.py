@@ -114,7 +114,7 @@ def test_each_figure_compares_with_the_peer_that_is_best_at_it() -> None:
         "classifier",
         (peer_servers.Setting("LitServe", "classifier"), peer_servers.Setting("BentoML", "classifier")),
         memory_mb=128,
-        threads=1,
+        threads=(1,),
         is_slow=False,
         targets={"rate": 1.5, "p50": 0.8, "p99": 0.8},
         held=frozenset({(16, "p99")}),
@@ -135,6 +135,28 @@ def test_each_figure_compares_with_the_peer_that_is_best_at_it() -> None:
     assert (p99.bound, p99.target) == (0.8, None)
     assert (rate.bound, rate.target) == (None, 1.5)
     assert of_all.bound is None
+
+
+def test_each_figure_is_that_of_the_best_own_setting() -> None:
+    work = peers.Work(
+        "resnet50",
+        (peer_servers.Setting("LitServe", "resnet50"),),
+        memory_mb=128,
+        threads=(1, 2),
+        is_slow=True,
+        targets={"rate": 1.0},
+        held=frozenset(),
+    )
+    one = {
+        peers.OURS: measured(300, 400, 1000),
+        f"{peers.OURS}, 2 threads": measured(200, 100, 200),
+        peers.ALL: measured(300, 1, 1),
+        "LitServe": measured(200, 200, 400),
+    }
+    rate, p50, p99, of_all = peers._figures(work, {1: [one, one, one]})
+    assert [each.value for each in (rate, p50, p99, of_all)] == [1.5, 0.5, 0.5, 1.0]
+    assert rate.note.startswith("300/s against 200/s")
+    assert "with 2 threads" in p99.note
 
 
 def test_targets_that_are_held_exist() -> None:
