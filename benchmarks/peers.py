@@ -192,7 +192,7 @@ def _figure(work: Work, clients: int, key: str, relation: str, value: float, not
 def _ratio(measured: Sequence[Mapping[str, Measured]], attribute: str, own: str, other: str) -> float:
     """Return the median over the rounds of the value of `own`, divided by that of `other`."""
     return statistics.median(
-        float(getattr(each[own], attribute)) / getattr(each[other], attribute) for each in measured
+        float(getattr(each[own], attribute)) / float(getattr(each[other], attribute)) for each in measured
     )
 
 
