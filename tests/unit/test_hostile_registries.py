@@ -74,7 +74,11 @@ def test_a_registry_elsewhere_leads_to_no_server_of_this_machine() -> None:
 
 
 @pytest.mark.parametrize("place", ["http://[::1", "https://h:99999/", "http://127.0.0.1:x/", "https://" + "a" * 70000])
-def test_a_redirect_to_what_is_no_url_is_refused_in_words(server: RegistryServer, images: Images, place: str) -> None:
+def test_a_redirect_to_what_is_no_url_is_refused_in_words(
+    server: RegistryServer, images: Images, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thawd.oci.registry._FIRST_PAUSE_S", 0.0)  # it could also be a server that fails for a moment
+
     def redirect(handler, method: str, path: str) -> bool:  # type: ignore[no-untyped-def]
         handler.answer(302, Location=place)
         return True
