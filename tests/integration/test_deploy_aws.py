@@ -18,8 +18,9 @@ from tests.clients import KEYS
 from tests.integration.conftest import Project, Running, eventually
 from tests.integration.emulated import AwsAt
 from thawd.cli.program import main
+from thawd.deploy.aws.account import Access
 from thawd.deploy.aws.stack import DeploymentError
-from thawd.deploy.aws.stack_deployment import Access, AwsAccount
+from thawd.deploy.aws.stack_deployment import AwsAccount, DeployedStack
 
 CODE = """
 import os
@@ -212,6 +213,48 @@ def test_a_plan_that_is_out_of_date_and_stacks_of_other_tools_are_refused(runnin
         assert not account.destroy("stale", deletes_data=False, report=lambda event: None)
     finally:
         account.close()
+
+
+def test_a_deployment_between_the_comparison_and_the_change_set_is_not_overwritten(running: Running, app: Path) -> None:
+    def text(queue: str) -> str:
+        return json.dumps({"Description": "x: deployed by thawd", "Resources": {queue: {"Type": "AWS::SQS::Queue"}}})
+
+    class Slow(AwsAccount):
+        """Another deployment is complete after the stack was read once."""
+
+        others = False
+
+        def read_stack(self, name: str) -> DeployedStack | None:
+            found = super().read_stack(name)
+            if not self.others:
+                self.others = True
+                other.deploy(name, text("Theirs"), planned=json.loads(text("First")), report=lambda event: None)
+            return found
+
+    access = Access(region="us-east-1", endpoint_url=running.url)
+    other, slow = AwsAccount(access), Slow(access)
+    try:
+        assert other.deploy("raced", text("First"), planned=None, report=lambda event: None)
+        with pytest.raises(DeploymentError, match="the stack raced was changed since the plan was made"):
+            slow.deploy("raced", text("Mine"), planned=json.loads(text("First")), report=lambda event: None)
+        assert [each["resource"] for each in other.resources("raced")] == ["Theirs"]
+        assert AwsAt(running.url).client("cloudformation").list_change_sets(StackName="raced")["Summaries"] == []
+        assert other.destroy("raced", deletes_data=False, report=lambda event: None)
+    finally:
+        other.close()
+        slow.close()
+
+
+def test_the_file_of_a_template_is_private_even_if_it_was_not_before(app: Path) -> None:
+    file = app / "stack.json"
+    file.write_text("{}")
+    file.chmod(0o644)
+    done = CliRunner().invoke(main, ["deploy", "aws", "--template", str(file), "--untried"])
+    assert done.exit_code == 0, done.output
+    assert (file.stat().st_mode & 0o777, json.loads(file.read_text())["Description"][-17:]) == (
+        0o600,
+        "deployed by thawd",
+    )
 
 
 def test_without_a_terminal_nothing_is_deployed_unless_it_is_said(running: Running, app: Path) -> None:

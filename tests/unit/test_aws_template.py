@@ -202,6 +202,13 @@ def test_code_with_boto3_gets_the_declared_statements_and_the_objects_that_it_is
     assert [entry["Fn::Sub"][-5:] for entry in found["s3:GetObject"]] == ["/in/*"]
 
 
+def test_the_bucket_of_an_event_may_be_one_that_exists_already(tmp_path: Path) -> None:
+    text = FUNCTION + '[buckets.far]\nurl = "s3://far-away/in"\nnotify = [{ function = "f" }]\n'
+    code = 'import thawd\ndef handler(e, c): thawd.bucket(e["Records"][0]["s3"]["bucket"]["name"]).read("k")\n'
+    found = allowed(model(tmp_path, text.replace("plain", "odd"), odd=code), "FRole")
+    assert found["s3:GetObject"] == [{"Fn::Sub": "arn:${AWS::Partition}:s3:::far-away/in/*"}]
+
+
 def test_tables_and_buckets_that_exist_are_used_where_they_are(tmp_path: Path) -> None:
     text = (
         '[functions.f]\nhandler = "odd.handler"\n[tables.theirs]\nurl = "dynamodb://rows?region=eu-west-1"\n'

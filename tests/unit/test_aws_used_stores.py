@@ -28,6 +28,20 @@ def test_a_store_in_a_variable_that_others_may_import_may_be_used_for_everything
     assert found.tables == {"rows": ("delete", "get", "put", "scan")}
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        'rows: object = table("rows")\n',
+        'try:\n    rows = table("rows")\nfinally:\n    pass\n',
+        'class Stores:\n    rows = table("rows")\n',
+        'def begin():\n    global rows\n    rows = table("rows")\n',
+    ],
+)
+def test_a_store_that_other_modules_can_reach_may_be_used_for_everything(tmp_path: Path, source: str) -> None:
+    found = uses_of(tmp_path, f'from thawd import table\n{source}def handler(e, c): rows.get("a")\n')
+    assert found.tables == {"rows": ("delete", "get", "put", "scan")}
+
+
 def test_a_store_in_a_local_variable_is_used_for_what_is_called_on_it(tmp_path: Path) -> None:
     kept = 'from thawd import table\ndef handler(e, c):\n rows = table("rows")\n rows.put("a", {})\n return %s\n'
     assert uses_of(tmp_path, kept % 'rows.get("b")').tables == {"rows": ("get", "put")}
@@ -55,6 +69,8 @@ def test_the_bucket_of_an_event_is_one_that_notifies_the_function(tmp_path: Path
         ('import thawd as x\nNAME = "in"\nNAME = "out"\ndef handler(e, c): x.bucket(NAME).read("k")\n', ANY),
         ('import thawd as x\nNAME = "in"\ndef handler(NAME, c): x.bucket(NAME).read("k")\n', ANY),
         ('import thawd\ndef handler(e, c): thawd.bucket(e["bucket"]).read("k")\n', ANY),
+        ('import thawd as x\nNAME = "in"\nfrom names import NAME\ndef handler(e, c): x.bucket(NAME).read("k")\n', ANY),
+        ('import thawd as x\nNAME = "in"\nfrom names import *\ndef handler(e, c): x.bucket(NAME).read("k")\n', ANY),
     ],
 )
 def test_a_name_counts_only_if_it_can_have_no_other_value(tmp_path: Path, source: str, name: str) -> None:

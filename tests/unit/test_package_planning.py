@@ -112,6 +112,13 @@ def test_equal_distributions_of_several_functions_are_in_one_layer() -> None:
     }
 
 
+def test_a_layer_never_has_the_name_of_a_function() -> None:
+    layered, other = contents(piece("numpy", 150, 60), name="f"), contents(name="layer-1")
+    made = plan([layered, other])
+    assert [layer.name for layer in made.layers] == ["layer-2"]
+    assert made.functions[0].layers == ("layer-2",)
+
+
 def test_distributions_with_the_same_name_and_other_files_are_not_shared() -> None:
     one, other = piece("numpy", 150, 60), piece("numpy", 150, 60, digest="2")
     made = plan([contents(one, name="f"), contents(other, name="g")])

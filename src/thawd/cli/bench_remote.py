@@ -71,8 +71,9 @@ def remote_plan(
     Raises:
         DeploymentError: AWS cannot be reached, there are no credentials, or there is no such function.
     """
+    from thawd.deploy.aws.account import Access
     from thawd.deploy.aws.deployed_functions import invocation_address
-    from thawd.deploy.aws.stack_deployment import Access, AwsAccount
+    from thawd.deploy.aws.stack_deployment import AwsAccount
 
     settings = load(options["config_path"])
     account = AwsAccount(

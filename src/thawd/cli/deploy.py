@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from thawd.config import Settings
     from thawd.deploy.aws.assets import Assets
     from thawd.deploy.aws.plan import Plan
-    from thawd.deploy.aws.stack_deployment import AwsAccount, StackEvent
+    from thawd.deploy.aws.stack_deployment import AwsAccount
+    from thawd.deploy.aws.stack_events import StackEvent
     from thawd.deploy.aws.template import Model
 
 _TARGET_OPTIONS = ("config_path", "stack", "region", "profile", "endpoint_url")
@@ -103,7 +105,8 @@ def _with_options_of_group(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _target(options: Mapping[str, Any]) -> Target:
-    from thawd.deploy.aws.stack_deployment import Access, AwsAccount
+    from thawd.deploy.aws.account import Access
+    from thawd.deploy.aws.stack_deployment import AwsAccount
 
     options = _with_options_of_group(options)
     settings = _settings(options)
@@ -189,9 +192,21 @@ def _write_template(options: Mapping[str, Any]) -> None:
         model, _ = _model(settings, stack, Path(folder), deployed=None, tries_imports=not options["untried"])
     for entry in model.missing:
         warn(f"AWS does not have {entry.where}: {entry.what}")
-    # The template contains the values of environment variables.
-    options["template_file"].touch(mode=0o600)
-    options["template_file"].write_text(model.text + "\n")
+    _write_private(options["template_file"], model.text + "\n")
+
+
+def _write_private(file: Path, text: str) -> None:
+    """Write a file that only its owner may read, also if there was one before: it has values of environment variables.
+
+    If the file cannot be written, the command ends.
+    """
+    try:
+        with file.open("a") as opened:
+            os.fchmod(opened.fileno(), 0o600)
+            opened.truncate(0)
+            opened.write(text)
+    except OSError as error:
+        fail(f"{file} cannot be written: {error.strerror}; name another file with --template")
 
 
 def _model(

@@ -2,7 +2,7 @@
 
 Three steps, each of which knows only the one before: `template` turns a configuration into a template, as data (the
 same configuration and code give the same bytes). `plan` compares the deployed template with the new one.
-`stack_deployment` uploads code and runs change sets. What AWS cannot do is listed, never left out silently.
+`stack_deployment` runs change sets. What AWS cannot do is listed, never left out silently.
 
 - `template`: the whole template
 - `stack`: the stack while it is made: its resources so far, and what it will lack
@@ -18,7 +18,10 @@ same configuration and code give the same bytes). `plan` compares the deployed t
 - `naming`: logical ids and names of resources
 - `plan`: what a deployment changes
 - `assets`: the archives to upload: functions' code, and the layer with the package ``thawd``
-- `stack_deployment`: uploads archives and changes stacks; the only module that calls AWS
+- `account`: clients, credentials and signatures of an account and region; the only module that imports boto3
+- `artifact_bucket`: uploads archives
+- `change_sets`, `stack_events`: create and execute change sets; follow them, and find the cause of a failure
+- `stack_deployment`: reads, changes and deletes stacks
 - `deployed_functions`: calls deployed functions and reads their logs
 - `estimate`: estimates what the deployed functions cost
 """

@@ -88,10 +88,9 @@ def bucket_operations(stack: Stack, function: str, uses: Uses) -> dict[str, tupl
     If the code takes a bucket's name from an event, the operations apply to each bucket that notifies the function. If
     the code computes the name, they apply to every declared bucket.
     """
-    buckets = stack.settings.buckets
-    notifying = tuple(
-        name for name, bucket in buckets.items() if any(entry.function == function for entry in bucket.notify)
-    )
+    stores: tuple[Bucket | RemoteBucket, ...]
+    stores = (*stack.settings.buckets.values(), *stack.settings.remote_buckets.values())
+    notifying = tuple(each.name for each in stores if any(entry.function == function for entry in each.notify))
     found: dict[str, set[str]] = {}
     for name, operations in uses.buckets.items():
         for meant in {ANY: _all_buckets(stack), NOTIFYING: notifying}.get(name, (name,)):

@@ -1,4 +1,4 @@
-"""Calls deployed functions and reads their logs, with the clients of `stack_deployment`."""
+"""Calls deployed functions and reads their logs, with the clients of an account."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from thawd.deploy.aws import naming
-from thawd.deploy.aws.stack_deployment import AwsAccount, explained
+from thawd.deploy.aws.account import AwsSession, explained
 
 _LOOK_AGAIN_S = 2.0
 
@@ -29,7 +29,7 @@ class RemoteAnswer(msgspec.Struct, frozen=True, kw_only=True):
     version: str
 
 
-def invoke(account: AwsAccount, stack: str, function: str, payload: bytes) -> RemoteAnswer:
+def invoke(account: AwsSession, stack: str, function: str, payload: bytes) -> RemoteAnswer:
     """Invoke a function of a stack and return its answer.
 
     Raises:
@@ -46,7 +46,7 @@ def invoke(account: AwsAccount, stack: str, function: str, payload: bytes) -> Re
         )
 
 
-def invocation_address(account: AwsAccount, function: str, qualifier: str | None) -> str:
+def invocation_address(account: AwsSession, function: str, qualifier: str | None) -> str:
     """Return the URL that invokes a function.
 
     Args:
@@ -65,7 +65,7 @@ def invocation_address(account: AwsAccount, function: str, qualifier: str | None
     return url if qualifier is None else f"{url}?Qualifier={quote(qualifier, safe='')}"
 
 
-def log_lines(account: AwsAccount, group: str, *, since_s: float, follows: bool) -> Iterator[str]:
+def log_lines(account: AwsSession, group: str, *, since_s: float, follows: bool) -> Iterator[str]:
     """Yield the lines of a log group, from `since_s` (seconds since 1970) on. With `follows`, it does not end.
 
     Raises:

@@ -70,6 +70,10 @@ def _refuse(function: Function, uses: Uses) -> None:
             f"{where}.batch: the handler takes a list of events, which Lambda does not send; write a second handler "
             "that takes one event, for a configuration of its own"
         )
+    if set(function.environment) == {"Ref"}:
+        raise DeploymentError(
+            f"{where}.environment: CloudFormation takes a single variable with the name Ref for a reference; rename it"
+        )
     if uses.is_coroutine:
         raise DeploymentError(
             f"{where}.handler: {function.handler} is async def, which Lambda's Python runtimes do not run; write a "

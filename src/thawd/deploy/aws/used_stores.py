@@ -19,6 +19,8 @@ ANY = "*"
 """Stands for the name of a store that the code computes."""
 NOTIFYING = "@"
 """Stands for the name of the bucket in an event of S3: one of those that notify the function."""
+# Statements that give their attribute ``name`` a value.
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
 _DYNAMIC = ("__import__", "import_module", "exec", "eval", "run_module", "run_path", "addsitedir")
 
 
@@ -170,14 +172,7 @@ class _Module:
         for node in ast.walk(tree):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self._loads.setdefault(node.id, []).append(node)
-        # Names at the top level, which other modules may import.
-        self._exported = {
-            name.id
-            for node in tree.body
-            if isinstance(node, ast.Assign)
-            for target in node.targets
-            for name, _ in _pairs(target, node.value)
-        }
+        self._exported = set(_exported(tree))
         self._parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
 
     def read(self) -> None:
@@ -284,6 +279,20 @@ def _is_bucket_of_event(value: ast.expr) -> bool:
     return True
 
 
+def _exported(scope: ast.AST) -> Iterator[str]:
+    """Yield the names that code outside the module may use: those of the module and of its classes, and global ones."""
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Global):
+            yield from node.names
+    waiting = [scope]
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                waiting.append(node)
+
+
 def _values_of_names(tree: ast.Module) -> dict[str, list[ast.expr | None]]:
     """Return the values that each name gets anywhere in a module; None for a value that is not an expression."""
     values: dict[str, list[ast.expr | None]] = {}
@@ -300,7 +309,23 @@ def _values_of_names(tree: ast.Module) -> dict[str, list[ast.expr | None]]:
             values.setdefault(node.id, []).append(None)
         elif isinstance(node, ast.arg):
             values.setdefault(node.arg, []).append(None)
+        for bound in _bound_otherwise(node):
+            values.setdefault(bound, []).append(None)
+    if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in ast.walk(tree)):
+        for given in values.values():  # any of the names may come from the other module
+            given.append(None)
     return values
+
+
+def _bound_otherwise(node: ast.AST) -> Iterator[str]:
+    """Yield the names to which a statement gives values that are no expressions."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, _NAMED):
+        if node.name is not None:
+            yield node.name
+    elif isinstance(node, ast.MatchMapping) and node.rest is not None:
+        yield node.rest
 
 
 def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.Name, ast.expr]]:

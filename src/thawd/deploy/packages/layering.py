@@ -5,7 +5,8 @@ This module has no side effects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -42,7 +43,9 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True):
     direct: bool
 
 
-def share(functions: Sequence[Contents], limits: Limits) -> tuple[list[Layer], dict[str, tuple[str, ...]]]:
+def share(
+    functions: Sequence[Contents], limits: Limits, *, taken: Collection[str] = ()
+) -> tuple[list[Layer], dict[str, tuple[str, ...]]]:
     """Return the layers for functions, and for each function the names of its layers.
 
     Distributions that the same functions use are in the same layer, if the layer stays small enough for a request.
@@ -50,7 +53,13 @@ def share(functions: Sequence[Contents], limits: Limits) -> tuple[list[Layer], d
     A function has at most `Limits.layers` layers. If it would have more, it gets its own copies of the contents of its
     smallest shared layers. Other functions still share them. If that is not enough, its last layer takes the rest. That
     layer may be too large for a request, and is then uploaded to S3.
+
+    Args:
+        functions: the functions.
+        limits: Lambda's limits.
+        taken: names that layers may not have: archives are known by the names of layers and functions.
     """
+    names = (name for number in itertools.count(1) if (name := f"layer-{number}") not in taken)
     targets = dict.fromkeys((each.runtime, each.architecture) for each in functions)
     layers: list[Layer] = []
     for runtime, architecture in targets:
@@ -58,7 +67,7 @@ def share(functions: Sequence[Contents], limits: Limits) -> tuple[list[Layer], d
         for users, pieces in _divided(ours, limits):
             layers.append(
                 Layer(
-                    name=f"layer-{len(layers) + 1}",
+                    name=next(names),
                     runtime=runtime,
                     architecture=architecture,
                     distributions=tuple(piece.name for piece in pieces),

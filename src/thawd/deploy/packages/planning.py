@@ -98,7 +98,7 @@ def plan(contents: Sequence[Contents], form: str = AUTO, limits: Limits | None =
     if problems:
         raise PackageError("\n".join(problems))
     layered = [each for each in contents if chosen[each.function][0] == "layers"]
-    layers, used = share(layered, limits)
+    layers, used = share(layered, limits, taken={each.function for each in contents})
     return Plan(
         functions=tuple(_planned(each, *chosen[each.function], used, limits) for each in contents),
         layers=tuple(layers),
