@@ -12,9 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.unit.aws_orders import CLASSIFY
+from tests.unit.oci_layers import add_image, entry, layer
 from thawd import config
+from thawd.deploy.aws import assets, function_images
 from thawd.deploy.aws.assets import Assets, make_assets
 from thawd.deploy.aws.stack import DeploymentError
+from thawd.deploy.images.function_image import FunctionImageRequest
+from thawd.deploy.packages.targets import Limits
+from thawd.oci.image_store import Images
 
 CONFIG = '[functions.f]\nhandler = "app.handler"\n[buckets.uploads]\n[tables.labels]\n'
 
@@ -69,14 +74,48 @@ def test_functions_with_the_same_code_share_an_archive(project: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [('image = "captions:1"', "deploys no container images"), ('requirements = "none.txt"', "none.txt")],
+    [
+        ('image = "captions:1"', "functions.f.image: there is no image captions:1"),
+        ('image = "other:1"', "functions.f.image: other:1 is for arm64, and the functions run on x86_64"),
+        ('requirements = "none.txt"', "none.txt"),
+    ],
 )
 def test_what_cannot_be_packaged_is_refused(project: Path, tmp_path: Path, line: str, said: str) -> None:
     (project / "none.txt").write_text("no-such-package-of-anybody==1\n--no-index\n")
+    add_image(Images(project / ".thawd" / "images"), layer(entry("f")), name="other:1", architecture="arm64")
     handler = "" if line.startswith("image") else 'handler = "app.handler"\n'
     (project / "thawd.toml").write_text(f"[functions.f]\n{handler}{line}\n")
     with pytest.raises(DeploymentError, match=said):
         made(project, tmp_path / "out")
+
+
+def test_an_image_is_named_by_its_digest_and_needs_no_archive(project: Path, tmp_path: Path) -> None:
+    added = add_image(Images(project / ".thawd" / "images"), layer(entry("f")), name="captions:1")
+    (project / "thawd.toml").write_text('[functions.f]\nimage = "captions:1"\n')
+    found = made(project, tmp_path / "out")
+    assert (found.code["f"].image, found.images, found.archives) == (added, (added,), ())
+    assert (found.image_store / "blobs").is_dir()
+
+
+def test_a_function_that_fits_into_no_zip_file_becomes_an_image_unless_its_stores_would_be_missing(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[FunctionImageRequest] = []
+
+    def build(images: Images, request: FunctionImageRequest, report: object) -> str:
+        wanted.append(request)
+        return add_image(images, layer(entry("f")))
+
+    monkeypatch.setattr(function_images, "build_function", build)
+    monkeypatch.setattr(assets, "Limits", lambda: Limits(unpacked_bytes=66_000))
+    (project / "app.py").write_text(f"DATA = '{'x' * 1000}'\ndef handler(event, context): return 2\n")
+    (project / "thawd.toml").write_text(CONFIG + '[deploy.aws]\npython = "3.13"\n')
+    found = made(project, tmp_path / "out")
+    assert found.images == (found.code["f"].image,)
+    assert (wanted[0].function.python, wanted[0].function.handler) == ("3.13", "app.handler")
+    (project / "app.py").write_text(f"DATA = '{'x' * 1000}'\n{CLASSIFY}")
+    with pytest.raises(DeploymentError, match=r"where thawd.bucket and thawd.table are missing on AWS: zip: "):
+        made(project, tmp_path / "out2")
 
 
 def test_only_functions_that_use_stores_get_the_layer(project: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.aws_orders import EVERYTHING, deployed, model
 from thawd.deploy.aws.plan import Change, Plan, make_plan, plan_text
+from thawd.deploy.aws.stack import DeploymentError
 from thawd.deploy.aws.template import Model
 
 
@@ -44,6 +45,13 @@ def test_a_change_of_a_setting_shows_the_property_and_a_new_version(everything: 
     versions = [change.action for change in plan.changes if change.type == "AWS::Lambda::Version"]
     assert sorted(versions) == ["create", "delete"]
     assert "~ AWS::Lambda::Function ClassifyFunction\n    ~ MemorySize: 1024 -> 2048" in plan_text(plan)
+
+
+def test_a_change_that_would_replace_a_named_resource_by_one_of_the_same_name_is_refused(everything: Model) -> None:
+    before = copy.deepcopy(deployed(everything))
+    before["Resources"]["AfterFunction"]["Properties"]["PackageType"] = "Image"
+    with pytest.raises(DeploymentError, match=r"AfterFunction \(shop-after\) cannot change its PackageType"):
+        make_plan(everything, before, stack="shop")
 
 
 def test_a_change_that_replaces_a_resource_says_so(everything: Model) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from tests.unit.aws_orders import EVERYTHING, FOREIGN, deployed, model, of_type, order
 from thawd import config
+from thawd.deploy.aws import naming
 from thawd.deploy.aws.stack import Code, DeploymentError, LayerCode, Order
 from thawd.deploy.aws.template import Model, make_model
 from thawd.deploy.aws.used_stores import read_uses
@@ -252,6 +254,45 @@ def test_layers_and_the_part_of_a_split_package_belong_to_the_stack(tmp_path: Pa
     assert layer["Content"]["S3Key"] == "shop/packages.zip"
     [reference] = function["Layers"]
     assert reference["Ref"] in made.template["Resources"]
+
+
+IMAGE = (
+    '[functions.f]\nimage = "captions:1"\nimage_config = { command = ["app.handler"], working_directory = "/app" }\n'
+)
+
+
+def model_with_image(folder: Path, text: str = IMAGE) -> Model:
+    placed = order(folder, text)
+    return make_model(msgspec.structs.replace(placed, code={"f": Code(image="sha256:" + "0" * 64)}))
+
+
+def test_a_container_image_is_named_by_its_digest_in_the_accounts_registry(tmp_path: Path) -> None:
+    api = pytest.importorskip("cfnlint.api", reason="cfn-lint is not installed")
+    arguments = pytest.importorskip("cfnlint.config").ManualArgs(regions=["us-east-1"])
+    made = model_with_image(tmp_path)
+    function = function_of(made, "f")
+    registry = "${AWS::AccountId}.dkr.ecr.${AWS::Region}.${AWS::URLSuffix}"
+    assert function["Code"] == {"ImageUri": {"Fn::Sub": f"{registry}/thawd-assets/shop@sha256:{'0' * 64}"}}
+    assert (function["PackageType"], function["ImageConfig"]) == (
+        "Image",
+        {"Command": ["app.handler"], "WorkingDirectory": "/app"},
+    )
+    assert function["SnapStart"] == {"ApplyOn": "PublishedVersions"}
+    assert not {"Runtime", "Handler", "Layers"} & function.keys()
+    assert [entry.where for entry in made.missing] == ["functions.f.image"]
+    assert [str(match) for match in api.lint(made.text, config=arguments)] == []
+
+
+def test_every_stack_has_a_repository_of_its_own_with_a_name_that_ecr_takes() -> None:
+    names = [naming.repository_name(stack) for stack in ("shop", "Shop", "SHOP", "a-b", "a--b", "a-b-")]
+    assert names[0] == "thawd-assets/shop"
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"thawd-assets/[a-z0-9]+(-[a-z0-9]+)*", name) for name in names)
+
+
+def test_a_single_variable_that_cloudformation_would_take_for_a_reference_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeploymentError, match="a single variable with the name Ref"):
+        model(tmp_path, FUNCTION + 'environment = { Ref = "secret" }\n')
 
 
 def test_a_configuration_without_functions_is_refused(tmp_path: Path) -> None:

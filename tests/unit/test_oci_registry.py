@@ -26,7 +26,9 @@ def server() -> Iterator[RegistryServer]:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
-    monkeypatch.setattr(registry.Registry.__init__, "__kwdefaults__", {"pause": waited.append})
+    monkeypatch.setattr(
+        registry.Registry.__init__, "__kwdefaults__", {"pause": waited.append, "credentials_given": None}
+    )
     return waited
 
 

@@ -245,6 +245,9 @@ def _deploy(target: Target, folder: Path, options: Mapping[str, Any]) -> None:
             fail("nobody can be asked, because the input is not a terminal; add --yes to deploy, --plan only to look")
         click.confirm(f"Deploy to {target.account.region}?", abort=True)
     target.account.upload(made.archives, report=lambda key: warn(f"uploads {key}"))
+    target.account.push_images(
+        target.stack, made.images, store=made.image_store, report=lambda name: warn(f"pushes {name}")
+    )
     try:
         target.account.deploy(target.stack, model.text, planned=deployed, report=_report)
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from thawd.errors import ImageError
 from thawd.oci import documents
+from thawd.oci.credentials import Credentials
 from thawd.oci.documents import Descriptor
 from thawd.oci.image_store import Images
 from thawd.oci.layout_reading import add_layout
@@ -112,7 +113,14 @@ def pull(images: Images, reference: Reference, environ: Mapping[str, str], on_li
         registry.close()
 
 
-def push(images: Images, digest: str, reference: Reference, environ: Mapping[str, str]) -> None:
+def push(
+    images: Images,
+    digest: str,
+    reference: Reference,
+    environ: Mapping[str, str],
+    *,
+    credentials: Credentials | None = None,
+) -> None:
     """Upload an image of the store to a registry, its manifest last.
 
     Args:
@@ -120,6 +128,7 @@ def push(images: Images, digest: str, reference: Reference, environ: Mapping[str
         digest: digest of the image's manifest.
         reference: the name under which to upload it. It contains a registry.
         environ: environment variables, for credentials and proxies.
+        credentials: the way to sign in; None: that of `docker login` or `podman login`.
 
     Raises:
         ImageError: the image is not in the store, or `reference` names no registry (HTTP 400).
@@ -128,7 +137,7 @@ def push(images: Images, digest: str, reference: Reference, environ: Mapping[str
     if not reference.registry:
         raise ImageError(f"{reference} names no registry; write for example localhost:5000/{reference}")
     image = images.image(digest)
-    registry = Registry(reference, environ)
+    registry = Registry(reference, environ, credentials_given=credentials)
     try:
         for blob in dict.fromkeys((image.manifest.config, *image.manifest.layers)):
             registry.push_blob(images.blobs, blob.digest)

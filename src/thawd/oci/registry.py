@@ -45,13 +45,19 @@ class Registry:
         reference: names the registry and the repository.
         environ: environment variables, for credentials and proxies.
         pause: waits for a number of seconds; tests replace it.
+        credentials_given: the way to sign in; None: that of `docker login` or `podman login`.
 
     Raises:
         ImageError: httpx is not installed, or a file with credentials cannot be read.
     """
 
     def __init__(
-        self, reference: Reference, environ: Mapping[str, str], *, pause: Callable[[float], None] = time.sleep
+        self,
+        reference: Reference,
+        environ: Mapping[str, str],
+        *,
+        pause: Callable[[float], None] = time.sleep,
+        credentials_given: credentials.Credentials | None = None,
     ) -> None:
         try:
             import httpx
@@ -60,7 +66,9 @@ class Registry:
         self._name = reference.registry
         self._repository = reference.repository
         self._pause = pause
-        self._credentials, self._hint = credentials.find(reference.registry, environ)
+        self._credentials, self._hint = credentials_given, "the password that was given is not valid"
+        if credentials_given is None:
+            self._credentials, self._hint = credentials.find(reference.registry, environ)
         host = "registry-1.docker.io" if reference.registry == DOCKER else reference.registry
         self._base = f"{'http' if _is_loopback(host) else 'https'}://{host}/v2/{reference.repository}/"
         self._authorization: dict[str, str] = {}

@@ -20,6 +20,7 @@ same configuration and code give the same bytes). `plan` compares the deployed t
 - `assets`: the archives to upload: functions' code, and the layer with the package ``thawd``
 - `account`: clients, credentials and signatures of an account and region; the only module that imports boto3
 - `artifact_bucket`: uploads archives
+- `function_images`, `image_repository`: container images of functions; pushes them to the account's registry
 - `change_sets`, `stack_events`: create and execute change sets; follow them, and find the cause of a failure
 - `stack_deployment`: reads, changes and deletes stacks
 - `deployed_functions`: calls deployed functions and reads their logs

@@ -1,4 +1,4 @@
-"""Makes the archives that a deployment uploads: the code of each function, and the layer with the package ``thawd``.
+"""Makes what a deployment uploads: the code of each function, and the layer with the package ``thawd``.
 
 `thawd.deploy.packages` divides functions into archives. The same files give the same bytes, so the key of an archive,
 which contains its digest, changes only with its contents.
@@ -15,6 +15,7 @@ import msgspec
 
 import thawd
 from thawd.config import Settings
+from thawd.deploy.aws.function_images import FunctionImages
 from thawd.deploy.aws.stack import Code, DeploymentError, LayerCode
 from thawd.deploy.aws.used_stores import Uses, read_uses
 from thawd.deploy.packages import making
@@ -22,6 +23,7 @@ from thawd.deploy.packages.planning import FunctionPlan
 from thawd.deploy.packages.targets import Limits, PackageError, python_version
 from thawd.deploy.packages.trial import NOT_TRIED
 from thawd.deploy.packages.writing import ArchiveFile, part_key
+from thawd.resources import Function
 
 # zip knows no earlier time.
 _TIME = (1980, 1, 1, 0, 0, 0)
@@ -48,11 +50,15 @@ class Assets(msgspec.Struct, frozen=True, kw_only=True):
         code: code of each function, by function name.
         layer_key: key of the layer's archive; None: no function needs the layer.
         archives: all archives.
+        images: digests of the container images.
+        image_store: folder of the store that has them.
     """
 
     code: dict[str, Code]
     layer_key: str | None
     archives: tuple[Asset, ...]
+    images: tuple[str, ...] = ()
+    image_store: Path
 
 
 def make_assets(
@@ -70,18 +76,14 @@ def make_assets(
     Raises:
         DeploymentError: a function cannot be packaged for Lambda.
     """
-    for function in settings.functions.values():
-        if function.image is not None:
-            raise DeploymentError(
-                f"functions.{function.name}.image: thawd deploy aws deploys no container images; push the image to ECR "
-                "(thawd image push) and create the function from it, or declare its code"
-            )
-    uses = {
-        name: read_uses(function.code, function.handler)
-        if function.runtime is None or _is_python(function.runtime)
-        else None
+    images = FunctionImages(settings, report)
+    code = {
+        name: Code(image=images.named(function))
         for name, function in settings.functions.items()
+        if function.image is not None
     }
+    packaged = [name for name in settings.functions if name not in code]
+    uses = {name: _uses_of(settings.functions[name]) for name in packaged}
     limits = Limits()
     python = settings.deployment.python
     order = making.Order(
@@ -95,16 +97,19 @@ def make_assets(
         ),
     )
     try:
-        packages = making.make(settings, list(settings.functions), order, report)
+        packages = making.make(settings, packaged, order, report)
     except PackageError as error:
         raise DeploymentError(error.message) from None
     layer = _layer(stack, folder) if any((found or Uses()).has_stores for found in uses.values()) else None
-    code = {}
     for plan in packages.plan.functions:
         trial = packages.trials[plan.function]
         if tries_imports and trial.state == NOT_TRIED:
             report(f"the import of {plan.function} was not tried: {trial.detail}")
-        code[plan.function] = _code(settings, plan, packages.files, stack=stack, uses=uses[plan.function])
+        if plan.form == "image":
+            digest = images.made(settings.functions[plan.function], plan, uses[plan.function])
+            code[plan.function] = Code(image=digest, uses=uses[plan.function])
+        else:
+            code[plan.function] = _code(settings, plan, packages.files, stack=stack, uses=uses[plan.function])
     keys = {
         name: _key(stack, archive) if archive.file.endswith(".zip") else f"{stack}/{archive.file}"
         for name, archive in packages.files.items()
@@ -116,11 +121,14 @@ def make_assets(
         code=code,
         layer_key=None if layer is None else layer.key,
         archives=tuple(Asset(key=key, file=file) for key, file in sorted(archives.items())),
+        images=tuple(sorted({each.image for each in code.values() if each.image is not None})),
+        image_store=images.store,
     )
 
 
-def _is_python(runtime: str) -> bool:
-    return runtime.startswith("python")
+def _uses_of(function: Function) -> Uses | None:
+    is_python = function.runtime is None or function.runtime.startswith("python")
+    return read_uses(function.code, function.handler) if is_python else None
 
 
 def _key(stack: str, archive: ArchiveFile) -> str:
@@ -131,11 +139,6 @@ def _code(
     settings: Settings, plan: FunctionPlan, files: Mapping[str, ArchiveFile], *, stack: str, uses: Uses | None
 ) -> Code:
     function = settings.functions[plan.function]
-    if plan.form == "image":
-        raise DeploymentError(
-            f"functions.{plan.function}: it fits only into a container image, which thawd deploy aws does not deploy: "
-            f"{'; '.join(plan.why)}"
-        )
     return Code(
         key=_key(stack, files[plan.function]),
         uses=uses,

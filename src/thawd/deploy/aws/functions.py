@@ -42,7 +42,7 @@ def add_function(stack: Stack, function: Function) -> None:
     """
     code = stack.order.code[function.name]
     uses = code.uses or Uses()
-    _refuse(function, uses)
+    _refuse(stack, function, uses)
     for option, what in _ONLY_HERE.items():
         if getattr(function, option) != getattr(_DEFAULTS, option):
             stack.add_missing(f"functions.{function.name}.{option}", what)
@@ -63,7 +63,7 @@ def add_function(stack: Stack, function: Function) -> None:
     add_alias(stack, function, f"{logical_id}Version{naming.digest(published, length=10)}", version)
 
 
-def _refuse(function: Function, uses: Uses) -> None:
+def _refuse(stack: Stack, function: Function, uses: Uses) -> None:
     where = f"functions.{function.name}"
     if function.batch is not None:
         raise DeploymentError(
@@ -73,6 +73,12 @@ def _refuse(function: Function, uses: Uses) -> None:
     if set(function.environment) == {"Ref"}:
         raise DeploymentError(
             f"{where}.environment: CloudFormation takes a single variable with the name Ref for a reference; rename it"
+        )
+    if function.image is not None:
+        stack.add_missing(
+            f"{where}.image",
+            "the code in an image is not read: thawd.bucket and thawd.table are missing in it, and its role allows "
+            "only what thawd.toml shows; add [[deploy.aws.statements]]",
         )
     if uses.is_coroutine:
         raise DeploymentError(
@@ -112,9 +118,7 @@ def _properties(stack: Stack, function: Function, uses: Uses, *, role: str, log_
     is_json = function.log_format == "JSON"
     properties = {
         "FunctionName": naming.function_name(stack.name, function.name),
-        "Runtime": code.runtime,
-        "Handler": code.handler or function.handler,
-        "Code": {"S3Bucket": sub(naming.ASSETS_BUCKET), "S3Key": code.key},
+        **_code_properties(stack, function),
         "Role": attribute(role, "Arn"),
         "Architectures": [stack.aws.architecture],
         "MemorySize": function.memory_mb,
@@ -138,17 +142,40 @@ def _properties(stack: Stack, function: Function, uses: Uses, *, role: str, log_
     return {name: value for name, value in properties.items() if value is not None}
 
 
+def _code_properties(stack: Stack, function: Function) -> dict[str, Any]:
+    code = stack.order.code[function.name]
+    if code.image is None:
+        return {
+            "Runtime": code.runtime,
+            "Handler": code.handler or function.handler,
+            "Code": {"S3Bucket": sub(naming.ASSETS_BUCKET), "S3Key": code.key},
+        }
+    given = function.image_config
+    config = {
+        "EntryPoint": None if given.entry_point is None else list(given.entry_point),
+        "Command": None if given.command is None else list(given.command),
+        "WorkingDirectory": given.working_directory,
+    }
+    return {
+        "PackageType": "Image",
+        "Code": {"ImageUri": sub(naming.image_name(stack.name, code.image))},
+        "ImageConfig": {name: value for name, value in config.items() if value is not None} or None,
+    }
+
+
 def _has_snapstart(stack: Stack, function: Function, runtime: str, *, storage_mb: int) -> bool:
     """Return whether Lambda can take snapshots of the function. If not, record why.
 
-    Source: developer guide, "Improving startup performance with Lambda SnapStart".
+    Source: developer guide, "Improving startup performance with Lambda SnapStart" and "Implementing SnapStart hooks for
+    container images".
     """
     if not function.snapshot:
         return False
     version = python_version(runtime)
-    if version is None:
+    is_image = stack.order.code[function.name].image is not None
+    if version is None and not is_image:
         reason = f"Lambda has no snapshots for {runtime}, only for Python 3.12 and later"
-    elif version < _OLDEST_SNAPSTART_PYTHON:
+    elif version is not None and version < _OLDEST_SNAPSTART_PYTHON:
         reason = f'Lambda has no snapshots for {runtime}; python = "3.12" in [deploy.aws] has them'
     elif stack.settings.most_provisioned(function.name):
         reason = "Lambda has no snapshots of functions with provisioned concurrency"

@@ -78,5 +78,21 @@ def alarm_name(stack: str, function: str, what: str) -> str:
     return shortened(f"{stack}-{function}-{what}", longest=255)
 
 
+def repository_name(stack: str) -> str:
+    """Return the name of the repository with a stack's container images.
+
+    Names of repositories have lower-case letters only, so stacks whose names differ in case get a digest.
+    Source: ECR API reference, CreateRepository.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "-", stack.lower()).strip("-")
+    return f"thawd-assets/{plain if plain == stack else f'{plain}-{digest(stack, length=8)}'}"
+
+
+def image_name(stack: str, digest: str) -> str:
+    """Return the name of an image in the stack's repository, as a text for ``Fn::Sub``."""
+    registry = "${AWS::AccountId}.dkr.ecr.${AWS::Region}.${AWS::URLSuffix}"
+    return f"{registry}/{repository_name(stack)}@{digest}"
+
+
 ASSETS_BUCKET = "thawd-assets-${AWS::AccountId}-${AWS::Region}"
 """Name of the bucket with the code of all stacks of an account and region, as a text for ``Fn::Sub``."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from thawd.deploy.aws.stack import Missing
+from thawd.deploy.aws.stack import DeploymentError, Missing
 from thawd.deploy.aws.template import Model
 
 CREATE, UPDATE, REPLACE, DELETE = "create", "update", "replace", "delete"
@@ -115,6 +115,9 @@ def make_plan(model: Model, deployed: Mapping[str, Any] | None, *, stack: str, s
         deployed: the deployed template; None: there is no stack.
         stack: name of the stack.
         shows_values: whether the plan shows the values of environment variables instead of digests.
+
+    Raises:
+        DeploymentError: AWS cannot carry out a change.
     """
     concealed = _Concealed(None if shows_values else secrets.token_bytes(16))
     before = _parts(deployed or {})
@@ -157,7 +160,30 @@ def _change(
         if path not in old or path not in new or old[path] != new[path]
     )
     action = CREATE if before is None else REPLACE if any(change.replaces for change in properties) else UPDATE
-    return Change(action=action, logical_id=logical_id, type=kind, properties=properties)
+    change = Change(action=action, logical_id=logical_id, type=kind, properties=properties)
+    _require_replaceable(logical_id, before or {}, after, change)
+    return change
+
+
+# Types that thawd names, with the property that has the name. CloudFormation makes the new resource first, and there
+# cannot be two of one name. Source: CloudFormation user guide, "Name type".
+_NAMES = {
+    "AWS::DynamoDB::Table": "TableName",
+    "AWS::Lambda::Function": "FunctionName",
+    "AWS::SQS::Queue": "QueueName",
+}
+
+
+def _require_replaceable(logical_id: str, before: Mapping[str, Any], after: Mapping[str, Any], change: Change) -> None:
+    """Raise `DeploymentError` if a resource would be replaced by another one of the same name."""
+    named = _NAMES.get(change.type)
+    name = None if named is None else after.get("Properties", {}).get(named)
+    if change.action == REPLACE and name is not None and before.get("Properties", {}).get(named) == name:
+        causes = ", ".join(sorted({each.path.partition(".")[0] for each in change.properties if each.replaces}))
+        raise DeploymentError(
+            f"{logical_id} ({name}) cannot change its {causes}: AWS would have to replace it by one of the same name. "
+            "Give it another name in thawd.toml, or deploy without it first"
+        )
 
 
 def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -52,11 +52,12 @@ class LayerCode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """The archives of a function's code.
+    """The archives of a function's code, or its container image.
 
     Attributes:
-        key: key of the object in the bucket of archives.
-        runtime: Lambda's runtime identifier.
+        key: key of the object in the bucket of archives; empty if the code is an image.
+        runtime: Lambda's runtime identifier; empty if the code is an image.
+        image: digest of the container image; None: the code is in archives.
         uses: the buckets, tables and modules that the code uses; None: the code is not Python.
         handler: the handler that Lambda calls, if it is not the function's own; otherwise None.
         layers: layers with the function's packages, in order.
@@ -65,8 +66,9 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
         ephemeral_storage_mb: size of ``/tmp``, MB; None: the declared size.
     """
 
-    key: str
-    runtime: str
+    key: str = ""
+    runtime: str = ""
+    image: str | None = None
     uses: Uses | None = None
     handler: str | None = None
     layers: tuple[LayerCode, ...] = ()

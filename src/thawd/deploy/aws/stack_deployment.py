@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from thawd.deploy.aws import change_sets, stack_events
+from thawd.deploy.aws import change_sets, image_repository, stack_events
 from thawd.deploy.aws.account import AwsSession, explained
 from thawd.deploy.aws.artifact_bucket import ArtifactBucket
 from thawd.deploy.aws.assets import Asset
@@ -91,6 +92,10 @@ class AwsAccount(AwsSession):
         """Upload the archives that the bucket does not have yet. `report` is called with the key of each of them."""
         ArtifactBucket(self).upload(archives, report=report)
 
+    def push_images(self, stack: str, digests: tuple[str, ...], *, store: Path, report: Callable[[str], None]) -> None:
+        """Push the images of a stack's functions; see `image_repository.push`."""
+        image_repository.push(self, stack, digests, store=store, report=report)
+
     def deploy(self, name: str, text: str, *, planned: Mapping[str, Any] | None, report: Report) -> bool:
         """Create or update a stack, and wait until it is complete.
 
@@ -158,6 +163,7 @@ class AwsAccount(AwsSession):
                     self._empty_bucket(physical)
             self._delete(stack, report)
         ArtifactBucket(self).remove(name)
+        image_repository.remove(self, name, must_exist=stack is not None and _has_images(stack))
         return stack is not None
 
     def resources(self, stack_id: str) -> list[dict[str, str]]:
@@ -210,6 +216,11 @@ class AwsAccount(AwsSession):
                 answer = client.delete_objects(Bucket=bucket, Delete={"Objects": named, "Quiet": True})
                 for error in answer.get("Errors", []):
                     raise DeploymentError(f"the object {error['Key']} of {bucket} was not deleted: {error['Message']}")
+
+
+def _has_images(stack: DeployedStack) -> bool:
+    resources = (stack.template or {}).get("Resources", {}).values()
+    return any(each.get("Properties", {}).get("PackageType") == "Image" for each in resources)
 
 
 def _require_unchanging(name: str, stack: DeployedStack | None) -> None:
