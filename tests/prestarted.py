@@ -4,6 +4,8 @@ Importing a server takes a third of a second of processor time, and the tests st
 worker keeps one process that has imported the module and does nothing else. `Popen` asks it for a fork, which becomes a
 child of the worker itself (CLONE_PARENT), with the arguments, folder, environment and streams that the test names.
 After that it is a process like any other, with its own process id; it can be signalled, killed and waited for.
+Processes with a library in LD_PRELOAD are forked from a process that has loaded this library, too. The fork does not
+pass the variable on: the libraries of the tests are for the server alone.
 
 A fork differs from an executed program in what it inherits: the interpreter's options, its hash seed and what importing
 read from the environment. Tests of these things start their processes with `subprocess.Popen`. With
@@ -55,6 +57,7 @@ IMPORTED: Mapping[str, Sequence[str]] = {
 }
 """For each module that is run: the modules to import ahead."""
 
+_PRELOAD = "LD_PRELOAD"
 _CLONE_PARENT = 0x8000
 _SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _LONGEST_BYTES = 1 << 20
@@ -87,7 +90,9 @@ class Popen(subprocess.Popen[Any]):
             for own, standard in ((given["p2cread"], 0), (given["c2pwrite"], 1), (given["errwrite"], 2))
         ]
         try:
-            self.pid = _original(module).fork(list(given["args"])[3:], given["cwd"], given["env"], streams)
+            preloaded = (given["env"] or os.environ).get(_PRELOAD, "")
+            original = _original(module, "" if preloaded == os.environ.get(_PRELOAD, "") else preloaded)
+            self.pid = original.fork(list(given["args"])[3:], given["cwd"], given["env"], streams)
             self._child_created = True
         finally:
             self._close_pipe_fds(*(given[name] for name in _PIPES))  # type: ignore[attr-defined]
@@ -128,18 +133,20 @@ def _changes_python(environ: Mapping[str, str] | None) -> bool:
     if environ is None:
         return False
     names = {name for name in {*os.environ, *environ} if name.startswith(("PYTHON", "LD_", "LC_", "LANG"))}
-    return any(environ.get(name) != os.environ.get(name) for name in names)
+    return any(environ.get(name) != os.environ.get(name) for name in names - {_PRELOAD})
 
 
 class _Original:
-    """The process that has imported a module and is forked."""
+    """The process that has imported a module and is forked. `preloaded`: the libraries of LD_PRELOAD."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, preloaded: str) -> None:
+        self._preloaded = preloaded
         self._own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.prestarted", module, str(theirs.fileno())],
                 cwd=ROOT,
+                env={**os.environ, _PRELOAD: preloaded} if preloaded else None,
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
@@ -147,10 +154,13 @@ class _Original:
 
     def fork(self, arguments: Sequence[Any], cwd: Any, environ: Mapping[str, str] | None, streams: list[int]) -> int:
         """Fork the process and return the id of the fork."""
+        given = {**(os.environ if environ is None else environ)}
+        if self._preloaded:
+            del given[_PRELOAD]
         asked = {
             "arguments": [os.fsdecode(argument) for argument in arguments],
             "cwd": os.fsdecode(cwd or Path.cwd()),
-            "environ": {**(os.environ if environ is None else environ)},
+            "environ": given,
             "umask": _umask(),
         }
         socket.send_fds(self._own, [json.dumps(asked).encode("utf-8", "surrogateescape")], streams)
@@ -164,8 +174,8 @@ class _Original:
 
 
 @cache
-def _original(module: str) -> _Original:
-    return _Original(module)
+def _original(module: str, preloaded: str) -> _Original:
+    return _Original(module, preloaded)
 
 
 def _umask() -> int:

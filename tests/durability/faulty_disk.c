@@ -41,7 +41,7 @@ void release(void) {
 __attribute__((constructor)) static void begin(void) {
     const char *given_folder = getenv("FAULTY_DISK_FOLDER"), *given_control = getenv("FAULTY_DISK_CONTROL"),
                *given_undo = getenv("FAULTY_DISK_UNDO");
-    if (given_folder == NULL || given_control == NULL || given_undo == NULL)
+    if (control != NULL || given_folder == NULL || given_control == NULL || given_undo == NULL)
         return;
     int fd = (int)syscall(SYS_openat, AT_FDCWD, given_control, O_RDWR | O_CLOEXEC, 0);
     void *map = (void *)syscall(SYS_mmap, NULL, sizeof *control, 3, 1, fd, 0);
@@ -63,6 +63,13 @@ __attribute__((constructor)) static void begin(void) {
     // The server alone: what it starts has a disk that works.
     unsetenv("LD_PRELOAD");
     control = map;
+}
+
+bool has_disk(void) {
+    // A process that was forked from one without a disk may have been given the variables since.
+    if (control == NULL)
+        begin();
+    return control != NULL;
 }
 
 bool chance(int64_t ppm) {
@@ -87,7 +94,7 @@ bool is_inside(const char *path) {
 }
 
 bool is_ours(int fd, mode_t type, struct stat *found, char *path) {
-    if (control == NULL || fstat(fd, found) != 0 || (found->st_mode & S_IFMT) != type)
+    if (!has_disk() || fstat(fd, found) != 0 || (found->st_mode & S_IFMT) != type)
         return false;
     char link[64], own[PATH_MAX];
     char *into = path != NULL ? path : own;
@@ -100,7 +107,7 @@ bool is_ours(int fd, mode_t type, struct stat *found, char *path) {
 }
 
 bool resolve(int at, const char *path, char *into) {
-    if (control == NULL || path == NULL || *path == '\0')
+    if (!has_disk() || path == NULL || *path == '\0')
         return false;
     char whole[2 * PATH_MAX], parent[PATH_MAX], link[64];
     if (*path == '/' || at == AT_FDCWD) {
@@ -173,7 +180,7 @@ void note_content(enum kind kind, int fd, const struct stat *file, int64_t offse
 }
 
 bool is_full(void) {
-    if (control == NULL || atomic_load(&control->free_bytes) != 0)
+    if (!has_disk() || atomic_load(&control->free_bytes) != 0)
         return false;
     atomic_fetch_add(&control->refused, 1);
     return true;

@@ -49,6 +49,9 @@ struct record {
 // NULL where the process has no such disk.
 extern struct control *control;
 
+// Whether the process has such a disk.
+bool has_disk(void);
+
 // One at a time: what changes the disk, and the log of it.
 void hold(void);
 void release(void);

@@ -314,7 +314,7 @@ EXPORT int link(const char *from, const char *to) {
 EXPORT int statvfs64(const char *path, struct statvfs64 *found) {
     int done = REAL(statvfs64)(path, found);
     char resolved[PATH_MAX];
-    if (done == 0 && control != NULL && realpath(path, resolved) != NULL && is_inside(resolved)) {
+    if (done == 0 && has_disk() && realpath(path, resolved) != NULL && is_inside(resolved)) {
         int64_t left = atomic_load(&control->free_bytes);
         if (left != UNLIMITED)
             found->f_bavail = found->f_bfree = (fsblkcnt64_t)left / found->f_frsize;
@@ -327,7 +327,7 @@ EXPORT int statvfs(const char *path, struct statvfs *found) {
 }
 
 static int64_t offset_ns(void) {
-    return control != NULL ? atomic_load(&control->clock_offset_ns) : 0;
+    return has_disk() ? atomic_load(&control->clock_offset_ns) : 0;
 }
 
 EXPORT int clock_gettime(clockid_t clock, struct timespec *now) {

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import random
-import subprocess
 import sys
 import threading
 import zipfile
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests import prestarted
 from tests.durability.crashes import Crashes, Plan, chosen_seed, working_server
 from tests.durability.disk import MILLION, UNLIMITED, FaultyDisk
 from tests.durability.ledger import body_of
@@ -222,7 +222,7 @@ def test_a_backup_and_a_restore_that_are_done_survive_power_cuts(tmp_path: Path)
 
     def thawd(*arguments: str) -> None:
         command = [sys.executable, "-m", "thawd", *arguments]
-        subprocess.run(command, cwd=server.root, env={**os.environ, **server.environ}, check=True)
+        prestarted.run(command, cwd=server.root, env={**os.environ, **server.environ}, check=True)
 
     client = server.client("lambda")
     try:
