@@ -7,6 +7,10 @@ After that it is a process like any other, with its own process id; it can be si
 Processes with a library in LD_PRELOAD are forked from a process that has loaded this library, too. The fork does not
 pass the variable on: the libraries of the tests are for the server alone.
 
+A server with ``--aws`` starts the emulator. It is a child of the server, so that only the server can fork it. The
+original of such servers has imported the emulator's modules, too. Its fork forks once more before it becomes the
+server, and that process waits until the server starts the emulator.
+
 A fork differs from an executed program in what it inherits: the interpreter's options, its hash seed and what importing
 read from the environment. Tests of these things start their processes with `subprocess.Popen`. With
 ``THAWD_TESTS_EXECUTE=1`` all tests do.
@@ -39,23 +43,23 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 
-IMPORTED: Mapping[str, Sequence[str]] = {
-    "thawd": ("thawd.cli.program", "thawd.server.serving", "thawd.bench.measuring", "thawd.snapshot.lint", "uvloop"),
-    "thawd.server.emulator.moto_program": (
-        "thawd.server.emulator.moto_program",
-        "moto.moto_server.werkzeug_app",
-        "moto.sqs.models",
-        # The first stack imports this: the models of all services whose resources stacks make.
-        "moto.cloudformation.models",
-        "moto.apigateway.models",
-        "moto.apigatewayv2.models",
-        "moto.awslambda.models",
-        "moto.s3.responses",
-        "moto.scheduler.models",
-        "werkzeug.serving",
-    ),
-}
-"""For each module that is run: the modules to import ahead."""
+_THAWD = ("thawd.cli.program", "thawd.server.serving", "thawd.bench.measuring", "thawd.snapshot.lint", "uvloop")
+_EMULATOR = "thawd.server.emulator.moto_program"
+_MOTO = (
+    _EMULATOR,
+    "moto.moto_server.werkzeug_app",
+    "moto.sqs.models",
+    # The first stack imports this: the models of all services whose resources stacks make.
+    "moto.cloudformation.models",
+    "moto.apigateway.models",
+    "moto.apigatewayv2.models",
+    "moto.awslambda.models",
+    "moto.s3.responses",
+    "moto.scheduler.models",
+    "werkzeug.serving",
+)
+IMPORTED: Mapping[str, Sequence[str]] = {"thawd": _THAWD, "thawd --aws": (*_THAWD, *_MOTO), _EMULATOR: _MOTO}
+"""For each program, which is a module and perhaps an argument of it: the modules to import ahead."""
 
 _PRELOAD = "LD_PRELOAD"
 _CLONE_PARENT = 0x8000
@@ -74,10 +78,10 @@ class Popen(subprocess.Popen[Any]):
     def _execute_child(self, *arguments: Any) -> None:
         execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
         given = inspect.signature(execute).bind(self, *arguments).arguments
-        module = _module_of(given["args"])
+        program = _program_of(given["args"])
         special = ("preexec_fn", "pass_fds", "shell", "gid", "gids", "uid", "start_new_session")
         if (
-            module is None
+            program is None
             or any(given[name] for name in special)
             or given["umask"] != -1
             or given.get("process_group", -1) != -1
@@ -91,7 +95,7 @@ class Popen(subprocess.Popen[Any]):
         ]
         try:
             preloaded = (given["env"] or os.environ).get(_PRELOAD, "")
-            original = _original(module, "" if preloaded == os.environ.get(_PRELOAD, "") else preloaded)
+            original = _original(program, "" if preloaded == os.environ.get(_PRELOAD, "") else preloaded)
             self.pid = original.fork(list(given["args"])[3:], given["cwd"], given["env"], streams)
             self._child_created = True
         finally:
@@ -120,12 +124,14 @@ def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[Any
     return done
 
 
-def _module_of(arguments: Any) -> str | None:
-    """Return the module that is run, or None if a fork cannot run it."""
+def _program_of(arguments: Any) -> str | None:
+    """Return the program that is run, as in `IMPORTED`, or None if a fork cannot run it."""
     if not _MAY_FORK or isinstance(arguments, str) or threading.current_thread() is not threading.main_thread():
         return None
-    first = [str(argument) for argument in list(arguments)[:3]]
-    return first[2] if first[:2] == [sys.executable, "-m"] and first[2] in IMPORTED else None
+    given = [str(argument) for argument in arguments]
+    if given[:2] != [sys.executable, "-m"] or given[2] not in IMPORTED:
+        return None
+    return "thawd --aws" if given[2] == "thawd" and "--aws" in given else given[2]
 
 
 def _changes_python(environ: Mapping[str, str] | None) -> bool:
@@ -137,14 +143,19 @@ def _changes_python(environ: Mapping[str, str] | None) -> bool:
 
 
 class _Original:
-    """The process that has imported a module and is forked. `preloaded`: the libraries of LD_PRELOAD."""
+    """The process that has imported the modules of a program and is forked.
 
-    def __init__(self, module: str, preloaded: str) -> None:
+    Args:
+        program: the program, as in `IMPORTED`.
+        preloaded: the libraries of LD_PRELOAD.
+    """
+
+    def __init__(self, program: str, preloaded: str) -> None:
         self._preloaded = preloaded
         self._own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.prestarted", module, str(theirs.fileno())],
+                [sys.executable, "-m", "tests.prestarted", program, str(theirs.fileno())],
                 cwd=ROOT,
                 env={**os.environ, _PRELOAD: preloaded} if preloaded else None,
                 pass_fds=[theirs.fileno()],
@@ -157,13 +168,7 @@ class _Original:
         given = {**(os.environ if environ is None else environ)}
         if self._preloaded:
             del given[_PRELOAD]
-        asked = {
-            "arguments": [os.fsdecode(argument) for argument in arguments],
-            "cwd": os.fsdecode(cwd or Path.cwd()),
-            "environ": given,
-            "umask": _umask(),
-        }
-        socket.send_fds(self._own, [json.dumps(asked).encode("utf-8", "surrogateescape")], streams)
+        _ask(self._own, arguments, cwd, given, streams)
         answer = self._own.recv(64)
         assert answer, "the process to fork from has ended"
         return int(answer)
@@ -173,9 +178,20 @@ class _Original:
         self._process.wait()
 
 
+def _ask(by: socket.socket, arguments: Sequence[Any], cwd: Any, environ: Mapping[str, str], streams: list[int]) -> None:
+    """Send what a process that has imported a program needs for running it."""
+    asked = {
+        "arguments": [os.fsdecode(argument) for argument in arguments],
+        "cwd": os.fsdecode(cwd or Path.cwd()),
+        "environ": {**environ},
+        "umask": _umask(),
+    }
+    socket.send_fds(by, [json.dumps(asked).encode("utf-8", "surrogateescape")], streams)
+
+
 @cache
-def _original(module: str, preloaded: str) -> _Original:
-    return _Original(module, preloaded)
+def _original(program: str, preloaded: str) -> _Original:
+    return _Original(program, preloaded)
 
 
 def _umask() -> int:
@@ -184,10 +200,10 @@ def _umask() -> int:
     return now
 
 
-def _serve(module: str, asking: socket.socket) -> None:
+def _serve(program: str, asking: socket.socket) -> None:
     """Import the modules, then fork on request until the worker has ended."""
     sys.path.remove(str(ROOT)) if str(ROOT) in sys.path else None
-    for name in IMPORTED[module]:
+    for name in IMPORTED[program]:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
@@ -202,15 +218,16 @@ def _serve(module: str, asking: socket.socket) -> None:
         if pid == 0:
             python.PyOS_AfterFork_Child()
             asking.close()
-            os._exit(_run(module, json.loads(asked), streams))
+            os._exit(_run(program, json.loads(asked), streams))
         python.PyOS_AfterFork_Parent()
         for fd in streams:
             os.close(fd)
         asking.send(str(pid).encode())
 
 
-def _run(module: str, asked: dict[str, Any], streams: list[int]) -> int:
+def _run(program: str, asked: dict[str, Any], streams: list[int]) -> int:
     """Run as the program and return its exit status."""
+    module = program.partition(" ")[0]
     for standard, fd in enumerate(streams):
         os.dup2(fd, standard)
     os.closerange(3, 1 << 16)
@@ -219,6 +236,8 @@ def _run(module: str, asked: dict[str, Any], streams: list[int]) -> int:
     os.environ.clear()
     os.environ.update(asked["environ"])
     time.tzset()
+    if program == "thawd --aws":
+        _keep_emulator_ready()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for standard in ("stdin", "stdout", "stderr"):
         _open_again(standard)
@@ -244,6 +263,35 @@ def _run(module: str, asked: dict[str, Any], streams: list[int]) -> int:
         status = 1
     _finish()
     return status & 0xFF
+
+
+def _keep_emulator_ready() -> None:
+    """Fork a process that becomes the emulator when this process starts that program for the first time."""
+    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        own.close()
+        asked, streams, _, _ = socket.recv_fds(theirs, _LONGEST_BYTES, 3)
+        if not asked:  # the server has ended without it
+            os._exit(0)
+        os.setsid()
+        theirs.send(b"started")
+        os._exit(_run(_EMULATOR, json.loads(asked), streams))
+    theirs.close()
+    execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+    def start(self: Any, *arguments: Any) -> None:
+        given = inspect.signature(execute).bind(self, *arguments).arguments
+        if own.fileno() == -1 or _program_of(given["args"]) != _EMULATOR:
+            execute(self, *arguments)
+            return
+        with own:
+            _ask(own, list(given["args"])[3:], given["cwd"], given["env"], [given["p2cread"], given["c2pwrite"], 2])
+            assert own.recv(64), "the process that waits for the emulator's start has ended"
+        self.pid, self._child_created = pid, True
+        self._close_pipe_fds(*(given[name] for name in _PIPES))
+
+    subprocess.Popen._execute_child = start  # type: ignore[attr-defined]
 
 
 def _open_again(name: str) -> None:

@@ -22,7 +22,8 @@ from thawd.oci.documents import Descriptor
 EPOCH_S = 315_532_800
 """Time of all files in layers that thawd writes: 1980-01-01, the earliest in a zip file. Seconds since 1970."""
 
-_LEVEL = 6
+# Of the nine levels: with a base image, level 2 takes 1.2 s for 53.4 MB, level 6 3.1 s for 50.8 MB.
+_LEVEL = 2
 
 
 @dataclass(frozen=True, slots=True)
