@@ -79,12 +79,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return the number of workers for `-n auto`.
 
-    That is none for a single file or with -s, which shows what tests print; otherwise one more than there are
+    That is none for a single file or with -s, which shows what tests print; otherwise two more than there are
     processors. Tests wait for processes and disks about as long as they compute.
     """
     files = {argument.partition("::")[0] for argument in config.args}
     one_file = len(files) == 1 and Path(*files).is_file()
-    return 0 if one_file or config.getoption("capture") == "no" else len(os.sched_getaffinity(0)) + 1
+    return 0 if one_file or config.getoption("capture") == "no" else len(os.sched_getaffinity(0)) + 2
 
 
 @pytest.hookimpl(optionalhook=True)

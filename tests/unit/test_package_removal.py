@@ -23,8 +23,12 @@ from thawd.deploy.packages import elf
 from thawd.deploy.packages.distributions import Distribution, brought_by, groups, read_distributions
 from thawd.deploy.packages.removal import Removed, slim
 
-# An extension module of this interpreter: a shared object that every machine has.
-LIBRARY = min(Path(sysconfig.get_config_var("DESTSHARED")).glob("_*.so"))
+# An extension module of this interpreter that names the libraries it needs: a shared object that every machine has.
+LIBRARY = next(
+    path
+    for path in sorted(Path(sysconfig.get_config_var("DESTSHARED")).glob("_*.so"))
+    if (found := elf.read(path)) is not None and any(name.startswith("libc.so") for name in found.needed)
+)
 
 
 def installed(folder: Path, *wheels: Path, requested: Sequence[str] = ("one",)) -> list[Distribution]:

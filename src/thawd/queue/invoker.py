@@ -240,7 +240,10 @@ class AsyncInvoker:
     async def _read_ahead(self, lane: Lane) -> None:
         lane.more = False  # cleared before the read, because an event that is queued during the read sets it again
         for event in await self._lease(lane, READ_AHEAD - len(lane.ahead)):
-            lane.add(event)
+            if self.stopping:
+                self._queue.give_back(event)
+            else:
+                lane.add(event)
         lane.more = lane.more or not self._queue.exhausted(lane.function)
         if not lane.more:
             wait_s = await self._until_due_s(lane)

@@ -273,9 +273,10 @@ class _Walker:
         elif container is not None:
             yield from _items(parent, container, self._left + 1)
         else:
+            # The attributes were visited above, by name. Since Python 3.13 an object refers to them without a dict.
+            visited = {id(item) for item in held.values()}
             for item in gc.get_referents(value):
-                # The items of the instance's own dict were visited above, by name.
-                if type(item) is not dict or item is not instance_dict(value):
+                if id(item) not in visited and (type(item) is not dict or item is not instance_dict(value)):
                     yield Reached(parent.path, item, False)
 
 
